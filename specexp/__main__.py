@@ -1,4 +1,4 @@
-"""The entry of all commands: ``python -m specexp COMMAND`` or ``specexp COMMAND``."""
+"""The entry point of all commands: ``python -m specexp COMMAND`` or ``specexp COMMAND``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ COMMANDS = {
     "fit": ("specexp.fit.command", "learn a controller, or train draft heads"),
     "verify": ("specexp.verify.command", "test whether a composition, or an endpoint, is lossless"),
     "profile": ("specexp.profile.command", "measure what a step costs on this device"),
-    "record": ("specexp.replay.record.command", "record the answers of target and draft for replay"),
+    "record": ("specexp.replay.record.command", "record the outputs of target and draft for replay"),
     "what_if": ("specexp.replay.advice.what_if", "find the best tree on many devices from one recording"),
     "why": ("specexp.replay.advice.why", "show where speculation loses time and what would help"),
     "export": ("specexp.deploy.export.command", "write an artifact in another engine's format"),
     "serve": ("specexp.deploy.server.command", "serve an artifact behind an OpenAI-compatible API"),
-    "init": ("specexp.commands.init", "write a study of your own model and prompts"),
+    "init": ("specexp.commands.init", "write a study for your own model and prompts"),
     "doctor": ("specexp.commands.doctor", "show what this machine can do"),
     "dashboard": ("specexp.commands.dashboard", "save a W&B workspace for an experiment"),
 }
-"""The module of each command and what it does, in the order of the list that a user sees."""
+"""The module and description of each command, in the order in which ``--help`` lists them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(*command: str) -> NoReturn:
-    """Run a command as a process: signals are answered from the first moment, and its exit code is the process's."""
+    """Handle signals, run a command, and exit the process with the command's exit code."""
     begin()
     sys.exit(main([*command, *sys.argv[1:]]))
 

@@ -1,1 +1,1 @@
-"""The contest of backends, microbenchmarks, and models made for them."""
+"""Compare backends: benchmarks of passes, steps and other engines' loops, and models made for them."""

@@ -1,6 +1,6 @@
-"""``python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: a pair in each backend.
+"""``python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: compare backends.
 
-Measures in turns the passes and steps of the pair in every backend, and plain decoding by other engines' own loops.
+Measures passes and steps of a pair in every backend, interleaved with plain decoding by other engines' own loops.
 Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
 ``<output>/<name>/{check,steps,ratios,passes}.{md,csv}`` and ``points.csv``.
 """
@@ -45,12 +45,12 @@ DECODE = "llama_decode of a chain"
 
 @dataclass
 class Contest:
-    """Everything that is measured in turns.
+    """All measurements of one run, which are interleaved.
 
     Attributes:
-        backends: The pair in each.
+        backends: The pair in each backend.
         loops: Plain decoding by other engines.
-        left_out: Sentences on backends that are not installed or cannot run these models.
+        left_out: Sentences on why backends are left out, such as a missing package.
     """
 
     backends: list[TimedBackend] = field(default_factory=list)
@@ -79,10 +79,10 @@ def _act(config: Config, names: Sequence[str], dry_run: bool) -> int:
 
 
 def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
-    """Measure, print the tables, and write an artifact for each backend and the folder.
+    """Measure, print the tables, and write the output folder and an artifact for each backend.
 
     Raises:
-        ConfigError: the file, its models, data or output folder cannot be used, or no backend runs the pair.
+        ConfigError: the file, its models, data or output folder is unusable, or no backend can run the pair.
         ArtifactError: an artifact cannot be written.
     """
     from experiments.engine.tables import report
@@ -117,22 +117,22 @@ def contest_of(
     folder: Path,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Contest:
-    """Return everything that is measured, ready.
+    """Load the pair in each backend and prepare all measurements.
 
     Args:
         config: Configuration of the experiment.
         pair: Models of the experiment.
-        names: Backends.
-        text: ``[p]`` tokens; prefixes are the beginnings of it.
+        names: Names of the backends.
+        text: ``[p]`` tokens from whose start the prefixes are taken.
         folder: Folder for the GGUF files.
-        tell: Takes a line on the progress.
+        tell: Called with a line on the progress.
 
     Raises:
-        ConfigError: the parts do not go with the models, a prefix does not fit, or no backend runs the pair.
+        ConfigError: the parts do not work with the models, a prefix is too long, or no backend can run the pair.
     """
     found = Contest()
     for name in names:
-        tell(f"profiling: making {name} ready")
+        tell(f"profiling: loading {name}")
         try:
             if name == "openvino":
                 found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
@@ -156,12 +156,12 @@ def contest_of(
             chain = LlamaDecode(LlamaCppLoop(file.model, room), file.vocab_size, text)
             timed.passes[DECODE] = pass_samples(config, chain)
     if not found.backends:
-        raise ConfigError(f"--backends: no backend runs the pair: {'; '.join(found.left_out)}")
+        raise ConfigError(f"--backends: none of these backends can run the pair: {'; '.join(found.left_out)}")
     return found
 
 
 def _as_gguf(pair: ModelPair, folder: Path) -> ModelPair:
-    """The pair as files of its own precision, run by llama.cpp."""
+    """Return the pair as GGUF files of the same precision, run by llama.cpp."""
     written: dict[str, str] = {}
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         if model is not None:

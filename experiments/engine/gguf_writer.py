@@ -1,7 +1,7 @@
-"""``python -m experiments.engine.gguf_writer TARGET FOLDER``: a pair as ``target.gguf`` and ``draft.gguf``.
+"""``python -m experiments.engine.gguf_writer TARGET FOLDER``: write a pair as ``target.gguf`` and ``draft.gguf``.
 
-Unlike llama.cpp's ``convert_hf_to_gguf.py`` it also writes the embedded pair and models made in this process, and each
-file holds the whole tokenizer.
+Unlike llama.cpp's ``convert_hf_to_gguf.py`` it can write the embedded pair and models that exist only in memory. Each
+file includes the whole ``tokenizer.json``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 Precision = Literal["f32", "bf16", "f16", "q8_0", "q4_k_m"]
 ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
-"""The GGUF standard's names, by the model types of transformers."""
+"""Architecture names of the GGUF standard, by transformers' model types."""
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a pair and print its files."""
+    """Write a pair and print the paths of its files."""
     parser = argparse.ArgumentParser(prog="python -m experiments.engine.gguf_writer")
-    parser.add_argument("target", help="a target as load_pair takes it, such as stdlib")
+    parser.add_argument("target", help="hub id or folder of the target, or stdlib")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--draft", help="a draft as load_pair takes it; stdlib has its own")
+    parser.add_argument("--draft", help="hub id or folder of the draft; stdlib has its own")
     parser.add_argument("--precision", choices=get_args(Precision), default="f32")
     given = parser.parse_args(arguments)
     pair = load_pair(given.target, given.draft, target_dtype="float32", draft_dtype="float32")
@@ -54,18 +54,18 @@ def write_gguf(
 
     Args:
         model: A model of the Llama family.
-        tokenizer: The model's.
-        path: The file; an existing one is replaced.
-        precision: Of the weights; norms and biases are float32. llama.cpp makes ``q8_0``, for rows of a multiple of 32
-            weights, and ``q4_k_m`` (256) from the float32 weights.
+        tokenizer: The model's tokenizer.
+        path: Path of the file. An existing file is replaced.
+        precision: Precision of the weights; norms and biases are float32. llama.cpp quantises to ``q8_0``, for rows of
+            a multiple of 32 weights, and to ``q4_k_m`` (256).
 
     Raises:
-        LlamaCppError: the model has no such form, or llama.cpp is not installed.
+        LlamaCppError: the model cannot be written as GGUF, or llama.cpp is not installed.
     """
     kind = model.config.model_type
     ropes = ("default", "llama3") if ARCHITECTURES.get(kind) == "LLAMA" else ("default",)
     if kind not in ARCHITECTURES or model.config.rope_parameters["rope_type"] not in ropes:
-        raise LlamaCppError(f"a {kind} model with these positions cannot be written as GGUF")
+        raise LlamaCppError(f"a {kind} model with its position encoding cannot be written as GGUF")
     path.parent.mkdir(parents=True, exist_ok=True)
     if precision in _DTYPES:
         _write(model, tokenizer, path, _DTYPES[precision])
@@ -91,7 +91,7 @@ def _write(
     for name, tensor in _tensors(model):
         known = names.get_name(name, try_suffixes=(".weight", ".bias")) or name
         kept = tensor.detach().cpu().contiguous().to(torch.float32 if tensor.ndim == 1 else dtype)
-        # NumPy has no bfloat16, so its bytes are passed.
+        # NumPy has no bfloat16, so the raw bytes are written.
         numbers = (kept.view(torch.uint8) if kept.dtype is torch.bfloat16 else kept).numpy()
         writer.add_tensor(known, numbers, raw_dtype=raw[kept.dtype])
     writer.write_header_to_file()
@@ -122,7 +122,7 @@ def _head_width(config: Any) -> int:
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights by transformers' names, in llama.cpp's order of rows."""
+    """Yield the weights by transformers' names, with rows in llama.cpp's order."""
     config = model.config
     heads = {".q_proj.": config.num_attention_heads, ".k_proj.": config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
@@ -142,7 +142,7 @@ def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorder rows of a projection: llama.cpp rotates neighbours where transformers rotates halves."""
+    """Reorder rows of a projection. llama.cpp rotates adjacent rows, transformers rotates halves."""
     size, *width = tensor.shape
     return tensor.view(heads, 2, size // heads // 2, *width).transpose(1, 2).reshape(size, *width)
 
@@ -152,13 +152,13 @@ def _quantise(source: Path, target: Path, precision: str) -> None:
     given = functions.llama_model_quantize_default_params()
     given.nthread = torch.get_num_threads()
     given.ftype = getattr(functions, f"LLAMA_FTYPE_MOSTLY_{precision.upper()}")
-    complaint()  # drops older ones
+    complaint()  # clears errors of earlier calls
     if functions.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
         raise LlamaCppError(f"llama.cpp could not quantise {target.name} to {precision}: {complaint()}")
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int) -> None:
-    """Write a tokenizer whole, and in llama.cpp's own form if that is the same, padded to ``width`` tokens."""
+    """Write ``tokenizer.json`` and, if it is byte-level BPE, llama.cpp's own lists padded to ``width`` tokens."""
     text = tokenizer.backend_tokenizer.to_str()
     parts = json.loads(text)
     writer.add_string(WHOLE, text)
@@ -189,7 +189,7 @@ def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int
 
 
 def pre_tokenizer_name(parts: Mapping[str, Any]) -> str | None:
-    """Return llama.cpp's name for how a ``tokenizer.json`` cuts text, or None if llama.cpp does not cut so."""
+    """Return llama.cpp's name of a ``tokenizer.json``'s pre-tokenizer, or None if llama.cpp has no equal one."""
     if not _is_byte_level(parts) or (parts["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
     steps = _cutting_steps(parts)
@@ -200,7 +200,7 @@ def pre_tokenizer_name(parts: Mapping[str, Any]) -> str | None:
 
 
 def _is_byte_level(parts: Mapping[str, Any]) -> bool:
-    """Whether tokens are merged pairs of bytes, so that llama.cpp makes the same text of them."""
+    """Return whether a tokenizer is byte-level BPE, so that llama.cpp decodes its tokens to the same text."""
     model, last = parts["model"], _cutting_steps(parts)[-1]
     merged = model["type"] == "BPE" and bool(model["merges"])
     return merged and last.get("type") == "ByteLevel" and not last["add_prefix_space"]

@@ -1,4 +1,4 @@
-"""Other engines' own greedy loops, which decode beyond EOS, and passes and commitments that only the contest times."""
+"""Greedy loops of other engines, which decode beyond EOS, and further passes that only the contest times."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class TimedLoop(TimedDecoding):
-    """An engine's own loop.
+    """An engine's own decoding loop.
 
     Attributes:
-        name: The engine and its version.
-        answers: Seconds of the steps so far, a list for each prompt.
+        name: Name and version of the engine.
+        answers: Seconds of each measured step, in a list for each prompt.
     """
 
     answers: list[list[float]]
@@ -43,7 +43,7 @@ class TimedLoop(TimedDecoding):
 
     @abstractmethod
     def continuation(self, token_ids: Sequence[int], new_tokens: int) -> tuple[list[int], list[float]]:
-        """Return the new tokens, and the seconds of all but the first, which comes with the prompt's pass."""
+        """Return the new tokens, and the seconds of each but the first, which belongs to the prefill."""
 
     @override
     def decode(self, prompt: Prompt, max_new_tokens: int) -> None:
@@ -52,11 +52,11 @@ class TimedLoop(TimedDecoding):
 
 
 class LlamaCppLoop(TimedLoop):
-    """llama.cpp with its own sampler and one sequence, in the settings by which our runtime runs the same file.
+    """llama.cpp with its own sampler and one sequence, in the settings of our runtime for the same file.
 
     Args:
         model: The loaded file.
-        context: Tokens it has room for.
+        context: Size of the context in tokens.
 
     Raises:
         LlamaCppError: llama.cpp cannot make the context.
@@ -94,14 +94,14 @@ class LlamaCppLoop(TimedLoop):
         self.length = length
 
     def feed(self, token_ids: Sequence[int]) -> None:
-        """Append tokens in one pass; the logits are those after the last."""
+        """Append tokens in one pass, which computes logits for the last one."""
         tokens = np.array(token_ids, dtype=np.int32)
         address = tokens.ctypes.data_as(ctypes.POINTER(self._functions.llama_token))
         self._decode(self._functions.llama_batch_get_one(address, tokens.size))
         self.length += tokens.size
 
     def pass_seconds(self, token_ids: Sequence[int]) -> float:
-        """Seconds of one pass over a chain of tokens with the logits of each, which are dropped afterwards."""
+        """Return the seconds of a pass over a chain of tokens with all logits. The tokens are dropped afterwards."""
         size = len(token_ids)
         batch = self._functions.llama_batch_init(size, 0, 1)
         batch.n_tokens = size
@@ -128,12 +128,12 @@ class OpenVinoLoop(TimedLoop):
     """OpenVINO GenAI on the CPU with its default settings.
 
     Args:
-        model: A decoder of full attention; its weights are copied.
-        threads: Of the CPU.
+        model: A decoder with full attention. Its weights are copied.
+        threads: Number of CPU threads.
 
     Raises:
         ImportError: OpenVINO GenAI is not installed.
-        RuntimeError: it cannot run the model.
+        RuntimeError: OpenVINO GenAI cannot run the model.
     """
 
     def __init__(self, model: PreTrainedModel, threads: int) -> None:
@@ -157,7 +157,7 @@ class OpenVinoLoop(TimedLoop):
 
 
 class LlamaDecode(TimedPass):
-    """``llama_decode`` of a chain, with the logits of all rows, in a context that nothing else uses."""
+    """Times ``llama_decode`` over a chain with the logits of all rows, in a context of its own."""
 
     def __init__(self, loop: LlamaCppLoop, vocab_size: int, token_ids: NDArray[np.int64]) -> None:
         super().__init__(token_ids, vocab_size)
@@ -175,7 +175,7 @@ class LlamaDecode(TimedPass):
 
 
 class Commitment(TargetPass):
-    """Keeping the deepest path of a tree pass. The cache is as before afterwards."""
+    """Times the commit of the deepest path of a tree pass, and restores the cache afterwards."""
 
     @override
     def seconds(self, tokens: int) -> float:

@@ -1,6 +1,6 @@
-"""``python -m experiments.engine.random_pair {60m,300m,8k}``: a pair of random weights in ``models/NAME``.
+"""``python -m experiments.engine.random_pair {60m,300m,8k}``: write a pair with random weights to ``models/SIZE``.
 
-Its passes take as long as those of trained models of its shape.
+Its passes take as long as those of trained models of the same shape.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SIZES: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] = {
     "300m": (_shape(1024, 2816, 23, 16), _shape(512, 1408, 11, 8)),
     "8k": ({"max_position_embeddings": 8192}, {"max_position_embeddings": 8192}),
 }
-"""Sizes of target and draft that differ from the embedded pair's."""
+"""Configuration values of target and draft that differ from the embedded pair's."""
 
 
 def write_random_pair(folder: Path, sizes: Sequence[Mapping[str, int]]) -> None:
     """Write ``folder/target`` and ``folder/draft`` with the embedded pair's tokenizer, in bfloat16.
 
     Args:
-        folder: Where they go.
-        sizes: Values of the configurations of target and draft that replace the embedded pair's.
+        folder: Folder of both models.
+        sizes: Configuration values of target and draft that replace the embedded pair's.
     """
     pair = load_pair("stdlib")
     for role, model, changed in zip(("target", "draft"), (pair.target, pair.draft), sizes, strict=True):
@@ -54,7 +54,7 @@ def write_random_pair(folder: Path, sizes: Sequence[Mapping[str, int]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a pair of one of the sizes."""
+    """Write a pair of the given size."""
     parser = argparse.ArgumentParser(prog="python -m experiments.engine.random_pair")
     parser.add_argument("size", choices=SIZES)
     size = parser.parse_args(arguments).size

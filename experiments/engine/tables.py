@@ -1,4 +1,4 @@
-"""The results of a contest as tables: steps, passes, and ratios of times measured in the same rounds."""
+"""Tables of a contest: steps, passes, and ratios of times that were measured in the same rounds."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from specexp.profile.check import LiveCheck
     from specexp.profile.measure import StepTiming, TimedBackend
 
-_SHOWN = (1, 4, 16, 64)  # rows of the passes that ratios are of
+_SHOWN = (1, 4, 16, 64)  # numbers of rows of the passes in the table of ratios
 
 
 def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[LoadedArtifact]) -> Report:
-    """The check against live decoding, then steps, ratios and passes.
+    """Return the report: the comparison with live decoding, then steps, ratios and passes.
 
     Args:
-        contest: After it was measured.
-        checks: The profiles compared with live decoding.
-        artifacts: The profile of each backend, as written.
+        contest: The finished measurements.
+        checks: Comparison of the profiles with live decoding.
+        artifacts: The written profile of each backend.
     """
     plain_ms = {
         f"{timed.name}/plain_step_ms": 1e3 * median(step.seconds for step in timed.arms[0].steps)
@@ -42,8 +42,8 @@ def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[Lo
             "check": check_table(checks),
             "steps": steps_table(contest),
             "ratios": Table(
-                "How many times as long",
-                columns("what | as | takes:interval"),
+                "Ratios of times",
+                columns("time of | relative to | ratio:interval"),
                 [[*ratio] for timed in contest.backends for ratio in ratios(contest, timed)],
                 ["Geometric means over rounds, with 95 % bootstrap intervals."],
             ),
@@ -58,23 +58,23 @@ def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[Lo
 
 
 def steps_table(contest: Contest) -> Table:
-    """A row for each arm in each backend and for each loop: the time of a step, and where it goes."""
+    """Return the time of a step and its parts, with a row for each arm in each backend and for each loop."""
     decoding: dict[str, list[float | None]] = {
         timed.name: [_token_seconds(answer) for answer in timed.arms[0].answers] for timed in contest.backends
     }
     decoding |= {loop.name: [float(np.mean(answer)) for answer in loop.answers] for loop in contest.loops}
     fastest = min(decoding, key=lambda name: median(seconds for seconds in decoding[name] if seconds))
     table = Table(
-        f"Steps behind the prompts, {counted(len(contest.backends[0].arms[0].answers), 'prompt')}",
+        f"Steps after the prompts, {counted(len(contest.backends[0].arms[0].answers), 'prompt')}",
         columns(
             "backend | arm | step:.3 ms | in passes:.3 ms | drafting:.3 ms | outside:.3 ms | outside:.1% | "
-            "tokens/step | a token:.3 ms | speed over its plain:interval | over the fastest plain:interval"
+            "tokens/step | per token:.3 ms | speed over its plain:interval | over the fastest plain:interval"
         ),
         notes=[
-            "Medians over steps; drafting is drafter and builder with the draft's passes; outside is what no pass of "
-            "target or draft takes. Speeds are paired prompt by prompt, with 95 % bootstrap intervals.",
-            f"The fastest plain decoding here is {fastest}'s.",
-            "Loops of other engines decode greedily, and our arms as the file's verifier says.",
+            "Medians over steps. Drafting is the time of drafter and builder, draft passes included. Outside is the "
+            "time outside all passes. Speeds are paired by prompt, with 95 % bootstrap intervals.",
+            f"{fastest} has the fastest plain decoding.",
+            "Loops of other engines decode greedily. Our arms use the verifier of the file.",
         ],
     )
     for timed in contest.backends:
@@ -101,12 +101,12 @@ def steps_table(contest: Contest) -> Table:
         step_ms = 1e3 * median(chain.from_iterable(loop.answers))
         mean_ms = 1e3 * median(seconds for seconds in means if seconds)
         speed = paired(decoding[fastest], means)
-        table.rows.append([loop.name, "its plain decoding", step_ms, *nothing, 1.0, mean_ms, None, speed])
+        table.rows.append([loop.name, "plain decoding", step_ms, *nothing, 1.0, mean_ms, None, speed])
     return table
 
 
 def ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, Speedup]]:
-    """Yield what takes how many times as long as something else that was measured in the same rounds."""
+    """Yield two measurements and the ratio of their times, paired by the rounds of the run."""
     target, prefix = timed.passes["target"], stated_prefix(contest)
     plain = [median(step.seconds for step in answer) if answer else None for answer in timed.arms[0].answers]
     for loop in contest.loops:
@@ -127,7 +127,7 @@ def ratios(contest: Contest, timed: TimedBackend) -> Iterator[tuple[str, str, Sp
 
 
 def passes_table(contest: Contest) -> Table:
-    """Medians behind the prefix that profiles are stated at, a column for each backend."""
+    """Return median pass times at the profiles' prefix, with a column for each backend and kind of pass."""
     prefix = stated_prefix(contest)
     shown = {
         f"{timed.name} {name}": timed.passes[name]
@@ -136,9 +136,9 @@ def passes_table(contest: Contest) -> Table:
         if name in timed.passes
     }
     table = Table(
-        f"Passes behind {counted(prefix, 'token')}",
+        f"Passes after {counted(prefix, 'token')}",
         [Column("rows"), *(Column(name, 3, " ms") for name in shown)],
-        notes=["Medians; points.csv has all of them with their intervals."],
+        notes=["Medians over rounds. points.csv lists all prefixes with intervals."],
     )
     for rows in contest.backends[0].passes["target"].sizes:
         taken = [median(samples.milliseconds[prefix, rows]) for samples in shown.values()]
@@ -147,7 +147,7 @@ def passes_table(contest: Contest) -> Table:
 
 
 def points_table(contest: Contest) -> Table:
-    """One row for each measured point, for a program."""
+    """Return a machine-readable table with one row for each measured point."""
     return Table(
         "Points",
         columns("backend | pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4"),
@@ -161,16 +161,16 @@ def points_table(contest: Contest) -> Table:
 
 
 def stated_prefix(contest: Contest) -> int:
-    """The middle prefix, at which profiles are stated."""
+    """Return the middle prefix length, for which profiles give times."""
     prefixes = contest.backends[0].passes["target"].prefixes
     return prefixes[(len(prefixes) - 1) // 2]
 
 
 def paired(longer: Sequence[float | None], shorter: Sequence[float | None]) -> Speedup:
-    """Return how many times as long the first takes as the second, by rounds that have both."""
+    """Return the ratio of the first times to the second, over rounds that have both."""
     logs = [float(np.log(one / other)) for one, other in zip(longer, shorter, strict=True) if one and other]
     if not logs:
-        return Speedup.refuse("", "", "no round has both")
+        return Speedup.refuse("", "", "no round has both times")
     return Speedup.of("", "", np.array(logs), MEASURED, left_out=len(longer) - len(logs))
 
 

@@ -1,8 +1,8 @@
 """Acceptance of ``pair.mode: graphed`` on a GPU: ``python experiments/gpu/accept.py PART... [--device cpu --small]``.
 
-Prints one JSON object a figure as it goes, so that an interrupted part loses nothing, and ends with exit code 1 if a
-figure misses its bound. Parts and their minutes on a data-centre GPU: correct 5, passes 9, steps 8, lanes 8. Needs no
-network; ``--small`` runs everything with tiny models, ``--plant`` breaks the engine, which ``correct`` must notice.
+Prints each figure as a JSON object as soon as it is measured. The exit code is 1 if a figure misses its bound. Minutes
+per part on a data-centre GPU: correct 5, passes 9, steps 8, lanes 8. No network is needed. ``--small`` runs everything
+with tiny models. ``--plant`` adds a fault to the engine that ``correct`` must detect.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SHAPES = {"tiny": (64, 128, 2, 4), "1B": (2048, 8192, 16, 32), "8B": (4096, 1433
 
 @dataclass
 class Run:
-    """The device of a run, and its findings.
+    """The device and the findings of a run.
 
     Attributes:
-        missed: figures that miss their bounds.
+        missed: names of the figures that miss their bounds.
     """
 
     device: torch.device
@@ -57,7 +57,7 @@ class Run:
     missed: list[str] = field(default_factory=list)
 
     def say(self, figure: str, value: Any, bound: float | None = None, *, above: bool = False) -> None:
-        """Print a figure, and note if it lies above its bound, or below a bound it should be ``above``."""
+        """Print a figure. Record it as missed if it exceeds its bound or, with ``above``, is below it."""
         ok = bound is None or (value >= bound if above else value <= bound)
         if not ok:
             self.missed.append(figure)
@@ -70,7 +70,7 @@ class Run:
             torch.cuda.synchronize(self.device)
 
     def milliseconds(self, call: Callable[[], object], times: int = 20) -> float:
-        """Median time of a call, warm."""
+        """Return the median milliseconds of a call after three warm-up calls."""
         found = []
         for number in range(3 + (3 if self.small else times)):
             self.wait()
@@ -82,7 +82,7 @@ class Run:
         return median(found)
 
     def model(self, name: str, dtype: torch.dtype) -> Any:
-        """A model of random weights."""
+        """Return a Llama model with random weights of a size in :data:`SHAPES`."""
         shape: dict[str, Any] = dict(zip(SIZES, SHAPES["tiny" if self.small else name], strict=True))
         config = LlamaConfig(
             **shape,
@@ -101,11 +101,11 @@ class Run:
             torch.set_default_dtype(before)
 
 
-# Part 1.
+# Part "correct".
 
 
 def correct(run: Run) -> None:
-    """Outputs are those of the models' own code, and nothing waits for the device unasked."""
+    """Check that outputs equal those of the models' own code and that no step waits for the device unexpectedly."""
     started = perf_counter()
     check_device(run.device)
     run.say("self-test seconds", perf_counter() - started)
@@ -134,7 +134,7 @@ def correct(run: Run) -> None:
 
 
 def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
-    """Trees of a draft model in one replay take the steps of the model's own code."""
+    """Check that decoding with drafts in one replay takes as many steps as with the model's own code."""
     for name, builder in {"chain": Chain(6), "levels": KConfig([4, 2, 2, 1]), "beam": BeamRerank()}.items():
         steps = {}
         for draft in (GraphedModel(pair.draft), LanguageModel(pair.draft)):
@@ -150,7 +150,7 @@ def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
 
 
 def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
-    """Forbid waits for the device within steps; a second run captures nothing."""
+    """Forbid waits for the device within steps, in a second run that has nothing left to capture."""
     for mode in ("default", "error"):
         decoding = Decoding(target)
         start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 200)
@@ -165,11 +165,11 @@ def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
     run.say("steps without an unexpected wait", True)
 
 
-# Part 2.
+# Part "passes".
 
 
 def passes(run: Run) -> None:
-    """Passes against what the memory and the multipliers give."""
+    """Compare the time of passes with the device's memory bandwidth."""
     source = torch.empty(1 << (20 if run.small else 30), dtype=torch.uint8, device=run.device)
     target, size = torch.empty_like(source), 256 if run.small else 8192
     bandwidth = 2e3 * source.nbytes / run.milliseconds(lambda: target.copy_(source))
@@ -206,7 +206,7 @@ def passes(run: Run) -> None:
 
 
 def large_trees(run: Run) -> None:
-    """768-node trees, and attention over many rows in depth-first and in random order with a block-sparse mask."""
+    """Time trees of 768 rows, and block-sparse attention over many rows in depth-first and in random order."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     run.say("768 random nodes made into a tree, ms", run.milliseconds(lambda: _random_tree(767)))
@@ -229,15 +229,15 @@ def large_trees(run: Run) -> None:
     run.say("random order over depth-first", ratio, 0.0 if run.small else 1.5, above=True)
 
 
-# Parts 3 and 4.
+# Parts "steps" and "lanes".
 
 
 class Scripted(GraphedModel):
-    """Does every pass for real and says what a script says: cost of a large model, acceptance of a real text.
+    """A target that runs all passes but outputs a fixed script: the cost of a large model, the acceptance of real text.
 
     Attributes:
         script: tokens ``[n]`` of prompt and output.
-        best: ``[V, k]`` best tokens after every token of the script's model, which a drafter learns.
+        best: ``[V, k]`` top tokens after each token, by the model that wrote the script. Drafters learn them.
     """
 
     script: list[int]
@@ -258,7 +258,7 @@ class Scripted(GraphedModel):
 
 
 def scripted(run: Run) -> tuple[Scripted, Any]:
-    """The target, and a draft model for its script, which is a text of the embedded pair."""
+    """Return a scripted target and a draft model for its script, which the embedded target wrote."""
     pair = specexp.load_pair("stdlib", device=str(run.device), mode="eager")
     model, prompt = LanguageModel(pair.target), pair.tokenizer(" ".join(PROMPTS[:4])).input_ids[:32]
     best = torch.zeros((model.vocab_size, 8), dtype=torch.int64)
@@ -274,7 +274,7 @@ def scripted(run: Run) -> tuple[Scripted, Any]:
 
 
 def steps(run: Run) -> None:
-    """Whole steps with the acceptance of real text."""
+    """Time whole steps with the acceptance of real text."""
     target, draft = scripted(run)
     new = 64 if run.small else 400
     plain, _ = rate(target, (), new)
@@ -299,7 +299,7 @@ def steps(run: Run) -> None:
 
 
 def lanes(run: Run) -> None:
-    """Several sequences in shared passes, and sampling."""
+    """Time several sequences in shared passes, and rejection sampling."""
     target, _ = scripted(run)
     prompt, new = target.script[:32], 32 if run.small else 200
     for count in (1, 4) if run.small else (1, 4, 8, 16):
@@ -320,7 +320,7 @@ def lanes(run: Run) -> None:
 
 
 def start(decoding: Decoding, parts: Parts, prompt: list[int], slot: int, new: int) -> Lane:
-    """Start a sequence in a slot of the target, which must have room for it."""
+    """Start a sequence in a slot of the target, and grow the target's cache for it."""
     target: Any = decoding.target
     join_target(parts, target)
     target.cache.reserve(1024, slot + 1)
@@ -332,7 +332,7 @@ def start(decoding: Decoding, parts: Parts, prompt: list[int], slot: int, new: i
 
 
 def rate(target: Scripted, parts: tuple[Any, ...], new: int) -> tuple[float, GenerationResult]:
-    """Tokens a second of the second of two runs."""
+    """Return the tokens per second of the second of two runs, and its result."""
     decoder = Decoder(target, *parts)
     for _ in range(2):
         result = decoder.generate(target.script[:32], max_new_tokens=new)
@@ -354,7 +354,7 @@ def _device_name(run: Run) -> str:
 
 
 def plant(fault: str) -> None:
-    """Break the engine in one of two ways that engines with trees in graphs were broken."""
+    """Add one of two faults to the engine that occurred in other engines with trees in graphs."""
     ran, committed = TreeStep.run, StaticSlots.commit
 
     def masked_off_by_one(step: TreeStep) -> None:
@@ -383,7 +383,7 @@ def _main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}; default: all")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--plant", choices=["mask", "commit"])
@@ -403,7 +403,7 @@ def _main() -> int:
         try:
             with torch.inference_mode():
                 PARTS[name](run)
-        except Exception as error:  # the other parts still tell something
+        except Exception as error:  # the other parts can still run
             run.missed.append(name)
             print(json.dumps({"part": name, "error": f"{type(error).__name__}: {error}"}), flush=True)
         run.say(f"{name}: seconds", perf_counter() - started)

@@ -1,1 +1,1 @@
-"""The recipe of the embedded pair: tokenizer, corpus, training, export and its figures."""
+"""The recipe of the embedded pair of models: tokenizer, corpus, training, export and evaluation."""

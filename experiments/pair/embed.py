@@ -1,6 +1,6 @@
-"""``python -m experiments.pair.embed EXPORTED NAME``: make an exported model the embedded one of this name, in 8 bits.
+"""``python -m experiments.pair.embed EXPORTED NAME``: pack an exported model in 8 bits as the embedded model NAME.
 
-NAME is ``target``, ``draft`` or a size such as ``middle``. The model's card stays.
+NAME is ``target``, ``draft`` or a size such as ``middle``. An existing model card is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from specexp.models.sources import PAIRS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Pack one model."""
+    """Run the command: pack one model."""
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.embed")
     parser.add_argument("exported", type=Path)
     parser.add_argument("name")

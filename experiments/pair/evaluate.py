@@ -1,8 +1,8 @@
-"""``python -m experiments.pair.evaluate TARGET [OTHER ...] --recipe FILE [--key value]``: the figures of a model card.
+"""``python -m experiments.pair.evaluate TARGET [OTHER ...] --recipe FILE [--key value]``: print a model card's figures.
 
-Every source of the recipe is a domain, measured on its held-out texts: the loss of each model, its gap to and agreement
-with the target, how continuations end, and the target's answers to problems that can be checked. TARGET is what
-`load_pair` takes, such as ``stdlib``; the others are drafts, or targets of other sizes. The tables are Markdown.
+Every source of the recipe is a domain. On its held-out texts, the tables (Markdown) show each model's loss, its gap to
+and agreement with the target, how continuations end, and the answers to checkable problems. TARGET
+is an argument of `load_pair`, such as ``stdlib``; the others are drafts, or targets of other sizes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TEMPERATURE = 0.7
 
 
 class TextLoss(NamedTuple):
-    """The loss on one text in nats, its tokens after the first, and their bytes."""
+    """The loss on one text in nats, the number of its tokens after the first, and the number of their bytes."""
 
     nats: float
     tokens: int
@@ -64,7 +64,7 @@ def losses(found: Sequence[TextLoss]) -> dict[str, float]:
 
 
 def gap(target: Sequence[TextLoss], other: Sequence[TextLoss]) -> tuple[float, float, float]:
-    """Return the nats a token of another model above the target's, mean over texts, and its 95 % bootstrap interval."""
+    """Return how many nats a token another model loses more than the target (mean over texts), and a 95 % interval."""
     import numpy as np
 
     from specexp.bench.statistics import bootstrap_interval
@@ -137,7 +137,7 @@ def continuations(
 
 
 def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, float]:
-    """Return the shares of continuations that loop, end by EOS or are long, and their mean length in tokens."""
+    """Return the shares of continuations that loop, end by EOS or have 96 or more tokens, and their mean length."""
     return {
         "loops": fmean(map(loops, outputs)),
         "ended by EOS": fmean(output[-1] == eos_token_id for output in outputs),
@@ -149,7 +149,7 @@ def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, flo
 def answers(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, probes: Sequence[Probe]
 ) -> dict[str, dict[str, float]]:
-    """Return the shares of right and of readable greedy answers by kind of problem."""
+    """Return, by kind of problem, the shares of right and of readable greedy answers, and the number of problems."""
     verdicts: dict[str, list[bool | None]] = defaultdict(list)
     by_length: dict[int, list[Probe]] = defaultdict(list)
     for probe in probes:
@@ -173,7 +173,7 @@ def answers(
 def tables(
     target: str, others: Sequence[str], sources: Mapping[str, TextSource], *, losses_alone: bool = False
 ) -> Iterator[Table]:
-    """Yield the tables of losses (a tenth of the time), of ends of continuations, and of the target's answers."""
+    """Yield the tables of losses, of continuations and of the target's answers; losses take a tenth of the time."""
     from specexp.models.pair import load_pair
 
     pair = load_pair(target)
@@ -223,16 +223,20 @@ def tables(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
+    """Run the command: print the tables."""
     from specexp.fit.command import read_fit
 
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.evaluate", description=__doc__)
     parser.add_argument("target", help="a folder, a hub id, or the name of an embedded pair")
-    parser.add_argument("others", nargs="*", help="models of the same vocabulary, named likewise")
-    parser.add_argument("--recipe", required=True, help="a training with the domains; --data.* override it")
-    parser.add_argument("--losses", action="store_true", help="print the table of losses alone")
     parser.add_argument(
-        "--human-eval", metavar="FILE", help="HumanEval's file or hub name, as one more domain"
+        "others", nargs="*", help="other models with the same vocabulary, named in the same way"
+    )
+    parser.add_argument(
+        "--recipe", required=True, help="training file that lists the domains; --data.* overrides it"
+    )
+    parser.add_argument("--losses", action="store_true", help="print only the table of losses")
+    parser.add_argument(
+        "--human-eval", metavar="FILE", help="add HumanEval as a domain: its file or hub name"
     )
     options, overrides = parser.parse_known_args(arguments)
     sources = dict(read_fit(options.recipe, overrides)["data"].sources)

@@ -1,7 +1,7 @@
-"""Training of a causal language model with a budget of tokens: cross-entropy, optionally distilled from a teacher.
+"""Training of a causal language model on a budget of tokens: cross-entropy, optionally distilled from a teacher.
 
-Its optimiser is Muon with AdamW, the mean of the weights on a plateau is exported, and repetitive rows train the model
-against loops.
+The optimiser is Muon with AdamW. Optionally the mean of the weights on a plateau is exported, and repetitive rows
+train the model not to loop.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class MuonAdamW(torch.optim.Optimizer):
     """Muon for the hidden matrices and AdamW for embeddings and norms, as one optimiser.
 
-    Lightning counts a step of each optimiser, and a batch must be one step. Muon: K. Jordan et al. 2024, "Muon: An
-    optimizer for hidden layers in neural networks".
+    They are one because Lightning counts a step per optimiser, and a batch must be one step. Muon: K. Jordan et al.
+    2024, "Muon: An optimizer for hidden layers in neural networks".
     """
 
     def __init__(self, module: nn.Module, *, muon_lr: float, adamw_lr: float) -> None:
@@ -55,17 +55,17 @@ class MuonAdamW(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for optimizer, group in zip(self._optimizers, self.param_groups, strict=True):
-            # Shared anew at every step: loading a checkpoint replaces both.
+            # Shared again at every step, because loading a checkpoint replaces both.
             optimizer.param_groups, optimizer.state = [group], self.state
             optimizer.step()
         return loss
 
 
 class PlateauMean(WeightAveraging):
-    """Validates with and exports the mean of the weights at every ``every``-th step after the share ``begin``.
+    """Averages the weights of every ``every``-th step after the share ``begin``, to validate with and to export.
 
-    At a high learning rate the weights jump about a valley; their mean is near its floor (stochastic weight averaging,
-    Izmailov et al. 2018, section 3.2). The training itself continues from the last weights.
+    At a high learning rate the weights oscillate around a minimum of the loss, and their mean is near it (stochastic
+    weight averaging, Izmailov et al. 2018, section 3.2). The training itself continues from the last weights.
     """
 
     def __init__(self, module: BudgetedTraining, *, begin: float, every: int) -> None:
@@ -91,7 +91,7 @@ class PlateauMean(WeightAveraging):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pass  # the last checkpoint has the last weights, from which a stopped training continues
+        pass  # the last checkpoint must have the last weights, not their mean, so that training can continue
 
     def copy_to_module(self, trainer: Trainer) -> None:
         """Copy the mean into the module, after the last checkpoint."""
@@ -109,19 +109,19 @@ EPISODE = 128
 def repeating_rows(
     rows: torch.Tensor, line_ends: torch.Tensor, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows in which, every `EPISODE` tokens, some text is followed by copies of its last piece.
+    """Return rows in which each stretch of `EPISODE` tokens is some text followed by copies of its last piece.
 
     Small models fall into loops because a repeated piece makes its next repetition more likely. Pseudo-repetitive data
     (J. Xu et al. 2022, "Learning to Break the Loop") trains against that.
 
     Args:
-        rows: ``[n, length]`` token ids; what remains after whole episodes is unchanged.
+        rows: ``[n, length]`` token ids; tokens after the last whole episode are unchanged.
         line_ends: ``[vocab]`` bool, true where a token is a line break.
-        rng: Draws the pieces, of 1 to 32 tokens, more than half of them whole lines.
+        rng: Draws the pieces: 1 to 32 tokens, and whole lines in more than half of the cases.
 
     Returns:
-        The new rows ``[n, length]``, and their roles ``[n, length]`` int8: 0 ordinary text, 1 a copy that the loss
-        ignores, 2 a copy that should have been unlikely.
+        The new rows ``[n, length]``, and the roles of their tokens ``[n, length]`` int8: 0 ordinary text, 1 a copy that
+        the loss ignores, 2 a copy that the unlikelihood loss makes less likely.
     """
     rows = rows.clone()
     role = torch.zeros_like(rows, dtype=torch.int8)
@@ -138,13 +138,13 @@ def repeating_rows(
 
 
 def unlikelihood(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the mean of ``-log(1 - p(target))`` (Welleck et al. 2020) of ``logits [n, vocab]``, ``targets [n]``."""
+    """Return the mean ``-log(1 - p(target))`` for ``logits [n, vocab]`` and ``targets [n]`` (Welleck et al. 2020)."""
     log_p = F.log_softmax(logits, dim=-1).gather(1, targets[:, None]).squeeze(1)
     return -torch.log1p(-log_p.exp().clamp(max=1 - 1e-4)).mean()  # finite at p = 1
 
 
 def _piece(episode: torch.Tensor, line_ends: torch.Tensor, rng: random.Random) -> tuple[int, int]:
-    """Return the start of the repeated piece in an episode, and its length."""
+    """Choose the piece of an episode to repeat; return its start and length in tokens."""
     if rng.random() < 0.6:
         breaks = line_ends[episode].nonzero().flatten().tolist()
         pairs = [
@@ -165,9 +165,9 @@ REPETITION_WEIGHT = 0.5
 class CausalLMTraining(BudgetedTraining):
     """Trains a `LlamaForCausalLM` on rows of token ids ``[batch, length]``.
 
-    The learning rate rises, stays on a plateau, and falls in a line to zero. A long training is several stages, each
-    with a work folder of its own and the exported weights of the stage before as its ``start``: any number on the
-    plateau, and one that falls. A killed stage continues from its last checkpoint, with the same batches.
+    The learning rate rises, stays on a plateau, and falls linearly to zero. A long training may consist of stages, each
+    with its own work folder and the exported weights of the stage before as ``start``. Any number of stages is on the
+    plateau, then the rate falls in one stage. A killed stage continues from its last checkpoint, with the same batches.
 
     Args:
         architecture: Arguments of `transformers.LlamaConfig`.
@@ -175,15 +175,15 @@ class CausalLMTraining(BudgetedTraining):
         muon_lr: Peak learning rate of the hidden matrices.
         adamw_lr: Peak learning rate of embeddings and norms.
         plateau: Share of the budget after which the learning rate falls; 1 ends on the plateau.
-        start: An embedded model, or the folder of an exported one, with the initial weights; random ones by default. It
-            may be narrower than the architecture, see `grow`.
+        start: An embedded model or the folder of an exported one, with the initial weights; random weights by default.
+            The model may be narrower than the architecture, see `grow`.
         teacher: Folder or hub id of a model to distil from; its vocabulary must be the same.
-        distillation: Weight of the divergence from the teacher; the rest is cross-entropy.
-        distill_from: Share of the budget after which the teacher is used; before, training is several times as fast.
+        distillation: Weight of the divergence from the teacher in the loss; cross-entropy has the rest.
+        distill_from: Share of the budget after which the teacher is used. Training without it is several times as fast.
         repetition_from: Share of the budget after which the last row of a step is made repetitive (`repeating_rows`).
         mean_from: Share of the budget after which weights enter the mean that is validated and exported, see
             `PlateauMean`; by default the last weights are exported.
-        mean_every: Steps between two weights of that mean.
+        mean_every: Steps between two weights that enter the mean.
         seed: Seed of the initial weights and of the repeated pieces.
     """
 
@@ -217,13 +217,13 @@ class CausalLMTraining(BudgetedTraining):
         first: Any = None if start is None else _pretrained(start, architecture["vocab_size"], "start")
         shape = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1, **architecture}
         if first is not None:
-            # new channels are zero, so the mean square falls by the share of the old ones, and eps with it
+            # new channels are zero and shrink the mean square; eps must shrink by the same factor
             shape["rms_norm_eps"] = (
                 first.config.rms_norm_eps * first.config.hidden_size / shape["hidden_size"]
             )
         config = LlamaConfig(**shape)
         self.model: nn.Module = LlamaForCausalLM(config)
-        with torch.no_grad():  # outputs of a block start at zero, so that a deep stack starts as the identity
+        with torch.no_grad():  # zero output projections: every block starts as the identity
             for name, parameter in self.model.named_parameters():
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     parameter.zero_()
@@ -233,10 +233,10 @@ class CausalLMTraining(BudgetedTraining):
                 config.head_dim,
             ):
                 raise ValueError(
-                    f"the start {start!r} must have the architecture's layers, and its heads the same width"
+                    f"start: {start!r} must have the architecture's number of layers and width of heads"
                 )
             grow(self.model, first)
-        self._teacher: tuple[nn.Module, ...] = ()  # no submodule: in no checkpoint
+        self._teacher: tuple[nn.Module, ...] = ()  # in a tuple, so that checkpoints leave it out
         if teacher is not None:
             self._teacher = (_pretrained(teacher, config.vocab_size, "teacher").requires_grad_(False),)
         self.line_ends: torch.Tensor
@@ -260,7 +260,7 @@ class CausalLMTraining(BudgetedTraining):
     @override
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
         batch, given = given_tokens(batch)
-        role = -given.to(torch.int8)  # [batch, length]; 0 counts
+        role = -given.to(torch.int8)  # [batch, length]; the loss counts role 0
         last_of_step = (batch_idx + 1) % self.accumulated == 0
         if last_of_step and self.progress >= self.repetition_from:
             rng = random.Random(f"{self.seed}/{self.batches_done}")
@@ -315,16 +315,16 @@ class CausalLMTraining(BudgetedTraining):
 
 
 def _logits(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """Return the float32 logits ``[batch * (length - 1), V]`` of the tokens that follow."""
+    """Return the float32 logits ``[batch * (length - 1), V]`` of all tokens but each row's first."""
     logits: torch.Tensor = model(input_ids=batch, use_cache=False).logits
     return logits[:, :-1].flatten(0, 1).float()
 
 
 def grow(wide: nn.Module, narrow: nn.Module) -> None:
-    """Give a model what a narrower one of as many layers computes; its silent parts learn from the first step on.
+    """Make a model compute the same as a narrower one with as many layers; its new parts learn from the first step on.
 
-    The narrow weights fill the leading corner of every matrix. New channels of the residual stream are zero at first,
-    and read by random weights; so are new heads and neurons, whose outputs are zero.
+    The narrow weights fill the leading corner of every matrix. New channels of the residual stream start at zero and
+    are read by random weights. New heads and neurons have random inputs and zero output weights.
     """
     given: dict[str, torch.Tensor] = narrow.state_dict()
     config: Any = wide.config
@@ -332,7 +332,9 @@ def grow(wide: nn.Module, narrow: nn.Module) -> None:
     with torch.no_grad():
         for name, weight in wide.state_dict().items():
             corner = weight[tuple(slice(size) for size in given[name].shape)]  # a view
-            if weight.ndim == 1:  # zeros in new channels lower the root mean square that a norm divides by
+            if (
+                weight.ndim == 1
+            ):  # scaled, because zero channels lower the root mean square that a norm divides by
                 weight.fill_(given[name].mean())
                 corner.copy_(given[name])
                 weight *= share**0.5
@@ -354,8 +356,8 @@ def _pretrained(source: str, vocab_size: int, role: str) -> nn.Module:
     )
     if model.config.vocab_size != vocab_size:
         raise ValueError(
-            f"the {role} {source!r} has {model.config.vocab_size} tokens, "
-            f"but architecture.vocab_size is {vocab_size}"
+            f"the {role} {source!r} must have architecture.vocab_size = {vocab_size} tokens, "
+            f"got {model.config.vocab_size}"
         )
     evaluated: nn.Module = model.eval()
     return evaluated

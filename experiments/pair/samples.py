@@ -1,7 +1,7 @@
-"""``python -m experiments.pair.samples TARGET FILE --recipe FILE``: a target's own texts, to distil drafts on.
+"""``python -m experiments.pair.samples TARGET FILE --recipe FILE``: sample texts from a target, to distil drafts on.
 
-A draft is asked to continue what the target writes, not what people wrote. Prompts are openings of a recipe's training
-texts, and its reasoning problems; half of the answers are greedy, half drawn at temperature 0.7.
+A draft has to continue text of the target, not of people. Prompts are openings of a recipe's training texts, and its
+reasoning problems. Half of the answers are greedy, half are sampled at temperature 0.7.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NEW_TOKENS = 128
 
 
 class Samples(TextSource):
-    """A file that this command wrote. No loss is taken on the prompts.
+    """The texts of a file that this command wrote. The loss excludes the prompts.
 
     Args:
-        path: the file.
-        held_out: share of the samples that the validation split gets.
+        path: the JSON lines file.
+        held_out: share of the samples that are in the validation split.
     """
 
     licence: ClassVar[str] = "that of the prompts' sources"
@@ -50,7 +50,7 @@ class Samples(TextSource):
 
 
 def prompts(source: TextSource, count: int) -> list[str]:
-    """Return openings of a source's training texts, and as many of its problems where it has some."""
+    """Return ``count`` prompts of a source: up to half are its problems, the others openings of its training texts."""
     texts = [text.text for text in source.texts("train")]
     random.Random(0).shuffle(texts)
     asked = [probe.prompt for probe in islice(source.probes("train"), count // 2)]
@@ -70,18 +70,20 @@ def write_samples(pair: ModelPair, sources: Mapping[str, TextSource], count: int
                 for prompt, ids in zip(mine, answers, strict=True):
                     answer = pair.tokenizer.decode(ids, skip_special_tokens=True)
                     out.write(json.dumps({"prompt": prompt, "answer": answer}) + "\n")
-            out.flush()  # a source takes minutes
+            out.flush()  # a source takes minutes, so a kill should not lose it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the samples."""
+    """Run the command: write the samples."""
     from specexp.fit.command import read_fit
 
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.samples", description=__doc__)
     parser.add_argument("target", help="a folder, or the name of an embedded model")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--recipe", required=True, help="a training with the sources; --data.* override it")
-    parser.add_argument("--count", type=int, default=2000, help="prompts of each source")
+    parser.add_argument(
+        "--recipe", required=True, help="training file that lists the sources; --data.* overrides it"
+    )
+    parser.add_argument("--count", type=int, default=2000, help="number of prompts from each source")
     options, overrides = parser.parse_known_args(arguments)
     sources = read_fit(options.recipe, overrides)["data"].sources
     write_samples(load_pair(options.target), sources, options.count, options.file)

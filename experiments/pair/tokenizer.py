@@ -1,7 +1,7 @@
-"""``python -m experiments.pair.tokenizer RECIPE FOLDER``: trains the byte-level BPE tokenizer on a recipe's corpus.
+"""``python -m experiments.pair.tokenizer RECIPE FOLDER``: train the byte-level BPE tokenizer on a recipe's corpus.
 
-Text is split as by Qwen2's tokenizer, which llama.cpp and OpenVINO know by name: digits are single, and a line break is
-separate from the indentation that follows it.
+Text is split as in Qwen2's tokenizer, which llama.cpp and OpenVINO support by name: digits are single, and a line break
+is separate from the indentation that follows it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 BOS = "<|bos|>"
 EOS = "<|eos|>"
-CHARACTERS = 24_000_000  # characters of training text; more changes rare tokens only
+CHARACTERS = 24_000_000  # of training text; with more, only rare tokens change
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of exactly ``vocab_size`` tokens (fewer if the text is too small) that restores any text.
+    """Return a tokenizer of ``vocab_size`` tokens (fewer if the text is too small) that restores any text.
 
-    It puts a bos token before the text, and no eos token after it.
+    It adds a BOS token before the text, and no EOS token after it.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -35,7 +35,9 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrain
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERNS["qwen2"]), behavior="isolated"),  # before bytes are letters
+            pre_tokenizers.Split(
+                Regex(PATTERNS["qwen2"]), behavior="isolated"
+            ),  # before bytes become letters
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -61,7 +63,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 4096) -> PreTrain
 
 
 def weighted_texts(rows: CorpusRows, characters: int = CHARACTERS) -> Iterator[str]:
-    """Yield texts by the shares of the training tokens; texts of a source too small for its share are repeated."""
+    """Yield texts so that each source has its share of ``characters``; a source too small for its share repeats."""
     for name, weight in rows.weights.items():
         left = characters * weight / sum(rows.weights.values())
         texts = rows.texts("train", name)

@@ -1,4 +1,4 @@
-"""Time per token over that of the hindsight optimum, and between controllers, prompt by prompt."""
+"""Time per token relative to the hindsight optimum, and between controllers, paired by prompt."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from specexp.core.parts import Parts
 
 
 class Regret(Analysis):
-    """Geometric mean over prompts of an arm's seconds per token over those of the oracle's arm: 1.10x is a tenth more
-    time than the optimum. Without an :class:`~specexp.controllers.Oracle` the fastest arm takes its place.
-    A second table has the paired ratios of arms, which do not depend on the oracle.
+    """Geometric mean over prompts of an arm's seconds per token over those of the oracle's arm: 1.10x is 10 % more
+    time than the optimum. If no arm has an :class:`~specexp.controllers.Oracle`, the fastest arm replaces it.
+    A second table has the paired ratios between arms, which do not depend on the oracle.
 
     Args:
         compare: Arms of the second table; all if None.
@@ -49,7 +49,7 @@ class Regret(Analysis):
             pace = {arm: summarise(records, arm).seconds_per_token for arm in self._arms}
             known = {arm: seconds for arm, seconds in pace.items() if seconds}
             optimum, kind = min(known, key=known.__getitem__, default=None), "the fastest arm"
-        others = [arm for arm in self._arms if optimum not in (None, arm)]  # none if nothing was measured
+        others = [arm for arm in self._arms if optimum not in (None, arm)]  # empty if no arm was measured
         regrets = {arm: paired_speedup(records, str(optimum), arm) for arm in others}
         used = MEASURED if optimum is None else summarise(records, optimum).clock
         title = clock.titled(f"Time per token over that of {kind}", used)
@@ -85,8 +85,6 @@ def _pairs(records: Sequence[PromptRecord], arms: Sequence[str], used: str) -> T
         [arm, *(None if other == arm else paired_speedup(records, other, arm) for other in arms)]
         for arm in arms
     ]
-    note = (
-        "Below 1 the row's arm is faster, so its regret is lower: paired by prompt, 95 % bootstrap interval."
-    )
+    note = "Below 1, the row's arm is faster and its regret lower. Paired by prompt, 95 % bootstrap interval."
     title = clock.titled("Time per token of one arm (row) over another's (column)", used)
     return table_of(title, heads, note, rows=rows)

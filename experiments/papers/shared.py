@@ -1,4 +1,4 @@
-"""Shared by the papers' analyses: a state per drafting arm, tables, labelled axes, lines, and published rows."""
+"""Helpers of the papers' analyses: a state per drafting arm, tables, labelled axes, lines, and published rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from specexp.core.parts import Parts
 
 State = TypeVar("State")
 Row = dict[str, str | float | dict[float, float]]
-"""A row of a paper's table: texts, numbers, or numbers by their place on a grid."""
-MOST_BANDS = 4  # lines whose intervals can still be told apart
+"""A row of a paper's table: strings, numbers, or mappings from a grid's value to a number."""
+MOST_BANDS = 4  # with more lines, the bands of their intervals overlap too much and are not drawn
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
 
 
@@ -53,14 +53,14 @@ class DraftingAnalysis(Analysis, Generic[State]):
 
 
 def report_of(analysis: Analysis, table: Table, figure: Figure | None = None) -> Report:
-    """A table and a picture under the analysis' name."""
+    """Return a report with a table and a picture under the analysis' name."""
     return Report({analysis.name: table}, {} if figure is None else {analysis.name: figure})
 
 
 def table_of(
     title: str, heads: str | Sequence[Column], *notes: str, rows: Iterable[Sequence[Cell]] = ()
 ) -> Table:
-    """A table with headings as :func:`~specexp.bench.table.columns` reads them."""
+    """Return a table; a string of headings is parsed by :func:`~specexp.bench.table.columns`."""
     found = columns(heads) if isinstance(heads, str) else heads
     return Table(title, found, [list(row) for row in rows], list(notes))
 
@@ -76,7 +76,7 @@ def label(
     low: float | None = None,
     high: float | None = None,
 ) -> None:
-    """Name the axes and the panel; ``grid`` draws faint lines, ``low`` and ``high`` limit the y axis."""
+    """Label the axes and title the panel; ``grid`` draws grid lines, ``low`` and ``high`` limit the y axis."""
     if x:
         axes.set_xlabel(x, fontsize=9)
     if y:
@@ -92,7 +92,7 @@ def label(
 def draw_lines(
     axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False
 ) -> None:
-    """Draw each line over its places: speedups with their intervals as bands; ``mark_best`` stars the highest point."""
+    """Draw lines from x to y values; a speedup's interval becomes a band, and ``mark_best`` stars the highest point."""
     for name, points in lines.items():
         places = sorted(points)
         drawn = [points[place] for place in places]
@@ -110,7 +110,7 @@ def draw_lines(
 def check_rows(
     rows: Sequence[Mapping[str, Any]] | None, figures: Iterable[str], texts: Sequence[str] = ("method",)
 ) -> list[Mapping[str, Any]]:
-    """Check rows of a paper's table: every row has the ``texts``, and any of ``figures`` above 0 (or a grid of them).
+    """Check rows of a paper's table: each must have all ``texts``, and may have ``figures``, numbers or grids above 0.
 
     Raises:
         ValueError: A text is missing, a key is unknown, or a figure is not above 0.
@@ -119,7 +119,7 @@ def check_rows(
     for number, row in enumerate(rows or ()):
         for key in row:
             if key not in known:
-                raise ValueError(f"published.{number} has no {key!r}{did_you_mean(key, known)}")
+                raise ValueError(f"published.{number}: unknown key {key!r}{did_you_mean(key, known)}")
         for key in texts:
             if not isinstance(row.get(key), str):
                 raise ValueError(f"published.{number}.{key} must be a text, got {row.get(key)!r}")
@@ -132,12 +132,12 @@ def check_rows(
 
 
 def label_of(row: Mapping[str, Any]) -> str:
-    """The name of a published row in a table or picture."""
+    """Return the name of a published row in a table or picture."""
     return f"{row['method']} (not run here)"
 
 
 def add_rows(table: Table, rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str]) -> None:
-    """Add published rows below ours, and a note; ``headings`` has the column of each key, others are left out."""
+    """Add published rows and a note below ours; ``headings`` maps keys to columns, and other keys are left out."""
     speedups = {column.title for column in table.columns if column.interval}  # a paper states no interval
     for row in rows:
         known = {headings[key]: value for key, value in row.items() if key in headings}

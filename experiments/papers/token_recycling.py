@@ -1,4 +1,4 @@
-"""Memory of what drafters learn (Token Recycling, section 3.1: below 2 MB)."""
+"""Memory of the drafters' learned tensors (Token Recycling, section 3.1: below 2 MB)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.core.parts import Parts
 
-VOCABULARY = 32_000  # tokens of the paper's models, to which the bytes are scaled
+VOCABULARY = 32_000  # vocabulary size of the paper's models, to which bytes are scaled
 
 
 class Storage(Analysis):
@@ -36,7 +36,7 @@ class Storage(Analysis):
             size = sum(tensor.nbytes for tensor in tensors)
             rows = {
                 tensor.shape[0] for tensor in tensors if tensor.dim() == 2
-            }  # one a token of the vocabulary
+            }  # one row per token of the vocabulary
             scaled = size / rows.pop() * VOCABULARY / 1e3 if size and len(rows) == 1 else None
             shapes = ", ".join(f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in tensors)
             table.rows.append([arm, shapes or "nothing", size / 1e3, scaled])

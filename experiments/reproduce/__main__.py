@@ -1,12 +1,12 @@
-"""``python -m experiments.reproduce``: the tables and figures of the four papers, measured where they are missing.
+"""``python -m experiments.reproduce``: reproduce the tables and figures of the four papers, measuring missing ones.
 
-Keeps a record of every row in ``experiments/results/ROW.json``, and writes ``experiments/REPRODUCTION.md`` and
-``experiments/reproduction.csv`` from them.
+The command keeps a record of every row in ``experiments/results/ROW.json``, and writes
+``experiments/REPRODUCTION.md`` and ``experiments/reproduction.csv`` from the records.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # before what takes seconds to import
+if __name__ == "__main__":  # before the imports that take seconds
     from specexp.core.start import begin
 
     begin()
@@ -22,8 +22,8 @@ from experiments.reproduce.report import assess, count, write_report
 from experiments.reproduce.row_record import RowRecord
 from specexp.config.command import GOES_ON, answered
 
-ABOUT = """Reproduces the tables and figures of the four papers that specexp implements: makes the missing runs, one
-process a run, and writes the report. It may be stopped at any time and continues where it was."""
+ABOUT = """Reproduce the tables and figures of the four papers that specexp implements: make the missing runs, one
+process per run, and write the report. The command may be stopped at any time; started again, it continues."""
 RECORDS = Path("experiments/results")
 OUTPUT = Path("runs/reproduce")
 
@@ -36,10 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only",
         default="",
         metavar="ROW,...",
-        help="rows, as dyspec.table4, or papers, as seed; default all",
+        help="rows (e.g. dyspec.table4) or papers (e.g. seed); default: all",
     )
-    add("--list", action="store_true", help="print the rows and their states, and stop")
-    add("--dry-run", action="store_true", help="check and print every run, and stop")
+    add("--list", action="store_true", help="print the rows and their states, then exit")
+    add("--dry-run", action="store_true", help="check and print every run, then exit")
     add("--report", action="store_true", help="write the report without measuring")
     options = parser.parse_args(arguments)
     return answered(lambda: _act(options), GOES_ON)

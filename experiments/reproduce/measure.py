@@ -1,4 +1,4 @@
-"""Measures the missing runs, one process a run, and keeps a compact record of each."""
+"""Measurement of the missing runs, one process per run, with a compact record of each."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def check_run(run: Run) -> None:
     for term in run.row.terms:
         key, (arm, *_) = run.row.place_of(term)
         if key == run.key and ": " not in term.figure and arm not in arms:
-            raise ConfigError(f"{run.name}: the test's arm {arm!r} must be one of {sorted(arms)}")
+            raise ConfigError(
+                f"{run.name}: every arm in the row's test must be one of {sorted(arms)}, got {arm!r}"
+            )
 
 
 def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
     """Make the runs and add their figures to the records of their rows; returns the number of failed runs.
 
-    Runs with the same arguments are made once. Those of timed rows have the machine for themselves, of the others two
-    go at once. ``output`` gets the results, and what a run prints (``NAME.log``).
+    Runs with the same arguments are made once. Runs of timed rows have the machine to themselves; of the others, two
+    run at once. Results and the console output of each run (``NAME.log``) are written to ``output``.
     """
     output.mkdir(parents=True, exist_ok=True)
     shared: dict[tuple[str, ...], list[Run]] = {}
@@ -54,7 +56,7 @@ def measure(runs: Sequence[Run], records: Path, output: Path) -> int:
 
 
 def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
-    """Make the first run of a group, which all share; returns its exit code."""
+    """Make the first run of a group, which stands for all of them; returns its exit code."""
     # runs at the same time share the cores
     environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if at_once > 1 else {})}
     arguments, name = group[0].arguments, group[0].name
@@ -65,7 +67,7 @@ def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
 
 
 def _keep(group: Sequence[Run], records: Path, output: Path) -> str:
-    """Add a run to the records of its rows; returns why it could not, empty if it could."""
+    """Add a run to the records of its rows; returns an error message, empty on success."""
     folder = output / group[0].name
     for run in group:
         try:

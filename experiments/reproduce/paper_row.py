@@ -1,4 +1,4 @@
-"""The declared tables and figures, one file a paper in ``rows/``, and the runs that measure them."""
+"""The declared tables and figures (one file per paper in ``rows/``), and the runs that measure them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class PaperRow(BaseModel):
         runs: Arguments of ``python -m specexp.run`` by the run's name, which is empty if there is one run.
         test: The test of the trend.
         tables: Names of the analyses' tables that a record keeps.
-        picture: Name of the last run's picture without its suffix. Empty for none.
-        timed: Whether a figure is a time of this machine. Then each run has the machine for itself.
-        cause: Why the row differs, declared after it was measured: a claim with its own test. It is tested on the
-            row's record unless it has runs of its own.
+        picture: File name of the last run's picture without suffix; empty if there is no picture.
+        timed: Whether any figure depends on the machine's speed. Then each run has the machine to itself.
+        cause: The reason why the row differs, declared after its measurement: a claim with its own test. It is tested
+            on the row's record unless it has runs of its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,7 +60,7 @@ class PaperRow(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete_cause(cls, declared: dict[str, Any]) -> dict[str, Any]:
-        """Give a cause what it does not set of its row."""
+        """Fill in a cause's missing fields from its row."""
         if not isinstance(cause := declared.get("cause"), dict):
             return declared
         shared = {key: declared[key] for key in declared.keys() - {"cause", "published", "timed"}}
@@ -75,7 +75,7 @@ class PaperRow(BaseModel):
                 raise ValueError(f"{term} must begin with a run of the row: {', '.join(self.runs)}")
             table, is_table, _ = term.figure.partition(": ")
             if is_table and table not in self.tables:
-                raise ValueError(f"{term} must be of a table in tables")
+                raise ValueError(f"{term}: table {table!r} must be one of the row's tables")
         return self
 
     @property
@@ -85,7 +85,7 @@ class PaperRow(BaseModel):
 
     @property
     def declaration(self) -> str:
-        """Digest of the runs and the test, which a record must share."""
+        """Digest of the runs and the test; a record counts only if its digest is the same."""
         # claims and published figures may be reworded without a new measurement
         declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.test]]
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
@@ -98,11 +98,11 @@ class PaperRow(BaseModel):
 
     @property
     def measured(self) -> list[PaperRow]:
-        """The row, and its cause if that has runs of its own."""
+        """The row, and its cause if the cause has runs of its own."""
         return [self, *([self.cause] if self.cause and self.cause.name != self.name else [])]
 
     def each_run(self) -> list[Run]:
-        """Return its runs, without those of its cause."""
+        """Return the row's runs, without those of its cause."""
         return [Run(self, key, arguments) for key, arguments in self.runs.items()]
 
 
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Its name in messages, and of the folder of its results."""
+        """The run's name, used in messages and for the folder of its results."""
         return f"{self.row.name}.{self.key}".removesuffix(".")
 
 
@@ -143,5 +143,5 @@ def choose(names: Collection[str] = ()) -> list[PaperRow]:
     rows = paper_rows()
     for name in names:
         if name not in rows and name not in PAPERS:
-            raise ConfigError(f"--only: there is no row {name!r}{did_you_mean(name, rows)}")
+            raise ConfigError(f"--only: unknown row {name!r}{did_you_mean(name, rows)}")
     return [row for key, row in rows.items() if not names or key in names or key.partition(".")[0] in names]

@@ -14,7 +14,7 @@ from experiments.reproduce.trend import AGREES, DISAGREES, PARTLY, Outcome, verd
 from specexp.artifacts.atomic_write import atomic_write
 
 NOT_MEASURED = "not measured on this pair"
-# The second paragraph is to be removed once the records are of whole prompts.
+# Remove the second paragraph once all rows are measured again, with whole prompts.
 _HEAD = """# The tables and figures of the four papers
 
 Written by `python -m experiments.reproduce --report` from the records in `results/`. A trend is tested as it was \
@@ -28,7 +28,7 @@ stripped, so the target continued texts unlike those of its training. All rows w
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a row: its state and outcomes, or why it has none, and the result of its cause."""
+    """The result of a row: its state, its outcomes or the reason why there are none, and the result of its cause."""
 
     row: PaperRow
     state: str
@@ -44,7 +44,7 @@ def assess(rows: Iterable[PaperRow], records: Path) -> list[Finding]:
 
 
 def _test(row: PaperRow, measured: PaperRow, records: Path) -> Finding:
-    """Test a row on the record of ``measured``, the runs of which must all count."""
+    """Test a row on the record of ``measured``; it is not measured if a run is missing or outdated."""
     cause = _test(row.cause, row.measured[-1], records) if row.cause else None
     record = RowRecord.read(records, measured)
     try:
@@ -58,7 +58,7 @@ def _test(row: PaperRow, measured: PaperRow, records: Path) -> Finding:
 
 
 def count(found: Sequence[Finding]) -> str:
-    """Return the number of rows in each state, as a sentence."""
+    """Return a sentence with the number of rows in each state."""
     words = (AGREES, PARTLY, DISAGREES, NOT_MEASURED)
     counts = {word: sum(one.state.startswith(word) for one in found) for word in words}
     shown = [f"{n} {word if n == 1 else word.removesuffix('s')}" for word, n in counts.items() if n]
@@ -66,7 +66,7 @@ def count(found: Sequence[Finding]) -> str:
 
 
 def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
-    """Write ``REPRODUCTION.md`` and ``reproduction.csv``; ``pictures`` is their folder as seen from ``folder``."""
+    """Write ``REPRODUCTION.md`` and ``reproduction.csv``; ``pictures`` is the pictures' path relative to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / "REPRODUCTION.md", markdown(found, pictures))
     columns = ["row", "paper", "where", "trend", "published", "here"]

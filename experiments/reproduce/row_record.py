@@ -50,7 +50,7 @@ class RowRecord(BaseModel):
 
     @classmethod
     def read(cls, folder: Path, row: PaperRow) -> RowRecord:
-        """Read the record of a row, empty if there is none; raises ConfigError for another file of its name."""
+        """Read the record of a row, empty if there is none; raises ConfigError if the file is not a row's record."""
         path = folder / f"{row.name}.json"
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -66,11 +66,11 @@ class RowRecord(BaseModel):
         atomic_write(folder / f"{self.row}.json", content + "\n")
 
     def why_not(self, run: Run) -> str:
-        """Return why the figures of a run do not count today, empty if they do."""
+        """Return why a run's recorded figures are missing or outdated; empty if they are valid."""
         if (found := self.runs.get(run.key)) is None:
             return f"{run.name} is not measured yet"
         pair, today, commit = found["pair"], pair_of(run.arguments), found["commit"]
-        # a digest is empty where the files of the pair are not on this machine
+        # the digest is empty if the files of the pair are not on this machine
         if pair["digest"] != today["digest"] and pair["digest"] and today["digest"]:
             names = [f"({one['target']}, {one['digest']})" for one in (pair, today)]
             why = f"another pair {names[0]} than today's {names[1]}"
@@ -95,7 +95,7 @@ class RowRecord(BaseModel):
 
 
 def pair_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Return target and draft of a run, and a digest of their files, empty if they are not on this machine."""
+    """Return target, draft and a digest of their files; the digest is empty if these are not on this machine."""
     given = dict(pairwise(arguments))
     names = {"target": given.get("--pair.target", "stdlib")}
     if "--pair.draft" in given:
@@ -168,8 +168,8 @@ def _figures(records: Sequence[PromptRecord], arm: str, baseline: str) -> dict[s
 def _table(path: Path) -> dict[str, dict[str, Any]]:
     """Return an analysis' figures by label and heading.
 
-    A label consists of the cells up to ``arm``, or the first cell, and the category. If rows share it, the first
-    further column that distinguishes all of them is added.
+    A label consists of the cells up to ``arm`` (or only the first cell) and the category. If rows share a label, the
+    first further column that makes all labels unique is added.
     """
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     frame = frame[~frame.apply(lambda cells: cells.str.endswith(_PUBLISHED)).any(axis=1)]
@@ -192,7 +192,7 @@ def _table(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _number(cell: str) -> float | None:
-    """Return the number at the start of a cell, without its sign or unit; None if there is none."""
+    """Return the number at the start of a cell, without its unit; None if there is no number."""
     try:
         return float(cell.split()[0].rstrip("x%,;")) if cell.strip() else None
     except ValueError:
@@ -206,12 +206,12 @@ def _compact(figure: Figure) -> float | list[float]:
 
 @cache
 def _in_history(commit: str) -> bool:
-    """Whether a commit is an ancestor of this checkout's; True if git cannot tell."""
+    """Return whether a commit is an ancestor of this checkout's; True if git cannot decide."""
     git = ["git", "-C", str(Path(__file__).parents[2])]
     try:
         shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True)
         ancestor = subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True)
     except OSError:
         return True
-    # a shallow clone lacks old commits, so that it cannot tell
+    # a shallow clone lacks old commits, so git cannot decide
     return shallow.stdout.strip() != b"false" or ancestor.returncode == 0

@@ -1,4 +1,4 @@
-"""Tests of a paper's trend: Python comparisons of figures of a row's record."""
+"""Tests of a paper's trend, written as Python comparisons between figures of a row's record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
 
-Figure = Sequence[float]  # a number alone, or with the two ends of its 95 % interval
+Figure = Sequence[float]  # ``[number]``, or ``[number, low, high]`` with its 95 % interval
 
 
 class Term(NamedTuple):
@@ -28,7 +28,7 @@ class Term(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a clause: its figures, whether they meet every inequality, and whether two intervals overlap."""
+    """The result of a clause: its text with figures, whether all inequalities hold, and whether intervals overlap."""
 
     text: str
     holds: bool
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Clause:
-    """A chain of inequalities, as ``figure("alpha", "tree") > 0.9 * figure("alpha", "chain") > 0.5``."""
+    """A chain of inequalities, e.g. ``figure("alpha", "tree") > 0.9 * figure("alpha", "chain") > 0.5``."""
 
     text: str
 
@@ -56,7 +56,7 @@ class Clause:
 
     @property
     def terms(self) -> dict[str, Term]:
-        """The figures by their source, in order."""
+        """The terms of the clause by their source text, in order."""
         calls = (node for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Call))
         arguments = {ast.unparse(call): list(map(ast.literal_eval, call.args)) for call in calls}
         return {source: Term(name, tuple(place)) for source, (name, *place) in arguments.items()}
@@ -81,7 +81,7 @@ class Clause:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Return ``agrees``, ``partly`` or ``disagrees`` for all clauses of a row, and whether noise could turn it."""
+    """Return ``agrees``, ``partly`` or ``disagrees`` for a row, with ``within noise`` if two intervals overlap."""
     held = sum(outcome.holds for outcome in outcomes)
     word = AGREES if held == len(outcomes) else PARTLY if held else DISAGREES
     count = f" ({held} of {len(outcomes)} tests)" if word == PARTLY else ""
@@ -89,6 +89,6 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def _overlap(left: Figure | NDArray[np.float64], right: Figure | NDArray[np.float64]) -> bool:
-    """Whether two intervals overlap. A number alone is its own interval."""
+    """Return whether two intervals overlap; a number without an interval counts as a point."""
     (low, high), (other_low, other_high) = ((one[-2:][0], one[-1]) for one in (left, right))
     return bool(low <= other_high and other_low <= high)

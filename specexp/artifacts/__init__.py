@@ -1,8 +1,8 @@
-"""Artifacts: the results of studies as folders, read into plain values.
+"""Artifacts: the results of studies, stored as folders and read into plain values.
 
-A folder with ``artifact.json`` (schema version, kind, provenance, metrics with intervals, fingerprint of
-tokenizer and model, hash of every payload) and its payloads, JSON or safetensors. Importing this package
-imports neither torch nor transformers. :mod:`specexp.config.artifacts` makes the parts that one records.
+An artifact is a folder with ``artifact.json`` (schema version, kind, provenance, metrics with intervals, fingerprint
+of tokenizer and model, hash of every payload) and payload files in JSON or safetensors. This package imports neither
+torch nor transformers. :mod:`specexp.config.artifacts` constructs the parts that an artifact records.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Artifact:
     """The result of a study, read from its folder. A new kind is one class in a file of ``specexp/artifacts/kinds``.
 
-    A kind is a row of class attributes. Only the content that reading needs is checked: parts check their arguments
-    when :func:`specexp.load_artifact` makes them.
+    A kind is defined by its class attributes. Only content that is needed for reading is checked here. Parts check
+    their arguments when :func:`specexp.load_artifact` constructs them.
 
     Args:
         manifest: The checked ``artifact.json``.
@@ -40,20 +40,20 @@ class Artifact:
         folder: The folder of the version.
 
     Raises:
-        ArtifactError: A payload is not what the kind requires.
+        ArtifactError: A payload does not match the kind.
 
     Attributes:
-        kind: E.g. ``static-tree``.
+        kind: Name of the kind, e.g. ``static-tree``.
         required: Payload files that must exist, with the annotations of their JSON values.
         optional: Payload files that may exist.
-        purpose: The use of the kind if no export format can express it; else empty.
+        purpose: A clause about the use of a kind that no export format can express; empty for other kinds.
         learned: Family of the part with the learned state.
         made_by: Dotted path of that part's class.
-        of_studies: Whether a study can export the kind, which then overrides :meth:`payloads_of`.
+        of_studies: Whether a study can export the kind, i.e. whether the class overrides :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
-        plain: Whether it means plain decoding, without drafter and builder.
-        value: The value of an argument that refers to it, see :class:`~specexp.core.checked.Reference`; None if no
-            argument takes this kind.
+        plain: Whether the kind stands for plain decoding, without drafter and builder.
+        value: The value for arguments that refer to the artifact (see :class:`~specexp.core.checked.Reference`); None
+            if no argument takes this kind.
         recorded: The parts of ``parts.json`` by family.
         state: Learned state of drafter and controller by family; empty if they start without one.
         state_bytes: Size of that state in bytes.
@@ -79,7 +79,7 @@ class Artifact:
         self.provenance: dict[str, Any] = manifest.provenance.model_dump(exclude_unset=True)
         self.fingerprint: Fingerprint = {name: dict(one) for name, one in manifest.fingerprint.items()}
         parts = payloads.get(PARTS, {})
-        # every kind may require more of parts.json than the schema of all
+        # a kind may require more of parts.json than the common schema
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
@@ -94,7 +94,7 @@ class Artifact:
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
-        """Return the names of all payloads that it may have."""
+        """Return the names of all payload files that an artifact of this kind may have."""
         return (*cls.required, *cls.optional, *(STATE_FILES if cls.holds_state else ()))
 
     @classmethod
@@ -103,7 +103,7 @@ class Artifact:
 
         Args:
             parts: ``class_path`` and ``init_args`` of its four parts, defaults filled in.
-            attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
+            attributes: The attributes of the :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
 
@@ -111,7 +111,7 @@ class Artifact:
         """Read the kind's own payloads, validated by :attr:`required`."""
 
     def specs(self) -> dict[str, Spec]:
-        """Return the parts it makes by family: the recorded ones, except those that its own payloads describe."""
+        """Return the specifications of all parts by family, from ``parts.json`` and the kind's own payloads."""
         return self.recorded
 
     @property
@@ -140,16 +140,16 @@ class Artifact:
         """Raise an ArtifactError if ``parts.json`` records one of these families."""
         for family in families:
             if family in self.recorded:
-                raise ArtifactError(f"{self.where(PARTS)}: {family} is recorded; {why}")
+                raise ArtifactError(f"{self.where(PARTS)}: {family} must not be recorded, because {why}")
 
 
 class LearnedArtifact(Artifact):
-    """The learned state of one part: fields that one argument of its constructor takes. Its value is all of them.
+    """The learned state of one part: a mapping of fields that is passed to one argument of its constructor.
 
     Attributes:
-        fields: Names by file: arrays of safetensors, or fields of a JSON object; None allows any.
+        fields: Names by file, of the arrays in safetensors or the fields of a JSON object; None allows any names.
         family: Family of the part that takes the value.
-        argument: Argument of that part's constructor that takes it.
+        argument: Argument of that part's constructor that takes the value.
         start: Further arguments of that part, which replace the recorded ones.
     """
 
@@ -195,5 +195,5 @@ class LearnedArtifact(Artifact):
         return {**self.recorded, self.family: part}
 
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the part's further arguments, given the recorded ones; None if no such part is recorded."""
+        """Return the part's other arguments. ``recorded`` is None if ``parts.json`` has no such part."""
         return recorded or {}

@@ -1,4 +1,4 @@
-"""Files that processes share: written whole or not at all, and held by one process at a time."""
+"""Files that several processes share: atomic writes, and locks that one process holds at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from secrets import token_hex
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file (text as UTF-8) under a temporary name and then rename it; a full disk leaves the earlier content.
+    """Write a file (text as UTF-8) under a temporary name and then rename it. A failure keeps the earlier content.
 
-    If several processes write the same file at once, on any machine, the last one's content stays.
+    If several processes on any machines write the same file at once, the content of the last one remains.
 
     Raises:
         OSError: It cannot be written; its ``filename`` is ``path``.
@@ -28,10 +28,11 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Lock a file, which is created if it is missing; the lock of a process that dies is released.
+    """Lock a file, which is created if it is missing. If the process dies, its lock is released.
 
     Yields:
-        Whether the lock is held: its folder exists and no other process has it. Always True without ``fcntl``.
+        Whether this process holds the lock. False if another process holds it or the folder does not exist. Always
+        True without ``fcntl``.
     """
     try:
         import fcntl

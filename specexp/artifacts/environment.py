@@ -1,4 +1,4 @@
-"""The environment of a result: versions, git commit, device, threads. Importing this imports no torch."""
+"""The environment of a result: versions, git commit, device, threads. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = (
 
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
-    """Return the command (of this process if None), git commit, versions, device and time."""
+    """Return the command (None for that of this process), git commit, versions, device and time."""
     commit = git_commit()
     torch = sys.modules.get("torch")  # only if it is loaded: importing it takes a second
     return {
@@ -45,7 +45,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with every field of an artifact's provenance: a missing one is looked up, or null.
+    """Return ``given`` with every field of an artifact's provenance. A missing field is looked up, or else null.
 
     A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
     """
@@ -55,11 +55,11 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         fields["git_commit"] = f"{commit}-dirty" if commit is not None and git_dirty() else commit
     fields["noise_version"] = NOISE_VERSION
     fields["packages"] = fields["packages"] or {"python": platform.python_version(), **package_versions()}
-    fields["metrics"] = {  # a bare number has no interval
+    fields["metrics"] = {  # a bare number is a metric without an interval
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
-    # Keys become text, as in the file: integer keys, as of a latency profile, would sort differently once read back.
+    # JSON makes all keys text, as in the file. The integer keys of a latency profile would sort differently.
     read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
     return read_back
 
@@ -101,7 +101,9 @@ def device_name(device: str) -> str:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # an installed package: a repository around it is another project's
+    if not (
+        root / ".git"
+    ).exists():  # an installed package; a repository around it belongs to another project
         return None
     command = ["git", "-C", str(root), *arguments]
     try:

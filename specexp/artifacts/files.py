@@ -1,4 +1,4 @@
-"""Files that an argument may name in place of an artifact: acceptance counts and vectors, and published trees."""
+"""Files that an argument may name instead of an artifact: acceptance counts and vectors, and published trees."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ def acceptance_vector(path: Path) -> list[float]:
 
 
 def published_tree(path: Path) -> list[list[int]]:
-    """Read a tree of another project as rank paths, sorted by length, then rank.
+    """Read a tree published by another project as rank paths, sorted by length, then rank.
 
-    - Medusa and EAGLE-1: a list of rank paths, as JSON or as the one list of a Python file, which never runs.
+    - Medusa and EAGLE-1: a list of rank paths, as JSON, or as the only list in a Python file, which is not run.
     - SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row; the root is row 0.
-    - Sequoia (Chen et al. 2024) and UMbreLLa: a growmap, ``{"Successors": [[1, 2], [3], ...], ...}``, likewise.
+    - Sequoia (Chen et al. 2024) and UMbreLLa: a growmap, ``{"Successors": [[1, 2], [3], ...], ...}``, also the
+      children of every row.
 
     Example:
         >>> published_tree(Path("medusa_choices.py"))  # doctest: +SKIP
@@ -54,10 +55,10 @@ def published_tree(path: Path) -> list[list[int]]:
     where = f"tree: {path}"
     if path.suffix.lower() in _TORCH_FILES:
         raise ArtifactError(
-            f"{where} is a torch or pickle file, which is never loaded because that can run code; save it as JSON"
+            f"{where} is a torch or pickle file, which is not loaded because loading it can run code; save it as JSON"
         )
     data = read_bytes(path.resolve(), where, _MOST_BYTES)
-    if path.suffix == ".py":  # its list of lists of integers is JSON too
+    if path.suffix == ".py":  # a Python list of lists of integers is also valid JSON
         data = data[data.find(b"[") : data.rfind(b"]") + 1]
     content = read_json(data, where)
     if isinstance(content, Mapping):
@@ -70,7 +71,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "acceptance-vector": acceptance_vector,
     "static-tree": published_tree,
 }
-"""By the kind that an argument refers to. Each raises an ArtifactError if the file cannot be read or is wrong."""
+"""Readers by the kind that an argument refers to. They raise an ArtifactError if the file is unreadable or wrong."""
 
 
 def rank_paths(content: Any, where: str) -> list[list[int]]:
@@ -114,5 +115,7 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
             paths[child] = [*paths[row], rank]
             rows.append(child)
     if len(paths) < len(children):
-        raise ArtifactError(f"{where}: {name} has {len(children)} rows, but {len(paths)} reach row 0")
+        raise ArtifactError(
+            f"{where}: {name} has {len(children)} rows, but only {len(paths)} are connected to row 0"
+        )
     return [paths[row] for row in rows[1:]]

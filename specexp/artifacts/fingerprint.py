@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Fingerprint = dict[str, dict[str, Any]]
-# a pad token is often set by the user, so it is left out
+# the pad token is left out because users often set it themselves
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -37,14 +37,14 @@ def fingerprint(
         }
     if model is not None:
         check_model(model)
-        text = model.config.get_text_config()  # of a multimodal model the part that decodes
+        text = model.config.get_text_config()  # for a multimodal model, the part that decodes text
         sizes = {key: value for key in _SIZES if (value := getattr(text, key, None)) is not None}
         sections["model"] = {"model_type": text.model_type, **sizes}
     return sections
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
-    """Return the entries of :func:`fingerprint` from a fingerprint with further entries."""
+    """Return a recorded fingerprint without entries that :func:`fingerprint` does not make."""
     keys = {
         "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
         "model": ("model_type", *_SIZES),
@@ -63,7 +63,7 @@ def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
         for key, value in entries.items():
             if key in known and known[key] != value:
                 return (
-                    f"fingerprint.{section}.{key} is {_short(known[key])} and the given {section}'s "
+                    f"fingerprint.{section}.{key} is {_short(known[key])}, but the given {section} has "
                     f"{_short(value)}: the artifact belongs to another {section}"
                 )
     return None

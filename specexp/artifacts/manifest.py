@@ -1,6 +1,6 @@
-"""``artifact.json``: what an artifact is, where it comes from, and the hashes of its payloads.
+"""``artifact.json``: kind and origin of an artifact, and the hashes of its payloads.
 
-The hashes show damage, not authorship: anyone who changes a payload can write its hash anew.
+The hashes detect damage but do not prove authorship: anyone who changes a payload can also update its hash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
 MOST_BYTES = {"json": 4 * 2**20, "safetensors": 512 * 2**20}
 MOST_LEVELS = 64
 
-# A string, ended or not, or a bracket outside one. Possessive quantifiers keep the time linear for any input.
+# A JSON string (terminated or not), or a bracket outside of strings. Possessive quantifiers keep the time linear.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 
 
@@ -40,11 +40,11 @@ class _Metric(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The origin of an artifact; it may have further fields. Older artifacts have no ``runtime`` and ``dtype``.
+    """The origin of an artifact. Further fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
 
     Attributes:
         config: The resolved configuration.
-        runtime: Runtime of the target as it was measured: ``eager``, ``compiled`` or ``llama.cpp``.
+        runtime: Runtime in which the target was measured: ``eager``, ``compiled`` or ``llama.cpp``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -94,7 +94,7 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Check and read the file of the folder ``label``; an ArtifactError names the folder and the field."""
+        """Parse and check ``artifact.json``; an ArtifactError names the folder (``label``) and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
@@ -110,7 +110,9 @@ class Manifest(BaseModel):
         except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{where} has a value that JSON does not allow ({error})") from error
         if not same:
-            raise ArtifactError(f"{where}: sha256 does not match the other fields: it is changed or damaged")
+            raise ArtifactError(
+                f"{where}: sha256 does not match the other fields: the file is changed or damaged"
+            )
         return manifest
 
 
@@ -137,8 +139,8 @@ def most_bytes(file: str) -> int:
 
 
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; an ArtifactError names the file ``where`` if it is too large, nested too deep, invalid or
-    repeats a key.
+    """Parse UTF-8 JSON; raises an ArtifactError about the file ``where`` if it is too large, nested too deeply,
+    invalid, or repeats a key.
     """
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
@@ -160,10 +162,10 @@ def check_depth(data: bytes, where: str) -> None:
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
-    """Read a file of an artifact, named ``where`` in messages.
+    """Read a file of an artifact. Errors call it ``where``.
 
     Raises:
-        ArtifactError: It is missing, a link, not a plain file, or larger than ``most`` bytes.
+        ArtifactError: The file is missing, a link, not a plain file, or larger than ``most`` bytes.
     """
     # a link that replaces the file after the check is not followed, and opening a named pipe does not wait
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))

@@ -1,8 +1,8 @@
 """Parts of a decoder as an artifact records them, and their learned state.
 
-``parts.json`` holds ``class_path`` and ``init_args`` by family, ``state.json``
-:meth:`~specexp.core.contracts.Part.state_dict` by family with ``{"tensor": NAME}`` in place of every array, and
-``state.safetensors`` the arrays under these names.
+``parts.json`` holds ``class_path`` and ``init_args`` by family. ``state.json`` holds the
+:meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array.
+``state.safetensors`` holds the arrays by these names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATE_FILES = (STATE, TENSORS)
 _TENSOR = "tensor"
 
 Spec = Mapping[str, Any]
-"""``{"class_path": ..., "init_args": {...}}``: a part, or anything else that a constructor makes."""
+"""``{"class_path": ..., "init_args": {...}}``: the specification of a part or another object."""
 State = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
@@ -61,7 +61,7 @@ _States = Annotated[dict[Literal["drafter", "controller"], _State], Field(min_le
 def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
     """Return the arguments of a specification if it is of the class ``dotted``, else None.
 
-    ``dotted`` has the module that defines the class; a specification may leave the module or its last step out.
+    ``dotted`` is the full path of the class. A specification may omit the module or the module's last component.
 
     Example:
         >>> init_args_of({"class_path": "Chain"}, "specexp.builders.regular_trees.Chain")
@@ -75,7 +75,7 @@ def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
 
 
 def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the payloads of ``state_dict()`` by family; none if nothing was learned.
+    """Return the payload files of learned states (``state_dict()`` by family); empty if nothing was learned.
 
     Example:
         >>> state_payloads({"controller": {"length": 4}})
@@ -91,21 +91,21 @@ def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
-    """Return the states by family in payloads; empty if there are none.
+    """Return the learned states in payloads, by family; empty if there are none.
 
     Raises:
         ArtifactError: A tensor is missing or unused, a number is not finite, or a family cannot have state.
     """
     if STATE not in payloads:
         if TENSORS in payloads:
-            raise ArtifactError(f"{where} is missing, but there is {TENSORS} with its tensors")
+            raise ArtifactError(f"{where} is missing, but its tensors exist in {TENSORS}")
         return {}
     content, arrays = payloads[STATE], dict(payloads.get(TENSORS, {}))
     validated(_States, content, where)
     for name, array in arrays.items():
         check_finite(array, f"{where}: tensor {name!r}")
     states: dict[str, State] = _with_arrays(content, arrays, where)
-    if arrays:  # those that no state has taken out
+    if arrays:  # arrays that no state refers to
         raise ArtifactError(f"{where} does not use the tensor {min(arrays)!r} of {TENSORS}")
     return states
 
@@ -129,7 +129,7 @@ def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _with_arrays(value: Any, arrays: Arrays, where: str) -> Any:
-    """Put the arrays of a value back, each once."""
+    """Put arrays back in place of their names, and remove each from ``arrays``."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             name = value[_TENSOR]

@@ -1,8 +1,8 @@
-"""Writing and reading artifacts; all content is checked by the reader before it is written.
+"""Write and read artifacts. Before an artifact is written, it is checked as when it is read.
 
-``artifacts/tree_shape`` holds the versions ``v1``, ``v2``, ... and, for each alias such as ``best`` and ``latest``, a
-small file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace in one step. Wherever an
-artifact is loaded, the path ``artifacts/tree_shape/best`` may be given; ``artifacts/tree_shape`` means ``best``.
+A folder such as ``artifacts/tree_shape`` holds versions ``v1``, ``v2`` and so on. An alias such as ``best`` is a small
+file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace atomically. The path of an
+alias, ``artifacts/tree_shape/best``, is accepted wherever an artifact is loaded; ``artifacts/tree_shape`` is ``best``.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def write_artifact(
             Most kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, ...}``.
         provenance: Any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
             "high"}``, by name) and further fields; commit and package versions are added.
-        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one nothing is compared on loading.
+        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one, loading compares no models.
         name: The artifact's name; the folder's if None.
-        aliases: Aliases that are moved to this version.
+        aliases: Aliases that are set to this version.
         check: Called with the artifact before anything is written; its exceptions are raised here.
 
     Raises:
-        ArtifactError: The content is not what the kind requires, or it cannot be written; nothing is left behind.
+        ArtifactError: The content does not match the kind, or it cannot be written; no files are left behind.
     """
     folder = Path(folder)
     chosen = kind_named(kind, f"{folder}: ")
@@ -93,7 +93,7 @@ def write_artifact(
         raise ArtifactError(f"{folder}: provenance or fingerprint is not JSON ({error})") from error
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
-    check(_decode(chosen, manifest, data, folder))  # read back before anything is on the disk
+    check(_decode(chosen, manifest, data, folder))  # parsed as by a reader before anything is on disk
     version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
@@ -101,16 +101,16 @@ def write_artifact(
 
 
 def read_artifact(folder: str | Path) -> Artifact:
-    """Read an artifact and check all of it: schema, kind, every file, every hash, every payload.
+    """Read an artifact and check its schema, kind, files, hashes and payloads.
 
-    No class that the artifact names is imported.
+    The classes that the artifact names are not imported.
 
     Args:
         folder: A version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
             folder of versions.
 
     Raises:
-        ArtifactError: One sentence that names the folder and the field.
+        ArtifactError: The artifact is invalid or unreadable; the message names the folder and the field.
     """
     folder = resolve(Path(folder))
     manifest = Manifest.from_json(_manifest_in(folder), str(folder))
@@ -132,14 +132,14 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a :class:`~specexp.core.checked.Reference` names; it must not be changed.
+    """Return the plain value that a :class:`~specexp.core.checked.Reference` names; it is cached, so do not modify it.
 
     Args:
-        kind: A kind of artifacts, or a key of :data:`~specexp.artifacts.files.READERS`.
+        kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.
         path: Folder of the artifact, as :func:`read_artifact` takes it, or the file.
 
     Raises:
-        ArtifactError: It cannot be read, or is of another kind.
+        ArtifactError: The artifact or file cannot be read, or is of another kind.
     """
     # static-tree is both: a folder is an artifact, a file a tree of another project
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
@@ -148,7 +148,7 @@ def value_of(kind: str, path: str | Path) -> Any:
     return _value_in(kind, folder, _manifest_in(folder))
 
 
-# The manifest is part of the key because it has the payloads' hashes. A sweep reads one artifact thousands of times.
+# A sweep reads one artifact thousands of times. The manifest is part of the key because it has the payloads' hashes.
 @lru_cache(maxsize=32)
 def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
     artifact = read_artifact(folder)
@@ -158,14 +158,14 @@ def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
 
 
 def kind_named(kind: str, where: str = "") -> type[Artifact]:
-    """Return the class of a kind; raises an ArtifactError, which begins with ``where``, if there is none."""
+    """Return the class of a kind; raises an ArtifactError that begins with ``where`` if the kind is unknown."""
     if kind not in all_kinds():
         raise ArtifactError(f"{where}kind {kind!r} is unknown{did_you_mean(kind, all_kinds())}")
     return all_kinds()[kind]
 
 
 def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
-    """Return the kind for the learned state of a composition's ``drafter`` or ``controller``; None if there is none."""
+    """Return the kind that stores the learned state of ``drafter`` or ``controller``; None if there is none."""
     for kind in all_kinds().values():
         if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
@@ -192,7 +192,7 @@ def _decode(kind: type[Artifact], manifest: Manifest, data: Mapping[str, bytes],
         return kind(manifest, content, folder)
     except ArtifactError:
         raise
-    except Exception as error:  # a value that passed all checks of the kind is still the artifact's fault
+    except Exception as error:  # a value that passed the kind's checks but still breaks its constructor
         raise ArtifactError(f"{folder} cannot be read as a {kind.kind} ({type_and_line(error)})") from error
 
 
@@ -219,7 +219,7 @@ def _encode(file: str, content: Any, where: str) -> bytes:
             return canonical_json(content) + b"\n"
         from safetensors.numpy import save
 
-        # safetensors writes the memory of an array as it lies there
+        # safetensors writes the raw memory of an array, which must be contiguous
         return save({name: np.ascontiguousarray(array) for name, array in content.items()})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"{where} cannot be written ({error})") from error
@@ -249,7 +249,7 @@ def resolve(path: Path) -> Path:
 
 
 def versions(folder: Path) -> list[str]:
-    """Return ``v1``, ``v2``, ... in order."""
+    """Return the names of the versions in a folder, ``v1``, ``v2``, ..., in order."""
     if not folder.is_dir():
         return []
     names = [entry.name for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
@@ -257,7 +257,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Return aliases and versions; none if there is no version."""
+    """Return aliases and versions; empty if there is no version."""
     known = versions(folder)
     return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
 
@@ -266,7 +266,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
     """Point ``folder/alias`` to ``folder/version`` in one step.
 
     Raises:
-        ArtifactError: The alias is not a plain lower-case name, there is no such version, or it cannot be written.
+        ArtifactError: The alias is not a plain lower-case name, the version does not exist, or writing fails.
     """
     if not _ALIAS.fullmatch(alias) or _VERSION.fullmatch(alias):
         raise ArtifactError(f"{folder}: an alias must be a lower-case name such as 'best', got {alias!r}")
@@ -280,7 +280,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
 
 
 def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write the folder of the next version, or nothing; returns it."""
+    """Write the folder of the next version atomically and return it."""
     staging = folder / f".writing-{token_hex(8)}"  # on the same file system, so that it can be renamed
     try:
         staging.mkdir(parents=True)
@@ -294,8 +294,8 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _claim(folder: Path, staging: Path) -> Path:
-    """Rename to the first free version and return its folder."""
-    while True:  # another writer may take a version between the look and the rename
+    """Rename ``staging`` to the next free version and return that folder."""
+    while True:  # another process may take a version between the listing and the rename
         taken = versions(folder)
         version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"
         try:

@@ -1,8 +1,8 @@
 """The code that an artifact may run: specexp's own parts, and installed packages that the user names.
 
-The hashes of an artifact show damage, not authorship. So a foreign class path is refused before anything is imported,
-and a trusted package must be installed. The artifact's folder and the working directory are never imported from: a
-stranger's file may have been unpacked there.
+The hashes of an artifact detect damage but do not prove authorship. An untrusted class path is therefore rejected
+before anything is imported, and a trusted package must be installed. Nothing is imported from the artifact's folder or
+the working directory, because a stranger's files may have been unpacked there.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from specexp.artifacts.validation import ArtifactError
 
 @dataclass(frozen=True)
 class Trust:
-    """Packages that an artifact may import besides specexp's own parts.
+    """Packages that an artifact may import in addition to specexp's own parts.
 
     Attributes:
         packages: Top-level names of installed packages.
-        imported: Whether a module that this process has already imported is allowed too, as for an artifact of parts
-            that the process itself runs.
+        imported: Whether modules that this process has already imported are allowed too, e.g. to save an artifact of
+            parts that the process itself runs.
     """
 
     packages: tuple[str, ...] = ()
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Return why a class path outside specexp's families may not be imported by an artifact; None if it may."""
+        """Return why an artifact may not import a class path outside specexp's families; None if it may."""
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
         if self.imported and module in sys.modules:
             return None
         if package not in self.packages:
             return (
-                "an artifact imports nothing else, because its hashes do not prove who wrote it; if you trust the "
+                "an artifact may import only those, because its hashes do not prove who wrote it; if you trust the "
                 f"installed package {package!r}, load it with trust=({package!r},) or --trust {package}"
             )
         if not _is_installed(package, folder):
@@ -55,11 +55,11 @@ class Trust:
 
 
 NO_PACKAGES = Trust()
-"""Nothing is imported but specexp's own parts."""
+"""The default trust: only specexp's own parts are imported."""
 
 
 def trust_in(packages: Sequence[str]) -> Trust:
-    """Return the trust in these packages; raises an ArtifactError unless all entries are top-level names."""
+    """Return a Trust in these packages; raises an ArtifactError unless all entries are top-level names."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(f"trust must be installed packages such as ('my_package',), got {packages!r}")
@@ -67,13 +67,13 @@ def trust_in(packages: Sequence[str]) -> Trust:
 
 
 def is_inside(path: str, folder: Path) -> bool:
-    """Return whether a path in an artifact lies in its folder or the working directory, as no W&B reference does."""
+    """Return whether a path is in the artifact's folder or the working directory. W&B references are not."""
     try:
         if path.startswith("wandb:"):
             return False
         found = Path(path).resolve()
         return found.is_relative_to(Path.cwd()) or found.is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # not the name of a file, or links that form a circle
+    except (OSError, ValueError, RuntimeError):  # an invalid file name, or links that form a circle
         return False
 
 
@@ -81,7 +81,9 @@ def _is_installed(package: str, folder: Path) -> bool:
     folders, here = site_folders(), Path.cwd().resolve()
     installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
     try:
-        found = _location(find_spec(package))  # the one that is imported, which may hide the installed one
+        found = _location(
+            find_spec(package)
+        )  # the package that an import finds, which may hide the installed one
     except (ImportError, ValueError):
         return False
     if found is None or found.is_relative_to(folder.resolve()) or found.parent == here:

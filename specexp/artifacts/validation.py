@@ -1,4 +1,4 @@
-"""The error of all artifacts, and the validation of their JSON values."""
+"""The error that artifacts raise, and the validation of their JSON values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONGEST = 1000
 class ArtifactError(ValueError):
     """An artifact cannot be read, written or exported; one sentence names the folder and the field.
 
-    The sentence may quote a stranger's text: control characters are escaped, and of more than 1,000 characters the
-    middle is left out.
+    The sentence may quote a stranger's text: control characters are escaped, and the middle of a sentence longer than
+    1,000 characters is left out.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -28,7 +28,7 @@ class ArtifactError(ValueError):
 
 
 def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
-    """Validate a JSON value strictly against an annotation, and make its dataclasses.
+    """Validate a JSON value strictly against an annotation, and construct the annotation's dataclasses.
 
     Args:
         where: Folder and file, for messages.
@@ -38,7 +38,7 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
         ArtifactError: The first violation, in one sentence.
     """
     adapter, names = TypeAdapter(annotation), getattr(annotation, "__annotations__", ())
-    # as JSON: strict validation of Python values would refuse mappings in place of dataclasses
+    # validated as JSON, because strict validation of Python values rejects mappings for dataclasses
     return _worded(lambda: adapter.validate_json(json.dumps(value), strict=True), value, names, where, key)
 
 

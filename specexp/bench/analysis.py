@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from specexp.scheduling.timeline import TimeLine
 
 CORRECTED, BONUS = -1, -2
-"""Sources of the target's own tokens: every drafted candidate was another one, or nothing more was drafted."""
+"""Sources of the target's own tokens: after rejecting all drafted candidates, or where none was drafted."""
 
 
 class Analysis(metaclass=Checked):
-    """Watches the arms of our engine during ``python -m specexp.run``, outside the clock, and changes nothing."""
+    """Observes the engine's arms during ``python -m specexp.run``, outside measured time and without side effects."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
-    # whether it observes single steps, as arms of one sequence at a time have; others get time lines and records
+    # whether it observes single steps of arms that decode one sequence at a time, or time lines and records
     watches_steps: ClassVar[bool] = True
-    needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which no recording holds
+    needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which a recording lacks
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
@@ -46,11 +46,11 @@ class Analysis(metaclass=Checked):
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Look at one step; the outcome's arrays may be kept only as copies."""
+        """Observe one step; keep only copies of the outcome's arrays."""
         return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        """Look at all of an arm's runs for one prompt, one behind the other."""
+        """Observe the time line of all of an arm's runs for one prompt, in sequence."""
         return None
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Analysis(metaclass=Checked):
 
 
 class MultiSequenceAnalysis(Analysis):
-    """Looks at time lines and records of several sequences decoded for a prompt, which have no single steps."""
+    """An analysis of time lines and records of prompts that several sequences decode; it observes no single steps."""
 
     watches_steps: ClassVar[bool] = False
 
@@ -76,7 +76,7 @@ def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: It
     known = list(arms)
     if unknown := [name for name in given if name not in known]:
         kind = type(analysis).__name__
-        raise ValueError(f"{kind} was given {argument} {unknown[0]!r}, but the arms are {known}")
+        raise ValueError(f"{kind}: {argument} must name one of the arms {known}, got {unknown[0]!r}")
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
@@ -85,7 +85,7 @@ def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
 
 
 def visited(outcome: Outcome) -> tuple[int, ...]:
-    """Return the rows with children that the verifier decided about: the root and the accepted nodes."""
+    """Return the rows after which the verifier chose a token: the root and the accepted nodes."""
     rows = (0, *outcome.accepted)
     return rows[: len(outcome.new_token_ids)]  # an output may end inside the drafted path
 
@@ -101,19 +101,19 @@ def ended_inside(outcome: Outcome) -> bool:
 
 
 def over(part: float, whole: float) -> float | None:
-    """Return a ratio; None over 0."""
+    """Return ``part / whole``; None if ``whole`` is 0."""
     return part / whole if whole else None
 
 
 class Sources:
-    """Notes the source of each new token, e.g. ``[0, 0, 1, -1, -2]``; an observer of a decoder."""
+    """An observer of a decoder that records the source of each new token, e.g. ``[0, 0, 1, -1, -2]``."""
 
     def __init__(self) -> None:
         # for each new token the rank of its drafted node among the siblings, or CORRECTED or BONUS
         self.found: list[int] = []
 
     def __call__(self, outcome: Outcome) -> None:
-        """Note the tokens of one step."""
+        """Add the sources of one step's tokens."""
         shape = outcome.tree.shape
         self.found += [int(shape.ranks[row]) for row in outcome.accepted]
         if not ended_inside(outcome):

@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 TimeLineObserver = Callable[[str, "TimeLine"], None]
-"""Called with prompt id and time line."""
+"""A callback that takes a prompt id and its time line."""
 
 
 class Arm(ABC):
-    """Answers prompts, one at a time."""
+    """One decoding setup of a comparison, which decodes one prompt at a time."""
 
     name: str
     generation: Generation
     verifier: Verifier
     dtype: str  # dtype of the target, e.g. ``bfloat16``
     device: str
-    latency: LatencyProfile | None = None  # models its seconds; None if they are measured
+    latency: LatencyProfile | None = None  # the profile that models seconds; None if they are measured
     state: str = "stateless"  # state policy of its drafter
 
     @property
     def clock(self) -> str:
-        """Clock of its seconds."""
+        """The clock of the arm's seconds: ``measured``, or the label of its latency profile."""
         return MEASURED if self.latency is None else self.latency.label
 
     @property
@@ -75,7 +75,7 @@ class Arm(ABC):
         seconds: Mapping[str, float] | None = None,
         **given: Any,
     ) -> PromptRecord:
-        """Return the record of a prompt that was answered: the one place where records are filled.
+        """Return the record of an answered prompt; every such record is made here.
 
         Args:
             counts: One object for every turn, or for every sequence decoded together, such as a
@@ -83,7 +83,7 @@ class Arm(ABC):
                 :data:`~specexp.bench.record.COUNTS`, and may have ``drafted_at``, ``accepted_at``,
                 ``prefill_seconds`` and ``memory_bytes``.
             seconds: Decode seconds by phase; None if they are not split.
-            given: Further fields of the record, and those to replace.
+            given: Further fields of the record; they override the computed ones.
         """
 
         def optional(name: str) -> list[Any]:
@@ -118,7 +118,7 @@ class EngineArm(Arm):
     Every reset returns the controller to ``controller_state``, or to its own initial state if that is None.
     """
 
-    shows_steps = True  # an engine behind a server has no steps to watch
+    shows_steps = True  # False for an engine behind a server, which hides its steps
 
     def __init__(
         self,
@@ -157,14 +157,14 @@ class EngineArm(Arm):
             controller.load_state_dict(deepcopy(self.controller_state))
 
     def remember(self) -> None:
-        """Let every later :meth:`reset` return to the present state of drafter and controller."""
+        """Save the present state of drafter and controller, so that every later :meth:`reset` restores it."""
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
 
 
 def state_of(drafter: Drafter | None) -> str:
-    """Return a drafter's state policy, ``stateless`` without one; several policies are joined: ``carry+cold``."""
+    """Return the state policies of a drafter and its inner ones, joined as in ``carry+cold``; else ``stateless``."""
     if drafter is None:
         return "stateless"
     kept = {drafter.state or "stateless", *map(state_of, drafter.inner)}
@@ -172,15 +172,15 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps by a latency profile; a clock of the loop, and an observer of outcomes."""
+    """Sums the seconds of steps by a latency profile; usable as the loop's clock, or as an observer of outcomes."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
         self.seconds = dict.fromkeys(PHASES, 0.0)  # by phase; everything but the passes is under ``update``
-        self.beyond = 0  # target passes that fed more tokens than the profile has milliseconds for
+        self.beyond = 0  # target passes that fed more tokens than the profile covers
 
     def __call__(self, outcome: Outcome) -> Any:
-        """Add a step; returns its seconds by phase, which observers ignore."""
+        """Add a step and return its seconds by phase; a caller of observers ignores the return value."""
         target, draft, beside = self.latency.outcome_parts(outcome)
         step = {"draft": draft, "target": target, "update": beside}
         for phase, spent in step.items():
@@ -190,7 +190,7 @@ class ModelledSeconds:
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
-    """Return the key of a continuation's randomness, the same for all arms."""
+    """Return the key of the random numbers of a prompt's sample, the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 
@@ -216,7 +216,7 @@ def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozen
 def decode_safely(
     arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
 ) -> PromptRecord:
-    """Return the record of a prompt, or of the error that it ended with."""
+    """Decode a prompt and return its record; if that fails, return a record with the ``error``."""
     try:
         return arm.decode(prompt, sample, max_new_tokens)
     except Exception as error:

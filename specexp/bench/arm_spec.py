@@ -1,4 +1,4 @@
-"""Arms before they are made: their specification, the backend that runs them, and how one becomes the other."""
+"""Specifications of arms, the interface of backends that run arms, and how a backend makes an arm."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """The composition of an arm; models, dtype and device are its backend's."""
+    """The specification of an arm. Models, dtype and device come from the backend."""
 
     name: str
     generation: Generation
     # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
     parts: Parts | None = None
-    # the composition of ``parts``; preloading writes it into its artifact
+    # the configuration that composes ``parts``; preloading stores it in its artifact
     config: Config | None = None
     # how several sequences are decoded for every prompt; None decodes one at a time
     execution: Execution | None = None
@@ -43,17 +43,17 @@ class ArmSpec:
     reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Any = None  # another engine that decodes instead of ours, as ``specexp.engines`` defines it
-    # the same composition with the prompts that its parts learn from before the run
+    # the same configuration, with the prompts that the parts learn from before the run
     preload: Config | None = None
-    # state of the controller from other prompts, with which every run starts
+    # controller state learned on other prompts, from which every run starts
     controller_state: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""  # file and key for errors; empty leaves errors as they are
+    where: str = ""  # file and key, the prefix of error messages; empty adds no prefix
 
 
 class Backend(ABC):
-    """Runs arms: models themselves, a recording, or another engine."""
+    """Makes the arms of an experiment: on loaded models, on a recording, or in another engine."""
 
-    runs_models = True  # whether any prompt can be decoded, and logits and times of models can be read
+    runs_models = True  # whether models run: any prompt can be decoded, and logits and times are available
     references: Collection[str] = ()  # names of the loops other than ours that it can run
     tokenizer: Any = None  # of the target
 
@@ -64,7 +64,7 @@ class Backend(ABC):
 
     @abstractmethod
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return the arm of a specification; raises ValueError if its parts do not go together or with the models."""
+        """Return the arm of a specification; raises ValueError if its parts do not fit together or the models."""
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
@@ -72,19 +72,19 @@ class Backend(ABC):
 
     @abstractmethod
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return the origin of an arm's figures, for an artifact, besides device and versions."""
+        """Return the origin of an arm's figures for an artifact, in addition to device and versions."""
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
     """Make an arm: compose its parts, preload them if requested, and give it the models.
 
-    Raises ConfigError if parts cannot be made, do not go together or with the models, or cannot learn; for a
-    specification without ``where`` it is a ValueError.
+    Raises ConfigError if parts cannot be made, do not fit together or the models, or cannot be preloaded. Without
+    ``where`` in the specification it raises ValueError instead.
     """
     try:
         if spec.parts is None:
             if spec.config is None:
-                raise ValueError("a specification needs parts, or a configuration that composes them")
+                raise ValueError("a specification must have parts, or a configuration that composes them")
             spec = replace(spec, parts=build_parts(spec.config, backend.draft))
         if spec.preload is not None and spec.parts is not None and spec.config is not None:
             spec = _preloaded(spec, spec.preload, spec.parts, spec.config, backend)
@@ -98,18 +98,18 @@ def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
 
 
 def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, backend: Backend) -> ArmSpec:
-    """Decode an arm's ``preload`` prompts, and let it start from the learned state of drafter and controller.
+    """Decode an arm's ``preload`` prompts; return a specification that starts with the state learned from them.
 
-    The drafter's state becomes an artifact, ``<output>/<name>/preloaded/<arm>``, and its parts are built from that;
-    drafters inside it keep their own state policy.
+    The drafter's state is saved as an artifact, ``<output>/<name>/preloaded/<arm>``, and the drafter is loaded from
+    there. Inner drafters keep their own state policy.
     """
     drafter, controller = parts.drafter, parts.controller
     composition = {family: config.get(family) for family in Parts._fields}
     kept = kind_for("drafter", composition) if drafter is not None and drafter.shares_state else None
     if kept is None and not controller.state_dict():
         raise ConfigError(
-            f"{spec.where}.preload needs a drafter that carries what it learns (state 'carry'), such as TokenRecycling "
-            "or PhraseCache, or a controller that learns from the prompts"
+            f"{spec.where}.preload needs a drafter that keeps its state (state 'carry'), such as TokenRecycling "
+            "or PhraseCache, or a controller that learns from prompts"
         )
     data = build_data(preload, backend.tokenizer)
     try:
@@ -133,14 +133,14 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
 def can_follow(verifier: Verifier) -> bool:
     """Return whether Hugging Face's loops can emit a verifier's tokens.
 
-    The tokens must not depend on drafts, and take no noise, or noise that can be added to its scores.
+    The tokens must not depend on drafts. If they depend on noise, it must be addable to the scores.
     """
     return verifier.sampling == "deterministic" and (not verifier.noise_temperature or verifier.keyed_scores)
 
 
 def why_not(reference: str, verifier: Verifier) -> str:
-    """Return why a loop of Hugging Face's cannot follow a verifier."""
+    """Return the error message for a Hugging Face loop that cannot emit a verifier's tokens."""
     return (
-        f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's arms emit the same tokens only with "
+        f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's loops emit the engine's tokens only with "
         "Greedy or KeyedSampling"
     )

@@ -1,4 +1,4 @@
-"""The clock of seconds: the run's own, or a latency profile's. Modelled figures are labelled as such."""
+"""The clock of seconds: measured by the run, or modelled by a latency profile. Modelled figures are labelled."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from specexp.tracking.names import MODELLED
 
 
 def clock_of(records: Iterable[PromptRecord]) -> str:
-    """Return the one clock of all seconds, ``measured`` without records; raises ValueError if they have several."""
+    """Return the clock that all records share, ``measured`` without records; raises ValueError if clocks differ."""
     found = sorted({record.clock for record in records if not record.error})
     if len(found) > 1:
-        raise ValueError(f"seconds of different clocks cannot be put together: {', '.join(found)}")
+        raise ValueError(f"records must have the same clock, got {', '.join(found)}")
     return found[0] if found else MEASURED
 
 
@@ -27,5 +27,5 @@ def metric_prefix(clock: str) -> str:
 
 
 def titled(text: str, clock: str) -> str:
-    """Return a title that names the latency profile if seconds are modelled."""
+    """Return a title, followed by the label of the latency profile if seconds are modelled."""
     return text if clock == MEASURED else f"{text} ({clock})"

@@ -1,4 +1,4 @@
-"""The arm of our engine: any composition of parts, and plain decoding in the same loop; the foresight of an Oracle."""
+"""The arm of our engine, for any composition of parts and for plain decoding, and the schedule of an Oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 _BLOCK = 256
-"""Tokens of the output that one draft request is about."""
+"""Output tokens that one draft request covers."""
 
 
 class DecoderArm(EngineArm):
@@ -139,9 +139,9 @@ def draft_matches(
     sequence: int | str = 0,
     noise_temperature: float = 0.0,
 ) -> NDArray[np.bool_]:
-    """Return ``[n]`` whether the draft's best token after everything before it is the output's (teacher forcing).
+    """Return ``[n]`` whether the draft's best token is the output's, given all output before it (teacher forcing).
 
-    Takes one draft pass over each block of the output ``[n]``, and resets the drafter, which must be a draft model.
+    Runs one draft pass over each block of the output ``[n]``, and resets the drafter, which must be a draft model.
     The noise is that of a coupled draft.
     """
     found: list[NDArray[np.bool_]] = []
@@ -167,28 +167,28 @@ def best_schedule(
     max_new_tokens: int,
     prefix: int | None = None,
 ) -> list[int]:
-    """Return ``[n]`` the draft length at every place of an output, so that decoding it takes the least time.
+    """Return the draft length at each of the ``[n]`` positions of an output that minimises the time to decode it.
 
-    With ``m`` matches from a place on, a draft of ``d`` tokens gives ``min(m, d) + 1`` tokens of the output. Its first
-    pass feeds the tokens that the draft model has not seen. These are the root, the last draft if the step before
-    accepted all of its own, and one more for every step before it that drafted nothing. The least time to the end is
-    thus a function of the place and of the number of unseen tokens, computed backwards.
+    With ``m`` matches from a position on, a draft of ``d`` tokens gives ``min(m, d) + 1`` tokens of the output. Its
+    first pass feeds the tokens that the draft model has not seen. These are the root, the last token of the draft
+    before if all of it was accepted, and one more for every step since then without a draft. The least time to the end
+    is thus a function of the position and the number of unseen tokens, computed backwards.
 
     Args:
         matches: ``[n]`` whether the draft's best token is the output's.
-        max_new_tokens: Length the output might have had; a draft never reaches beyond the one before.
-        prefix: Tokens in the cache before the output; None takes the number that ``latency`` is stated at.
+        max_new_tokens: Limit of the output's length; a draft ends at least one token before it.
+        prefix: Tokens in the cache before the output; None takes the number that ``latency`` is stated for.
 
     Returns:
-        The lengths along the best schedule; at places it passes over, the best with one token unseen.
+        The lengths along the best schedule. A position that it skips has the best length for one unseen token.
     """
     size = matches.size
-    unseen = np.arange(1, size + 3)  # by index: 1 and more tokens the draft model has not seen
+    unseen = np.arange(1, size + 3)  # by index, the number of tokens that the draft model has not seen
 
     def priced(cached: int | None) -> tuple[list[float], NDArray[np.float64]]:
         """Return seconds of a step by depth without its first draft pass, and of that pass by unseen tokens.
 
-        The cost of new tokens is left out: every schedule commits the same.
+        The cost of new tokens is left out: every schedule commits the same tokens.
         """
         depths = range(max_depth + 1)
         steps = [latency.step_seconds(depth + 1, [1] * (depth - 1), 0, cached) for depth in depths]

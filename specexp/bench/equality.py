@@ -1,4 +1,4 @@
-"""Token equality with plain decoding: differences, near ties of a low precision, and the outputs in float32."""
+"""Token equality with plain decoding: first differences, near ties in 16 bits, and a comparison in float32."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
-"""Gap in float32 below which two passes of different size may round to different tokens, if ever."""
+"""Largest gap in float32 at which passes of different sizes may, rarely, round to different tokens."""
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""Largest gap, in logits + T * noise, at which outputs may part: the dtype's rounding. In float32 none may."""
+"""Largest gap of a near tie, in logits + T * noise: the dtype's rounding. float32 has no near ties."""
 SECONDS = 15.0
-"""Most seconds of the comparison in float32; a prompt that has begun is finished."""
-_SPARE = 1.25  # memory that must be free, as a multiple of the copy
+"""Time limit of the comparison in float32; a prompt that has begun is finished."""
+_SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
 ArmsOf = Callable[["ModelPair"], "tuple[EngineArm, Sequence[EngineArm]]"]
-"""Makes plain decoding, and the arms to compare with it, on a pair."""
+"""A function that makes the arm of plain decoding, and the arms to compare with it, on a pair of models."""
 
 
 def near_tie_sentence(dtype: str) -> str:
     """Return an explanation of near ties."""
     return (
-        f"A near tie is a place where plain decoding's own two best tokens lie within the rounding of {dtype} "
-        f"({NEAR_TIE.get(dtype, 0.0):g} in logits): which of them comes first depends on how many tokens a pass holds, "
-        "not on the method, and the tokens after it may differ."
+        f"A near tie is a position where plain decoding's two best tokens lie within the rounding of {dtype} "
+        f"({NEAR_TIE.get(dtype, 0.0):g} in logits). Which of them is chosen depends on the number of tokens in a pass, "
+        "not on the method, and later tokens may differ."
     )
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause about float32 outputs that differ beyond rounding from plain decoding's; None without any."""
+    """Return a clause about float32 outputs that differ from plain decoding's beyond rounding; None if none does."""
     found = [
         (record, one.index)
         for record in records
@@ -62,13 +62,13 @@ def divergence(records: Iterable[PromptRecord]) -> str | None:
     first, index = found[0]
     arms = ", ".join(dict.fromkeys(record.arm for record, _ in found))
     return (
-        f"{counted(len(found), 'output')} of {arms} DIFFER from plain decoding's in float32, where no near tie excuses "
-        f"it, e.g. {first.arm} on prompt {first.prompt_id!r} from new token {index} on"
+        f"{counted(len(found), 'output')} of {arms} DIFFER from plain decoding's in float32, where no near tie "
+        f"explains it, e.g. {first.arm} on prompt {first.prompt_id!r} from new token {index} on"
     )
 
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
-    """Return the number of the first token in which two outputs differ; None if they are equal."""
+    """Return the index of the first token at which two outputs differ; None if they are equal."""
     pairs = enumerate(zip_longest(tokens, reference))
     return next((index for index, (token, expected) in pairs if token != expected), None)
 
@@ -81,8 +81,8 @@ def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
 def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
     """Return the record with its difference from ``reference``, if there is one.
 
-    The reference is of the same prompt and sample, by the arm ``plain`` of plain decoding. The scores at the first
-    difference are recomputed by decoding the prompt once more up to there.
+    ``reference`` is the record of the same prompt and sample by ``plain``, the arm of plain decoding. The scores at the
+    first difference are recomputed by decoding the prompt once more up to there.
     """
     if not _comparable(record, reference):
         return record
@@ -121,9 +121,9 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
 
 
 def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
-    """Return the gap of the two best values of logits + T * noise in a step of plain decoding.
+    """Return the gap between the two best values of logits + T * noise in a step of plain decoding.
 
-    The distance of the token ``other`` to a cut by top-k or top-p counts if it is less. None without known scores.
+    If top-k or top-p cuts tokens, the distance to the cut counts if it is smaller. None if the scores are unknown.
     """
     verifier = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
@@ -155,8 +155,8 @@ class Equality:
 
     compared: int
     equal: int
-    near_ties: int  # outputs that part at a near tie
-    wrong: int  # outputs that part elsewhere
+    near_ties: int  # outputs that first differ at a near tie
+    wrong: int  # outputs that first differ elsewhere
 
     @classmethod
     def sum(cls, found: Iterable[Equality]) -> Equality:
@@ -188,16 +188,16 @@ class InFloat32:
     """Outputs compared once more with a float32 copy of the target, in which there are no near ties."""
 
     records: Sequence[PromptRecord] = ()  # records of plain decoding and the arms, in float32
-    prompts: int = 0  # how many were decoded
-    of: int = 0  # how many the run has
-    left_out: str = ""  # why nothing was decoded; empty if something was
+    prompts: int = 0  # number of prompts decoded in float32
+    of: int = 0  # number of prompts of the run
+    left_out: str = ""  # why there was no comparison; empty if there was one
 
     def equality(self, arm: str, baseline: str = "engine") -> Equality:
         """Compare one arm's outputs with plain decoding's."""
         return token_equality(self.records, arm, baseline)
 
     def sentence(self, arms: Sequence[str], baseline: str = "engine") -> str:
-        """Return the result of several arms together."""
+        """Return a sentence with the result of several arms together."""
         if self.left_out:
             return f"Not compared in float32: {self.left_out}."
         total = Equality.sum(self.equality(arm, baseline) for arm in arms)
@@ -217,20 +217,20 @@ def in_float32(
     baseline: str = "engine",
     seconds: float = SECONDS,
 ) -> InFloat32 | None:
-    """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target parted from plain decoding's.
+    """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target differ from plain decoding's.
 
     ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or the reason why there is
-    none. None if every output is equal or in float32 anyway, or if only Hugging Face's own loops parted, which are not
-    compared.
+    none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops differ, which
+    are not compared.
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
         return None
     plain = [one for one in records if one.arm == baseline and not one.error]
-    # plain decoding, in twice the bytes
+    # time of a prompt by plain decoding, with twice the bytes per weight
     estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in plain)
     why = _why_no_copy(pair)
     if estimate > seconds:
-        why = f"one prompt would take about {estimate:.0f} s by plain decoding, and all have {seconds:.0f} s"
+        why = f"one prompt would take about {estimate:.0f} s by plain decoding, but the limit is {seconds:.0f} s"
     if most == 0:
         why = "float32_prompts is 0"
     if why:
@@ -238,7 +238,12 @@ def in_float32(
     try:
         copied = dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
         engine, arms = arms_of(copied)
-    except (ValueError, RuntimeError, MemoryError, NotImplementedError) as error:  # of a model or a device
+    except (
+        ValueError,
+        RuntimeError,
+        MemoryError,
+        NotImplementedError,
+    ) as error:  # raised by a model or a device
         return InFloat32(left_out=type_and_line(error))
     if not arms:
         return None
@@ -257,7 +262,7 @@ def in_float32(
 
 
 def _why_no_copy(pair: ModelPair) -> str:
-    """Return why the target cannot be copied in float32; empty if it can."""
+    """Return the reason why the target cannot be copied in float32; empty if it can."""
     import torch
 
     from specexp.core.language_model import is_spread
@@ -271,7 +276,7 @@ def _why_no_copy(pair: ModelPair) -> str:
     free = _free_bytes(device)
     if free is None or needed * _SPARE <= free:
         return ""
-    return f"a copy of the target takes {needed / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB left"
+    return f"a copy of the target takes {needed / 1e9:.1f} GB, but {device} has {free / 1e9:.1f} GB left"
 
 
 def _free_bytes(device: torch.device) -> int | None:
@@ -279,7 +284,7 @@ def _free_bytes(device: torch.device) -> int | None:
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:  # on a CPU a copy that does not fit ends the process, and nothing can be caught
+    try:  # on a CPU, a copy that does not fit kills the process without an exception
         known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
     except OSError:  # no Linux
         return None

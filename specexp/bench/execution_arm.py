@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
 _Decode = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
-"""Decodes side by side; takes the component, the keys of randomness, prompts and ending, and returns the texts."""
+"""Decodes prompts together; takes the component, a random key per prompt, the prompts and their ending."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Solver:
-    """Answers a search's requests by decoding: thought generator and state evaluator are the same target.
+    """Answers a search's requests by decoding; the same target generates thoughts and evaluates states.
 
     Randomness is keyed by the item, the sample and the path of a state. The text of a state is thus the same in every
     strategy and in every order of expansion.
@@ -59,7 +59,7 @@ class Solver:
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Collection[int] = frozenset()
     seed: int = 0  # the seed of the keyed noise
-    max_new_tokens: int | None = None  # the longest generation; None for the task's own limits
+    max_new_tokens: int | None = None  # token limit of one generation; None uses the task's own limits
     chat_template: bool = False  # whether prompts are written with the tokenizer's chat template
 
     def solve(
@@ -148,8 +148,8 @@ def _dotted(path: Sequence[int]) -> str:
 class ExecutionArm(EngineArm):
     """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
-    ``problems`` are items of tasks by prompt id. Another prompt is continued by one group of ``samples`` sequences.
-    Raises ValueError if the parts cannot be executed so.
+    ``problems`` are task items by prompt id, which are searched. Any other prompt is continued by one group of
+    ``samples`` sequences. Raises ValueError if the strategy cannot execute the parts.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class ExecutionArm(EngineArm):
         max_new_tokens: int | None,
         observers: Sequence[OutcomeObserver] = (),
     ) -> tuple[Sequence[tuple[str, Run]], Solution | None]:
-        """Search for the answer of an item, or continue another prompt; returns the runs by component."""
+        """Search for the answer if the prompt is a task item, else continue it; returns the runs by component."""
         if self.solver is not None and prompt.prompt_id in self.problems:
             limits: dict[str, Any] = {"sample": sample, "max_new_tokens": max_new_tokens}
             task, item = self.problems[prompt.prompt_id]

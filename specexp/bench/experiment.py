@@ -1,4 +1,4 @@
-"""An experiment file as arms: its compositions, Hugging Face's loops, and plain decoding; its dry run."""
+"""The arms of an experiment file (its compositions, Hugging Face's loops, plain decoding), and its dry run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ENGINE, EAGER = "engine", "hf-eager"
 """Names of the arms of plain decoding: in our loop, and in Hugging Face's."""
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
-"""Name of an axis by the argument; several builders mean the same."""
+"""Axis label by argument: builders have different arguments for the number of nodes."""
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
 
@@ -54,10 +54,10 @@ class ExperimentArms:
     """The arms of an experiment file."""
 
     arms: Sequence[Arm]  # plain decoding first, then Hugging Face's, then the file's own
-    baselines: Sequence[str]  # names of the arms that speedups are over
-    # seeds of the order of prompts of arms with another order than the set's; None is its own
+    baselines: Sequence[str]  # names of the arms over which speedups are computed
+    # by name of each arm with its own order of prompts, the seed; None is the data set's order
     shuffle_seeds: Mapping[str, int | None]
-    analyses: Sequence[Analysis] = ()  # watch the arms of the engine
+    analyses: Sequence[Analysis] = ()  # observers of the engine's arms
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
 
 
@@ -68,9 +68,7 @@ def _check_published(config: Config) -> None:
     for number, row in enumerate(config.get("published") or ()):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
-            raise config.checker.error(
-                (*at, "method"), " must be given: the name of the method of the figures"
-            )
+            raise config.checker.error((*at, "method"), " must name the method that the figures belong to")
         for key in sorted(key for key in numbers & row.keys() if isinstance(row[key], str)):
             raise config.checker.error((*at, key), f" must be a number or null, got {row[key]!r}")
 
@@ -79,7 +77,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, checked without models and data.
 
     Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a section that all share.
-    Analyses and arms must go with the number of sequences decoded for a prompt.
+    It also raises if an analysis or arm does not support the number of sequences decoded per prompt.
     """
     if config.get("published"):
         _check_published(config)
@@ -92,7 +90,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             raise config.checker.error(("analyses", str(number)), why)
     if is_plain(config) and config.get("sweep") is not None:
         raise ConfigError(
-            f"{config.file}: its composition is plain decoding and it has no arms, but a sweep: "
+            f"{config.file}: there is nothing to compare with plain decoding, since the file has a sweep but no arms; "
             f"use python -m specexp.sweep {config.file}"
         )
     titles = [ENGINE, *(name for name in baselines_of(config) if name != ENGINE)]
@@ -101,18 +99,18 @@ def check_experiment(config: Config) -> list[ComposedArm]:
         other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
         parted = [name for name in _SAME_FOR_ALL if arm.config.get(name) != config.get(name)]
         if arm.reference is not None and several:
-            wrong = f": {arm.reference!r} decodes one sequence at a time, and this experiment groups: leave it out"
+            wrong = f": {arm.reference!r} decodes single sequences, and this experiment decodes groups: leave it out"
         elif arm.reference is not None and not can_follow(verifier):
             wrong = f": {why_not(arm.reference, verifier)}: leave the arm out"
         elif arm.title in titles:
-            wrong = f" has the title {arm.title!r}, which another arm already has; give it a title of its own"
+            wrong = f".title must be unique, got {arm.title!r}, which another arm has"
         elif parted:
             wrong = (
-                f".{parted[0]} differs from the experiment's, but arms are compared on the same models and token "
-                "counts; give it a run of its own"
+                f".{parted[0]} must be the experiment's, because arms are compared on the same models and token "
+                "counts; run this arm in an experiment of its own"
             )
         elif other != config.get("data"):
-            wrong = ".data may override shuffle_seed alone: all arms decode the same prompts"
+            wrong = ".data may override only shuffle_seed, because all arms decode the same prompts"
         if wrong is not None:
             raise config.checker.error(("arms", arm.name), wrong)
         titles.append(arm.title)
@@ -144,12 +142,12 @@ def check_tasks(config: Config) -> None:
 
 
 def is_plain(config: Config) -> bool:
-    """Return whether plain decoding is all there is to run."""
+    """Return whether an experiment has only plain decoding to run."""
     return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
 def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> list[ArmSpec]:
-    """Return plain decoding, Hugging Face's if it is a baseline, then the file's arms, checked if not given."""
+    """Return the specifications of plain decoding, Hugging Face's loop if it is a baseline, and the file's arms."""
     from specexp.core.parts import Parts
     from specexp.scheduling import Serial, SerialSpeculative
 
@@ -221,7 +219,7 @@ def _check_without_models(
     advice = "leave it out to replay, or set backend to live"
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:
-            why = "reads the target's logits or times the models, which no recording holds"
+            why = "reads the target's logits or times the models, which a recording does not contain"
             where = ("analyses", str(number))
             raise config.checker.error(where, f": {type(analysis).__name__} {why}: {advice}")
     for arm in composed:
@@ -239,23 +237,23 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if prompts and answers do not fit the target; it names the prompt and a remedy."""
+    """Raise ConfigError if prompts and answers exceed the target's context; it names the prompt and a remedy."""
     from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
     if most > limit:
         raise config.checker.error(
             ("generation", "max_new_tokens"),
-            f" is {most}, and the target holds {limit} tokens, those of the prompt among them: lower it",
+            f" must leave room for the prompt in the target's context of {limit} tokens, got {most}",
         )
     if build_task_items(config) is not None:
-        return  # the prompts of an item depend on the answers before
+        return  # the later prompts of an item depend on earlier answers
     for prompt in prompts if is_multi_sequence(config) else ():
         if len(prompt.turns) > 1:
             raise config.checker.error(
                 ("data",),
-                f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, and the sequences of a group continue "
-                "one; take a set of single questions, or leave execution out",
+                f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, but groups of sequences continue only "
+                "one; choose a set of single questions, or leave execution out",
             )
     for prompt in prompts:
         # room for one new token must be left even after the longest answers to earlier turns
@@ -263,7 +261,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         if needed > limit:
             raise config.checker.error(
                 ("data", "prompts"),
-                f": prompt {prompt.prompt_id!r} may take {needed} tokens and the target holds {limit}; set "
+                f": prompt {prompt.prompt_id!r} may need {needed} tokens, but the target holds {limit}; set "
                 f"data.max_prompt_tokens: {max(len(prompt.token_ids) - needed + limit, 1)} with data.too_long: "
                 "keep-last, keep-first or skip",
             )
@@ -297,7 +295,7 @@ def rehearse(config: Config) -> LiveBackend:
     backend = LiveBackend.of(config, pair)
     arms = []
     for spec in arm_specs(config):
-        # engines were checked as they were made, and need weights to start
+        # other engines are not made: they need weights to start, and their settings are checked already
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()
         if spec.preload is not None:
@@ -318,9 +316,9 @@ def use_threads(config: Config) -> None:
 
 
 def curves_of(config: Config) -> list[Curve]:
-    """Return the arms that sweep one number.
+    """Return a curve for each ``grid`` of one key.
 
-    These are a ``grid`` of one key with numeric values, or with lists that shape a tree, drawn at its nodes.
+    The values of the key are numbers, or lists that shape a tree; a list is drawn at the tree's number of nodes.
     """
     from specexp.bench.pictures import Curve
 

@@ -1,4 +1,4 @@
-"""Hugging Face's own ``generate`` as arms, made to emit the engine's tokens, and counted from outside."""
+"""Hugging Face's own ``generate`` as arms: it emits the engine's tokens, and hooks count its passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
     """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
     Tokens cut by top-k or top-p get a very low finite score, since prompt lookup takes ``-inf`` as a forbidden
-    candidate. The temperature is above 0, and ``key`` is ``place_key(seed, sequence, "target")``.
+    candidate. The temperature must be above 0, and ``key`` is ``place_key(seed, sequence, "target")``.
     """
 
     def __init__(self, verifier: KeyedSampling, key: tuple[int, int]) -> None:
@@ -61,7 +61,7 @@ _COMPOSITIONS = {
     "hf-assisted": "DraftModel + StaticTree",
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
-"""The composition that does the same; a loop has its overheads under a latency profile."""
+"""The equivalent composition of each loop; under a latency profile the loop has that composition's overheads."""
 
 
 class _Passes(BaseStreamer):  # type: ignore[misc]
@@ -70,10 +70,10 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
     def __init__(self) -> None:
         # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
         self.target: list[torch.Tensor] = []
-        # for every pass of the draft model the number of target passes before it, and of tokens fed
+        # for every draft pass, the number of target passes before it and the number of tokens fed
         self.draft: list[tuple[int, int]] = []
         self.first: float | None = None
-        self.counts: list[int] = []  # tokens that were returned: first the prompt, then those of each pass
+        self.counts: list[int] = []  # number of tokens streamed: the prompt's, then each pass's
 
     @override
     def put(self, value: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
 
 @dataclass
 class GenerateRun(GenerationResult):
-    """One call of ``generate``, counted. Its decode seconds follow the first tokens and are not split by phase."""
+    """Counts of one call of ``generate``. Decode seconds start after the first tokens and are not split by phase."""
 
     tokens_of_pass: list[int] = field(default_factory=list)  # new tokens of every target pass
     beyond_profile: int = 0
@@ -101,9 +101,9 @@ class HuggingFaceArm(Arm):
     are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled anew, because
     assisted generation cannot continue from a cache.
 
-    The draft stops below ``assistant_confidence_threshold``; 0 is never. ``cache_implementation`` is transformers' name
-    of the cache of ``hf-eager``, its dynamic one if None. Raises ValueError if ``hf-assisted`` has no draft, or the
-    verifier has no equivalent here.
+    Drafting stops if its confidence falls below ``assistant_confidence_threshold``; with 0 it never does.
+    ``cache_implementation`` is transformers' name of a cache; None is its dynamic one. Raises ValueError if
+    ``hf-assisted`` has no draft model, or Hugging Face's loops cannot emit the verifier's tokens.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class HuggingFaceArm(Arm):
         if not can_follow(verifier):
             raise ValueError(why_not(reference, verifier))
         if reference == "hf-assisted" and draft is None:
-            raise ValueError(f"arm {name!r} is hf-assisted and the pair has no draft model: give pair.draft")
+            raise ValueError(f"arm {name!r} is hf-assisted and needs a draft model: set pair.draft")
         self.name, self.generation, self.verifier, self.reference = name, generation, verifier, reference
         self.target, self.tokenizer = target, tokenizer
         self.draft = draft if reference == "hf-assisted" else None
@@ -167,11 +167,13 @@ class HuggingFaceArm(Arm):
         )
 
     def generate(self, context: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
-        """Call ``generate`` once and count; raises ValueError if the prompt does not fit."""
+        """Call ``generate`` once and return its counts; raises ValueError if the prompt does not fit."""
         size = len(context)
         room = self._limit - size
         if room < 1:
-            raise ValueError(f"the prompt has {size} tokens and the model's context holds {self._limit}")
+            raise ValueError(
+                f"the prompt has {size} tokens, but must be shorter than the model's context of {self._limit}"
+            )
         wanted = max_new_tokens or self.generation.max_new_tokens
         options: dict[str, Any] = {} if self.draft is None else {"assistant_model": self.draft}
         if self.verifier.noise_temperature:
@@ -206,7 +208,7 @@ class HuggingFaceArm(Arm):
         return run
 
     def _count_drafts(self, run: GenerateRun, prompt_tokens: int, passes: _Passes) -> None:
-        """Add counts of drafts, and the seconds of the latency profile if there is one."""
+        """Add the counts of drafts to ``run``; with a latency profile, replace its decode seconds by modelled ones."""
         modelled, place = 0.0, 0
         for step, (rows, new_tokens) in enumerate(zip(passes.target, run.tokens_of_pass, strict=True)):
             drafted = rows[0, prompt_tokens if step == 0 else 1 :].tolist()
@@ -225,9 +227,9 @@ class HuggingFaceArm(Arm):
 
     @contextmanager
     def _counted(self, passes: _Passes, config: GenerationConfig) -> Iterator[None]:
-        """Count passes, and exchange the models' generation settings for ours.
+        """Count passes, and replace the models' generation settings by ours in the meantime.
 
-        ``generate`` fills settings that are None, such as no EOS, from the model's.
+        Otherwise ``generate`` would fill settings that are None, such as no EOS, from the model's.
         """
 
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class LiveBackend(Backend):
     """A pair of models, loaded once. All arms share the target's cache and its one self-check.
 
-    ``problems`` are items of tasks by prompt id, which arms of several sequences search; other prompts are continued.
+    ``problems`` are task items by prompt id. Arms of several sequences search for their answers, and continue all other
+    prompts.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class LiveBackend(Backend):
         if spec.reference is not None:
             if not self.references:
                 raise ValueError(
-                    f"{spec.reference} is transformers' own loop and pair.target {self.pair.name!r} is a GGUF file: "
-                    "leave the arm out"
+                    f"{spec.reference} is a loop of transformers, which cannot run the GGUF file of pair.target "
+                    f"{self.pair.name!r}: leave the arm out"
                 )
             loop: Any = spec.reference
             models = {"verifier": spec.parts.verifier, "draft": self.pair.draft, "latency": spec.latency}

@@ -1,7 +1,7 @@
 """The metrics of a comparison, each declared once.
 
-Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`. A new metric is one
-function under :func:`metric`. ``python -m specexp.bench.report`` prints them.
+Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`. To add a metric, decorate
+a function with :func:`metric`. ``python -m specexp.bench.report`` prints all metrics.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def loops(token_ids: Sequence[int]) -> bool:
 
 
 class Share(NamedTuple):
-    """A quotient; several are combined by their sums."""
+    """A quotient; several are combined as the sum of parts over the sum of wholes."""
 
     part: float
     whole: float
 
     @property
     def value(self) -> float | None:
-        """The quotient; None over 0."""
+        """The quotient; None if ``whole`` is 0."""
         return self.part / self.whole if self.whole else None
 
 
@@ -69,27 +69,27 @@ class Metric:
     unit: str
     description: str
     from_record: Callable[[Any], Value]  # its value for one prompt; None if the record has none
-    # the better direction; None if neither is, and no study may optimise it
+    # the better direction; None if there is none, and a study may then not optimise the metric
     better: Literal["higher", "lower"] | None = None
     # how the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of the
-    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` the bound
-    # of all but the worst hundredth
+    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` is the 99th
+    # percentile
     aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
-    # whether it is made of decode seconds, so that its name has ``modelled_`` if these are a latency
-    # profile's
+    # whether it depends on decode seconds; if a latency profile models these, its name begins with
+    # ``modelled_``
     clocked: bool = False
     counted: bool = False  # whether :class:`Counted` is enough to compute it
-    empty: float | None = 0.0  # figure of an arm without any value
-    heading: str | None = None  # heading of its column in the table of results; None leaves it to CSV and W&B
+    empty: float | None = 0.0  # figure of an arm if no prompt has a value
+    heading: str | None = None  # heading of its column in the table of results; None: only in CSV and W&B
     digits: int = 2  # digits after the point in that table
 
     def of(self, record: Any) -> float | None:
-        """Return its value for one prompt."""
+        """Return the metric's value for one prompt."""
         value = self.from_record(record)
         return value.value if isinstance(value, Share) else value
 
     def over(self, records: Iterable[Any]) -> float | None:
-        """Return its figure over several prompts of one arm."""
+        """Return the metric's figure over several prompts of one arm."""
         if self.aggregate == "micro":
             found = [self.from_record(record) for record in records]
             shares = [value for value in found if isinstance(value, Share)]
@@ -103,12 +103,12 @@ class Metric:
         return sum(values) if self.aggregate == "total" else sum(values) / len(values)
 
     def key(self, used: str) -> str:
-        """Return its name for seconds of this clock."""
+        """Return the metric's name, with the prefix ``modelled_`` if it depends on seconds that are modelled."""
         return f"{clock.metric_prefix(used)}{self.name}" if self.clocked else self.name
 
     @property
     def direction(self) -> str | None:
-        """Optuna's direction."""
+        """The direction for Optuna: ``maximize``, ``minimize`` or None."""
         return {"higher": "maximize", "lower": "minimize", None: None}[self.better]
 
 
@@ -117,9 +117,9 @@ METRICS: list[Metric] = []
 
 
 def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
-    """Declare a function of a record as a metric of its name; ``given`` are further fields of :class:`Metric`.
+    """Register a function of a record as the metric of that name; ``given`` are further fields of :class:`Metric`.
 
-    Its docstring is the description.
+    The function's docstring becomes the metric's description.
     """
 
     def declare(value: Callable[[Any], Value]) -> Callable[[Any], Value]:
@@ -233,7 +233,7 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Return every metric with a value of one arm's answered prompts, by its key.
+    """Return the metrics of one arm's answered prompts, by key, without those that have no value.
 
     Raises ValueError if some of the seconds are measured and others modelled.
     """
@@ -243,7 +243,7 @@ def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
 
 
 def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
-    """Return the metrics of counts alone, by their keys, as :func:`figures_of` does for seconds of clock ``used``."""
+    """Return by key the metrics that can be computed from sums alone; ``used`` is the clock of the seconds."""
     figures = {metric.key(used): metric.over([total]) for metric in METRICS if metric.counted}
     return {name: value for name, value in figures.items() if value is not None}
 
@@ -259,12 +259,12 @@ def objectives() -> dict[str, str]:
 
 
 def constraints() -> tuple[str, ...]:
-    """Return the names of limits on figures: ``min_`` or ``max_`` before a metric's name."""
+    """Return the names of all possible constraints: ``min_`` or ``max_`` before a metric's name."""
     return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
 
 
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
-    """Return by how much figures (by key) break a limit, above 0 if they do; None if there is no such figure."""
+    """Return how far a figure is beyond its limit, positive if violated; None if ``figures`` (by key) lack it."""
     end, _, name = constraint.partition("_")
     value = figures.get(name, figures.get(f"{MODELLED}{name}"))
     if value is None:

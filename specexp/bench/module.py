@@ -1,4 +1,4 @@
-"""A comparison as a Lightning module: ``Trainer.test`` decodes every prompt by every arm, interleaved."""
+"""A comparison as a Lightning module: ``Trainer.test`` decodes every prompt with every arm, arms in rotation."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ WARM_UP_TOKENS = 16
 
 
 class EvaluationModule(LightningModule):
-    """Decodes each prompt by each arm; the order of the arms rotates from prompt to prompt.
+    """Decodes each prompt with each arm; the order of the arms rotates from prompt to prompt.
 
-    With a ``baseline`` every arm is first warmed up by an unrecorded decoding and reset. Outputs are compared with the
-    baseline's, and a prompt that fails is recorded with its reason. Without one, arms are measured as they are, and an
-    error ends the test. The arms hold the models and are not submodules, so the ``state_dict`` is empty.
+    With a ``baseline``, every arm first decodes a prompt unrecorded as its warm-up, and is reset. Outputs are compared
+    with the baseline's, and a prompt that fails is recorded with its reason. Without a baseline there is no warm-up and
+    no comparison, and an error ends the test. Arms are not submodules, so the ``state_dict`` is empty.
 
     Args:
-        arms: Each with a name of its own.
-        baseline: Name of the arm of plain decoding that outputs are compared with, one of our engine.
+        arms: Arms with distinct names.
+        baseline: Name of the engine's arm of plain decoding, with which outputs are compared.
         records_path: JSONL file that records are appended to after every prompt.
-        orders: All prompts in another order, by the name of an arm that takes them so.
-        every: Stride of the prompts that an arm decodes, by its name; 1 by default.
-        on_records: Called with the records of each prompt. The test decodes nothing more once it returns true.
-        analyses: Watch every step of the engine's arms after the warm-up.
+        orders: By arm name, all prompts in the arm's own order. Other arms use the order of the test.
+        every: By arm name, n if the arm decodes only every n-th prompt; 1 by default.
+        on_records: Called with the records of each prompt. Once it returns true, decoding stops.
+        analyses: Observers of every step of the engine's arms after the warm-up.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class EvaluationModule(LightningModule):
         super().__init__()
         names = [arm.name for arm in arms]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two arms are named {twice[0]!r}; every arm needs a name of its own")
+            raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
         plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, EngineArm)), None)
         if baseline is not None and plain is None:
             listed = ", ".join(names)
-            raise ValueError(f"baseline {baseline!r} is not an arm of the engine; arms are {listed}")
+            raise ValueError(f"baseline must be an arm of the engine, got {baseline!r}; arms are {listed}")
         self.arms = tuple(arms)
         self.plain = plain
         self.samples = samples
@@ -100,11 +100,11 @@ class EvaluationModule(LightningModule):
 
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        return batch  # it holds no tensor, and Lightning's own transfer refuses a frozen dataclass
+        return batch  # a prompt has no tensors, and Lightning's own transfer fails on a frozen dataclass
 
     @override
     def test_step(self, prompt: Prompt, batch_index: int) -> None:
-        if self._stopped:  # Lightning has no way to end a test early that is not an error
+        if self._stopped:  # Lightning can end a test early only by an error
             return
         if batch_index == 0 and self.plain is not None:
             self._warm_up(prompt)
@@ -123,7 +123,7 @@ class EvaluationModule(LightningModule):
         changed = {} if self.plain is None else self._compared(self.plain, keys)
         self._found |= changed
         new = [changed.pop((record.arm, *record.key), record) for record in new]
-        new += changed.values()  # records of prompts that plain decoding reached only now
+        new += changed.values()  # earlier records whose plain decoding is known only now
         if self.records_path is not None:
             write_records(self.records_path, new)
         if self.on_records is not None:
@@ -145,7 +145,7 @@ class EvaluationModule(LightningModule):
     def _compared(
         self, plain: EngineArm, keys: set[tuple[str, int]]
     ) -> dict[tuple[str, str, int], PromptRecord]:
-        """Return the records of these prompts that differ from plain decoding's, with their difference."""
+        """Return the records of ``keys`` (prompt, sample) that differ from plain decoding's, with their difference."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}
         for arm, key in product(self.arms, keys):
             reference, record = (self._found.get((name, *key)) for name in (plain.name, arm.name))

@@ -41,8 +41,8 @@ PHASE_COLOURS = {
 }
 """The colour of each phase of a step, in the order in which bars stack them."""
 DPI = 130
-_CHARACTERS_PER_INCH = 12  # of a title
-_WIDE = 16  # a parameter that spans more than this factor is drawn over its logarithm
+_CHARACTERS_PER_INCH = 12  # in the font of a title
+_WIDE = 16  # a parameter with a max/min ratio of at least this gets a logarithmic axis
 _ACROSS = 3  # trees side by side in a row
 SPANS: Mapping[What, tuple[str, str]] = {
     "prefill": ("#a9b8c4", "prefill"),
@@ -53,16 +53,16 @@ SPANS: Mapping[What, tuple[str, str]] = {
     "learn": (VIOLET, "learn from the outcome"),
 }
 """Colour and label of each kind of span of a time line, in the order of the legend."""
-_LINE_WIDTH, _ROW = 11.0, 0.27  # inches of a time line, and of one of its rows
+_LINE_WIDTH, _ROW = 11.0, 0.27  # width of a time line and height of one of its rows, in inches
 _BAR = 0.78  # share of a row that a bar fills
 _LEAD = 0.2  # share of a window that may lie before the first target pass
-_DIGIT = 0.075  # inches of a digit on a bar
+_DIGIT = 0.075  # width of a digit on a bar, in inches
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
-    """Return a figure (inches) of matplotlib's Agg canvas, without pyplot, axes or title.
+    """Return an empty figure on matplotlib's Agg canvas, without pyplot; its size is in inches.
 
-    Without a layout engine positions are the caller's.
+    Without ``layout``, the caller must position everything.
     """
     figure = Figure(figsize=(width, height), dpi=dpi, layout=layout)
     FigureCanvasAgg(figure)
@@ -79,7 +79,7 @@ def new_figure(
     dpi: int = DPI,
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure (inches) with a title above a grid of plain axes, and its axes by row and column.
+    """Return a figure (size in inches) with a title above a grid of plain axes, and its axes by row and column.
 
     Lines of the title that are too long for the width are broken. ``subplots`` are further arguments of
     ``Figure.subplots``, such as ``sharey="row"``.
@@ -108,24 +108,24 @@ def plain(axes: Axes, label_size: float = 8) -> None:
 
 
 def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
-    """Draw faint lines behind everything else, at the ticks of an axis."""
+    """Draw faint grid lines at the ticks of an axis, behind everything else."""
     axes.grid(axis=axis, color="#e3e8ec", lw=0.7)
     axes.set_axisbelow(True)
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Set ticks at whole numbers of the y axis only."""
+    """Put the ticks of the y axis at whole numbers only."""
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def name_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Name rows at 0, 1, 2, ... from above to below."""
+    """Label the rows at y = 0, 1, 2, ..., from top to bottom."""
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
 
 def legend_below(figure: Figure, columns: int, *given: Any) -> None:
-    """Add a legend below all axes: of ``given`` handles and labels, or of those of all axes."""
+    """Add a legend below all axes, with the ``given`` handles and labels or with those of all axes."""
     figure.legend(*given, loc="outside lower center", ncols=max(columns, 1), fontsize=8, frameon=False)
 
 
@@ -148,9 +148,9 @@ class Curve:
 def draw_speedups(
     axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
-    """Draw speedups, none of them refused, as points with their intervals; ``style`` is for ``errorbar``.
+    """Draw speedups, none of which is refused, as points with intervals; ``style`` is passed to ``errorbar``.
 
-    Ratios go up, and ``positions`` to the right; with ``upright=False`` the other way round.
+    Ratios are on the y axis and ``positions`` on the x axis; ``upright=False`` swaps them.
     """
     ratios = [speedup.ratio for speedup in speedups]
     errors = [[one.ratio - one.low for one in speedups], [one.high - one.ratio for one in speedups]]
@@ -170,7 +170,7 @@ def speedup_bars(
     """Draw the speedup of each arm as :func:`bars_of` does."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
-    used = summarise(records, baseline).clock  # of every bar: a speedup over another clock is refused
+    used = summarise(records, baseline).clock  # the clock of every bar: a speedup between clocks is refused
     word = f" {clock.adjective(used)}".rstrip()
     notes = [f"{word}, {summarise(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
     axis = f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)"
@@ -180,9 +180,9 @@ def speedup_bars(
 def bars_of(
     speedups: Sequence[Speedup], notes: Sequence[str], title: str, axis: str, published: Mapping[str, float]
 ) -> Figure:
-    """Draw one bar a speedup, grey unless it is certainly above 1, with its interval across its end.
+    """Draw one bar per speedup with its interval; a bar is grey unless the whole interval lies above 1.
 
-    A refused speedup has a name but no bar. ``published`` are figures of a paper by name, which were not run here:
+    A refused speedup has a name but no bar. ``published`` are a paper's speedups by name, which were not run here:
     their bars are hollow.
     """
     rows = len(speedups) + len(published)
@@ -248,7 +248,7 @@ def parameter_curves(
 
 
 def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
-    """Draw how a step's time divides into phases, one stacked bar an arm."""
+    """Draw how a step's time divides into phases, one stacked bar per arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
@@ -280,7 +280,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
 def draw_tree(
     shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
 ) -> Figure:
-    """Draw one tree as :func:`draw_trees` does, below its size and, with hit rates, its tokens per step.
+    """Draw one tree as :func:`draw_trees` does, headed by its size and, with hit rates, its tokens per step.
 
     Example:
         >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
@@ -297,7 +297,7 @@ def draw_tree(
 def draw_trees(
     panels: Sequence[tuple[TreeShape, str]], title: str, hit_rates: Mapping[RankPath, float], meaning: str
 ) -> Figure:
-    """Draw trees with their headings at one scale: one row a depth, the root on top, best candidates to the left.
+    """Draw trees with headings at one scale: one row per depth, the root at the top, best candidates to the left.
 
     Every node shows the rank of its candidate, from 0. A node with a hit rate (a share by rank path, explained by
     ``meaning``) is coloured by it and shows it as a percentage; the others stay pale.
@@ -329,7 +329,7 @@ def draw_trees(
 
 
 def lay_out(shape: TreeShape) -> NDArray[np.float64]:
-    """``[n + 1]`` horizontal place of every row: leaves one apart, depth first, parents in the middle."""
+    """``[n + 1]`` x of every row: leaves at distance 1 in depth-first order, parents centred above their children."""
     x = np.zeros(shape.parents.size, dtype=np.float64)
     leaves = [row for row in shape.depth_first if not shape.children[row]]
     x[leaves] = np.arange(len(leaves))
@@ -368,7 +368,7 @@ def _draw_nodes(
     hit_rates: Mapping[RankPath, float],
     unit: float,
 ) -> None:
-    """Draw circles with the ranks; a length of 1 is ``unit`` inches."""
+    """Draw each node as a circle with its rank; a length of 1 is ``unit`` inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))
@@ -400,14 +400,14 @@ def _percent(rate: float) -> str:
 def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float | None = None) -> Figure:
     """Draw time lines of target and drafters (SEED, Figs. 1 and 3) below each other, each from its own beginning.
 
-    A panel has a row for the target and one for every drafter. Numbers on target passes are the drafters that they
-    verify, if most have room. Above a panel are its name, the duration of the whole run, and the share of it in which
-    the target ran a pass or a prefill.
+    A panel has a row for the target and one for every drafter. If most target passes have room, each shows the numbers
+    of the drafters that it verifies. Above a panel are its name, the duration of the whole run, and the share of it in
+    which the target ran a pass or a prefill.
 
     Args:
-        timelines: At least one, with at least a span, by the name of their panel.
-        seconds: Draw only this much, so that single passes can be seen: from the start of a run or, if its prefill is
-            long, from shortly before its first target pass. None draws everything.
+        timelines: At least one time line, with at least one span, by the name of its panel.
+        seconds: Draw only this many seconds, so that single passes are visible: from the start of a run or, if its
+            prefill is long, from shortly before its first target pass. None draws everything.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])

@@ -1,4 +1,4 @@
-"""A progress bar: one line a stage, one line a finished trial above it."""
+"""A progress bar with one line per stage, and above it one line per finished trial."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing_extensions import override
 
 
 class StageBar(Progress):
-    """A progress bar: one line a stage, one line a finished trial above it.
+    """A progress bar with one line per stage, and above it one line per finished trial.
 
     Without a terminal only finished trials are printed.
     """
 
-    _above: Sequence[RenderableType] = ()  # drawn already while the base class is made
+    _above: Sequence[
+        RenderableType
+    ] = ()  # a class attribute, since the base class's constructor draws already
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -43,11 +45,11 @@ class StageBar(Progress):
         self._trial_prompts, self._decoded = prompts, 0
 
     def show(self, above: RenderableType) -> None:
-        """Keep this above the bars; it is drawn again as it changes."""
+        """Show ``above`` above the bars from now on; it is redrawn as it changes."""
         self._above = [above]
 
     def prompt(self) -> None:
-        """Count a prompt."""
+        """Count a decoded prompt."""
         self._decoded += 1
         for task in self.tasks[-1:]:
             if self._trial_prompts is None:

@@ -33,13 +33,13 @@ _LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
 """The page to open: answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
-"""Characters of a line if the output is not a terminal."""
+"""Line width in characters if the output is not a terminal."""
 RECORDS = "records.jsonl"
 """The records of a run; a study has no file of this name."""
-_LOCK = ".lock"  # holds the number of the process that writes the folder
+_LOCK = ".lock"  # holds the id of the process that writes to the folder
 OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
 _NOT_COMPARED = ("output", "tracking")  # sections that may differ between two runs of one experiment
-_MISSING = object()  # equal to no value
+_MISSING = object()  # a default that differs from every configured value
 
 
 class Attached(NamedTuple):
@@ -54,7 +54,7 @@ class Attached(NamedTuple):
 class Report:
     """The results of a command or an analysis, before they are printed, written and tracked.
 
-    Names of tables and pictures are file names without suffix, and the keys of the tracked run.
+    Names of tables and pictures are their file names without suffix, and their keys in the tracked run.
     """
 
     # printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``
@@ -64,20 +64,20 @@ class Report:
     # for programs: ``NAME.csv``, tracked, not printed
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)  # figures of the tracked run to compare runs by
+    summary: Mapping[str, Any] = field(default_factory=dict)  # figures by which tracked runs are compared
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
-    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for that page
-    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of it
+    charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
+    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of the HTML page
     # next commands by purpose, the most useful first
     next_steps: Mapping[str, str] = field(default_factory=dict)
-    # name without suffix of one markdown file with all tables, sentences and pictures; None writes none
+    # file name without suffix of one markdown file with all tables and sentences; None writes one file per table
     page: str | None = None
     artifacts: Sequence[Attached] = ()  # exported artifacts, for the tracked run
     parts: Sequence[Report] = ()  # reports published together with this one, after it
 
     def whole(self) -> Iterator[Report]:
-        """Yield this report, then its parts and theirs."""
+        """Yield this report, then all its parts, recursively."""
         yield self
         for part in self.parts:
             yield from part.whole()
@@ -135,15 +135,15 @@ def publish(
     for part in parts:
         result.summary |= part.summary
         result.tables |= {name: table.records() for name, table in part.tables.items()}
-    console.print(f"Results in {folder}; {PAGE} shows them", **plain)
+    console.print(f"Results in {folder}; open {PAGE} to see them", **plain)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", **plain)
 
 
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
-    """Return the page as one file that opens from a disk and fetches nothing.
+    """Return the report as one self-contained HTML page that needs no network.
 
-    It has the pictures among ``files``, and ``config.yaml`` and ``environment.json`` of the folder.
+    It includes the pictures among ``files``, and the folder's ``config.yaml`` and ``environment.json``.
     """
     from markupsafe import Markup
 
@@ -186,7 +186,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template of ``page/``; texts among the values are escaped."""
+    """Return the HTML of a template in ``page/``; strings among the values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -199,7 +199,7 @@ def render(template: str, **values: Any) -> Markup:
 def _chart_library() -> Markup:
     """Return JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and its embedding, from vl-convert-python.
 
-    Making it takes some seconds, so it is kept in the cache folder.
+    Building the bundle takes some seconds, so it is kept in the cache folder.
     """
     from markupsafe import Markup
 
@@ -216,7 +216,7 @@ def _chart_library() -> Markup:
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
-    """Return a command's bridge to W&B: its ``tracking`` section, with model and device as further tags."""
+    """Return a command's W&B tracker, set up by its ``tracking`` section, with model and device as further tags."""
     from specexp.tracking import Tracker
 
     tracking = dict(config.get("tracking"))
@@ -259,16 +259,16 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
 
 
 class FolderBusyError(RuntimeError):
-    """Another process writes the folder."""
+    """Raised if another process is writing to the folder."""
 
 
 @contextmanager
 def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
-    """Hold a folder, made if it does not exist, for this process; raises FolderBusyError if another holds it.
+    """Lock a folder for this process, making it if needed; raises FolderBusyError if another process holds the lock.
 
-    If nothing was written into it, the folders that were made are removed again.
+    If nothing was written into the folder, the folders made here are removed again.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]  # innermost first
     lock = folder / _LOCK
@@ -308,13 +308,13 @@ def _is_study(folder: Path) -> bool:
 
 def _holds(config: Config, folder: Path, what: str) -> ConfigError:
     advice = "choose another name (--name NEW), or remove that folder"
-    return config.checker.error(("name",), f": {folder} holds {what}: {advice}")
+    return config.checker.error(("name",), f": {folder} already holds {what}; {advice}")
 
 
 def replaced_results(config: Config, folder: Path) -> str | None:
-    """Return a sentence about the finished results that a run replaces; None if it repeats the experiment."""
+    """Return a notice that a run replaces finished results; None if these are of the same experiment."""
     if not (folder / PAGE).exists():
-        return None  # an earlier run has not ended
+        return None  # no earlier run has finished
     owner = "another command"
     if (folder / RECORDS).exists():
         earlier = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))

@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 MEASURED = "measured"
-"""The clock of records with the run's own seconds."""
+"""The clock of records with measured seconds, not those of a latency profile."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts of every sequence, see :class:`PromptRecord`."""
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Add up counts by position; their numbers of positions may differ.
+    """Add up counts by position; the sequences may differ in length.
 
     Example:
         >>> by_position([(3, 1), (2,)])
@@ -38,7 +38,7 @@ def describe(part: object) -> str:
     return f"{type(part).__name__}({inner})" if inner else type(part).__name__
 
 
-@cache  # every answer is described
+@cache  # called for every answer
 def _arguments_of(kind: type) -> tuple[str, ...]:
     return tuple(signature(kind).parameters)
 
@@ -58,8 +58,8 @@ class Difference:
 class Role:
     """One component of a search: sums over its sequences, as in :class:`PromptRecord`.
 
-    A target pass over several sequences is a step of each. Seconds are those of the runs that it requested;
-    ``drafted_positions`` is the sum of the depths of the trees.
+    A target pass over several sequences counts as a step of each. Seconds are those of the runs that the component
+    requested; ``drafted_positions`` is the sum of the depths of the trees.
     """
 
     sequences: int = 0
@@ -78,9 +78,9 @@ class SequenceGroup:
     """Several sequences decoded for one prompt."""
 
     sequences: int
-    wall_seconds: float  # end to end, with search, prompts and tokenization
+    wall_seconds: float  # end to end, including search, prompts and tokenization
     busy_seconds: float  # seconds in which the target ran a pass or a prefill
-    overlap_seconds: float  # those of them in which a drafter worked too
+    overlap_seconds: float  # busy seconds in which a drafter worked too
     # ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone
     roles: dict[str, Role] = field(default_factory=dict)
     correct: bool | None = None  # whether the task's checker accepts the answer; None without a task
@@ -91,23 +91,23 @@ class SequenceGroup:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """One prompt, one arm; sums over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` fills it.
+    """Record of one prompt and one arm, summed over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` fills it.
 
     Seconds per token are ``decode_seconds / decode_tokens``, the steady cost of a token behind a cached prompt.
-    For the engine's arms the prefill feeds all prompt tokens but the last, and every new token is paid by a step:
-    ``decode_tokens == new_tokens``. Hugging Face's ``generate`` gives its first tokens in its pass over the
-    prompt. That pass is prefill, and ``decode_tokens`` leaves its tokens out.
+    For the engine's arms the prefill feeds all prompt tokens but the last, and steps produce every new token:
+    ``decode_tokens == new_tokens``. Hugging Face's ``generate`` returns its first tokens from its pass over the
+    prompt. That pass counts as prefill, and ``decode_tokens`` leaves its tokens out.
     """
 
     arm: str
     prompt_id: str
     category: str
     sample: int = 0  # number of the continuation, from 0
-    prompt_tokens: int = 0  # tokens of the turns as fed, answers left out
-    token_ids: tuple[int, ...] = ()  # the new tokens of all turns; EOS, if it came, is a turn's last
+    prompt_tokens: int = 0  # prompt tokens fed over all turns, without answers
+    token_ids: tuple[int, ...] = ()  # the new tokens of all turns; an EOS token is included
     turn_tokens: tuple[int, ...] = ()
     finish_reasons: tuple[str, ...] = ()  # of each turn: ``eos``, ``stop``, ``length`` or ``context``
-    steps: int = 0  # target passes that gave tokens
+    steps: int = 0  # target passes that produced tokens
     accepted_drafts: int = 0
     bonus_tokens: int = 0
     draft_passes: int = 0  # forward passes of a draft model
@@ -119,7 +119,7 @@ class PromptRecord:
     sources: tuple[int, ...] = ()
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
-    decode_tokens: int = 0  # tokens that ``decode_seconds`` paid for
+    decode_tokens: int = 0  # tokens decoded in ``decode_seconds``
     # decode seconds by phase; empty for Hugging Face's own loops, which are not split
     seconds: dict[str, float] = field(default_factory=dict)
     dtype: str = ""
@@ -132,11 +132,11 @@ class PromptRecord:
     keyed: bool = True
     seed: int = 0
     clock: str = MEASURED  # ``measured``, or the label of the latency profile that models the seconds
-    beyond_profile: int = 0  # target passes that fed more tokens than the profile has milliseconds for
-    # several sequences decoded together, each then a turn; None for one conversation
+    beyond_profile: int = 0  # target passes that fed more tokens than the profile covers
+    # sequences decoded together, each of which counts as a turn; None for one conversation
     group: SequenceGroup | None = None
     memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
-    turn_in_rotation: int = 0  # number of arms that decoded before this one at this step of the run
+    turn_in_rotation: int = 0  # place of the arm in the order of arms for this prompt, from 0
     difference: Difference | None = None  # from plain decoding; None if equal or not compared
     error: str | None = None  # why the prompt failed; every count is then 0
 
@@ -157,12 +157,12 @@ class PromptRecord:
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Decode seconds per token; None when decoding paid for no token."""
+        """Decode seconds per token; None if no token was decoded or the prompt failed."""
         return self.decode_seconds / self.decode_tokens if self.decode_tokens and not self.error else None
 
     @property
     def tokens_per_step(self) -> float | None:
-        """New tokens per target pass that gave tokens; None without one."""
+        """New tokens per target pass that produced tokens; None without such a pass."""
         return self.new_tokens / self.steps if self.steps else None
 
     def answers(self) -> list[tuple[int, ...]]:
@@ -175,7 +175,7 @@ _RECORD = TypeAdapter(PromptRecord)
 
 
 class RecordError(ValueError):
-    """A line of a file is not a record."""
+    """Raised if a line of a file is not a record."""
 
 
 def line_of(record: PromptRecord) -> str:
@@ -192,7 +192,7 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 def read_records(path: str | Path) -> list[PromptRecord]:
     """Return the records of a JSONL file, in the order of their first line.
 
-    Of two with the same arm, prompt and sample the later counts. A last line cut short by a kill is left out. Raises
+    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is left out. Raises
     RecordError if another line is not a record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -203,7 +203,7 @@ def read_records(path: str | Path) -> list[PromptRecord]:
         try:
             record = _RECORD.validate_json(line)
         except ValidationError as error:
-            if number == len(lines):  # complete lines end with a line break, so the last piece is empty
+            if number == len(lines):  # not empty, so the line break is missing: a kill cut it short
                 break
             first = error.errors(include_url=False)[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = (
     8,
     3,
-)  # of a page, which shows no category of fewer prompts; CSV has all
+)  # categories shown, and prompts that a shown category has at least; CSV has all categories
 MOST_POSITIONS = 12
 OTHERS = "others"
 FEWEST_TOKENS = 8
-"""Fewest tokens of a median answer that is long enough."""
+"""A median answer of fewer tokens raises a warning."""
 BUSY_FOLD = 4.0
-"""Largest ratio of two times per token that the prompts themselves may explain."""
+"""If plain decoding's time per token varies by at least this factor between prompts, the machine was busy."""
 
 
 def results_table(
@@ -39,11 +39,11 @@ def results_table(
     published: Sequence[Mapping[str, Any]] = (),
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return one row an arm: tokens per step, speed, speedup over each baseline, equality of the output.
+    """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, equality of the output.
 
-    Speedups are over those ``baselines`` that were run, and outputs are compared with the first. ``published`` are rows
-    of a paper's table that were not run: ``method``, ``tokens_per_step``, ``tokens_per_second``, ``speedup``,
-    ``source``. ``float32`` has the same outputs in float32, if they were compared once more.
+    Speedups are over the ``baselines`` that were run, and outputs are compared with the first one's. ``published`` are
+    rows of a paper's table, for methods not run here: ``method``, ``tokens_per_step``, ``tokens_per_second``,
+    ``speedup``, ``source``. ``float32`` is the comparison of the same outputs in float32, if there was one.
     """
     records = list(records)
     names, baselines, over, shared = _frame(records, baselines, "vs")
@@ -71,7 +71,7 @@ def results_table(
         cells = {"arm": f"{item['method']} (not run here)"}
         for column, metric in shown.items():
             figure = item.get(metric.name)
-            # measured by the paper, under a heading that may be modelled
+            # the paper measured this figure, while the column's heading is of modelled seconds
             other_clock = figure is not None and metric.clocked and shared != MEASURED
             cells[column.title] = f"{figure:.2f} published" if other_clock else figure
         if baselines and item.get("speedup") is not None:
@@ -88,7 +88,7 @@ def results_table(
 def _frame(
     records: Sequence[PromptRecord], baselines: Sequence[str], word: str
 ) -> tuple[list[str], list[str], dict[str, Column], str]:
-    """Return the arms, the baselines among them, a column for the speedup over each, and the clock of all arms."""
+    """Return the arms, the baselines among them, a speedup column for each baseline, and the arms' common clock."""
     names = arm_names(records)
     clocks = {name: summarise(records, name).clock for name in names}
     found = [name for name in baselines if name in names]
@@ -97,7 +97,7 @@ def _frame(
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """Return the common clock, else ``measured``; modelled figures are then marked one by one."""
+    """Return the one clock of all arms, or ``measured`` if they differ; each modelled arm is then marked."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -129,18 +129,18 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     notes = [
         *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in settings),
         *clock_notes(good),
-        f"{len({record.prompt_id for record in good})} prompts; of the answers of {reference.arm} "
-        f"{100 * reference.eos_share:.0f} % end by EOS, {100 * reference.loop_share:.0f} % in a loop "
+        f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
+        f"{100 * reference.eos_share:.0f} % end with EOS and {100 * reference.loop_share:.0f} % in a loop "
         "(which flatters every method).",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
-        "bootstrap interval. tokens/step: all tokens / all target passes; macro: mean of the prompts' own.",
+        "bootstrap interval. tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
     ]
     if any(record.difference is not None and record.difference.near_tie for record in good):
         notes.append(near_tie_sentence(good[0].dtype))
     notes += filter(None, [busy_machine_of(good, baselines[0]) if baselines else ""])
     notes += filter(None, [short_answers(good, reference.arm)])
     if failed := failed_answers(records):
-        notes.append(f"{failed}. The figures are of the others.")
+        notes.append(f"{failed}. The figures cover the other answers.")
     for name, baseline in product(names, baselines):
         prompts = paired_speedup(records, name, baseline, interval=False).left_out
         if name != baseline and prompts:
@@ -151,25 +151,25 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
-    """Return the meaning of modelled seconds, and how many passes go beyond the profile's figures."""
+    """Return sentences that explain modelled seconds and count the passes larger than the profile covers."""
     notes = []
     for one in sorted({record.clock for record in good} - {MEASURED}):
         own = [record for record in good if record.clock == one]
         notes.append(
-            f"Seconds are {one}: the milliseconds it states for the tokens fed in every target and draft pass. The "
-            "passes are those of this run's own pair."
+            f"Seconds are {one}: its milliseconds for the number of tokens fed in each target and draft pass. The "
+            "passes themselves are those of this run's models."
         )
         beyond = sum(record.beyond_profile for record in own)
         if beyond:
             notes.append(
                 f"{beyond} of {sum(record.steps for record in own):.0f} target passes fed more tokens than the profile "
-                "states milliseconds for: its last slope goes on beyond them."
+                "covers: their milliseconds are extrapolated with its last slope."
             )
     return notes
 
 
 def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
-    """Return a sentence about each fidelity of replayed counts."""
+    """Return one sentence per fidelity of replayed counts, with the arms that it applies to."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         if arm.fidelity_note is not None:
@@ -194,7 +194,7 @@ def failed_answers(records: Sequence[PromptRecord]) -> str | None:
 
 
 def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
-    """Return a warning if an arm's median answer is short although the length did not end it; else None."""
+    """Return a warning if an arm's median answer is short, unless most short answers reached the token limit."""
     answers = [
         answer
         for one in records
@@ -206,13 +206,13 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
     if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as requested
         return None
     return (
-        f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, so these figures tell little "
-        "about decoding: check how the prompts end, and whether the target answers them."
+        f"Warning: the median answer of {arm} has {counted(round(middle), 'token')}, too few to measure decoding. "
+        "Check how the prompts end, and whether the target answers them."
     )
 
 
 def busy_machine(seconds_per_token: Iterable[float]) -> str:
-    """Return how much plain decoding's time per token varied, in a sentence; empty if it varied little."""
+    """Return a sentence on how much plain decoding's time per token varied between prompts; empty if little."""
     seconds = [one for one in seconds_per_token if one > 0]
     fold = max(seconds) / min(seconds) if seconds else 1.0
     if fold < BUSY_FOLD:
@@ -224,7 +224,7 @@ def busy_machine(seconds_per_token: Iterable[float]) -> str:
 
 
 def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
-    """Return the sentence of :func:`busy_machine` for the measured records of the arm of plain decoding."""
+    """Return the sentence of :func:`busy_machine` for the measured records of ``arm``, which decodes plainly."""
     own = [record for record in records if record.arm == arm and record.clock == MEASURED]
     return busy_machine(record.seconds_per_token or 0.0 for record in own)
 
@@ -232,9 +232,9 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = "engine", published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
-    """Return speedup and tokens per step by category, small ones together; None if there is only one.
+    """Return a table of speedup and tokens per step by category, small ones together; None if there is only one.
 
-    Of the rows of a paper's table with a ``category`` each method has a row, or a note if the run has none of these
+    ``published`` rows with a ``category`` give one row per method, or a note if the run has none of the method's
     categories.
     """
     records = list(records)
@@ -286,13 +286,13 @@ def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
 
 
 def phase_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return the share of each phase of a step for the arms whose time is split; None without one."""
+    """Return a table of each phase's share of a step, for arms with seconds by phase; None if no arm has them."""
     records = list(records)
     found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     if not found:
         return None
     shared = _shared(part.clock for part in found)
-    # a profile has passes, and one figure for the rest
+    # a profile models the passes and one figure for the rest, so the other phases are empty
     phases = [
         phase
         for phase in dict.fromkeys(phase for part in found for phase in part.shares)
@@ -311,7 +311,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
 def long_table(
     records: Iterable[PromptRecord], *, baselines: Sequence[str] = ("engine", "hf-eager")
 ) -> Table:
-    """Return every arm in every category and in all, for CSV."""
+    """Return the table for CSV: all figures of each arm, in each category and over all prompts."""
     records = list(records)
     names, baselines, over, shared = _frame(records, baselines, "speedup vs")
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
@@ -332,15 +332,15 @@ def long_table(
 
 
 def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return the accepted share of drafted positions of the arms with known steps; None if nothing was drafted."""
+    """Return a table of acceptance rates by arm and drafted position; None if nothing was drafted."""
     records = [record for record in records if not record.error and any(record.drafted_at)]
     if not records:
         return None
     most = min(MOST_POSITIONS, max(len(record.drafted_at) for record in records))
     shares = [Column(str(position), 1, "%") for position in range(1, most + 1)]
     note = (
-        "Of the steps that drafted a position, the share that accepted it; alpha: of all drafted positions together, "
-        "whatever a tree's width."
+        "A position's share: of the steps that drafted the position, those that accepted it. alpha: the same share "
+        "over all positions together. The width of a tree does not count."
     )
     heads = [Column("arm"), Column("alpha", 1, "%"), *shares]
     table = Table("Acceptance by position", heads, notes=[note])

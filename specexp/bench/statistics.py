@@ -26,11 +26,11 @@ class Speedup:
     arm: str
     baseline: str
     mean_log_ratio: float  # mean over prompts of log(baseline seconds per token / arm seconds per token)
-    ratio: float  # its exponential, the geometric mean of the ratios
+    ratio: float  # exp(mean_log_ratio), the geometric mean of the ratios
     low: float  # lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself
-    high: float  # upper end; likewise
+    high: float  # upper end of the same interval
     n: int
-    refused: str | None = None  # why no speedup is given; None if one is. The numbers are then NaN
+    refused: str | None = None  # why there is no speedup, with NaN for all numbers; None if there is one
     left_out: int = 0  # prompts without a time per token in both arms (failed, or ended with the prefill)
     clock: str = MEASURED
 
@@ -47,7 +47,7 @@ class Speedup:
     ) -> Speedup:
         """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
 
-        The interval takes most of the time; without it both ends are the ratio.
+        Computing the interval takes most of the time; with ``interval=False`` both ends are the ratio.
         """
         mean = float(log_ratios.mean())
         low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
@@ -98,8 +98,8 @@ def paired_speedup(
 ) -> Speedup:
     """Return the paired speedup of an arm, refused if the two are not comparable.
 
-    ``cost`` returns the cost per token of a record that did not fail, or None: decode seconds per token by default.
-    ``interval`` is as in :meth:`Speedup.of`.
+    ``cost`` returns the cost per token of a record that did not fail, or None. The default is decode seconds per
+    token. ``interval`` is as in :meth:`Speedup.of`.
     """
     cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
@@ -156,12 +156,12 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
         parted = [one.difference.near_tie for one in (first, second) if one.difference is not None]
         wrong += keyed and first.token_ids != second.token_ids and not (parted and all(parted))
     if wrong:
-        return f"{wrong} of {len(pairs)} outputs differ from {baseline}'s other than at a near tie"
+        return f"{wrong} of {len(pairs)} outputs differ from {baseline}'s, and not at a near tie"
     return None
 
 
 def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Return the percentile interval of the mean of ``values`` ``[n]``, always from the same resamples."""
+    """Return the bootstrap percentile interval of the mean of ``values`` ``[n]``; the random seed is fixed."""
     from scipy.stats import bootstrap
 
     if values.size == 1:
@@ -175,7 +175,7 @@ def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLE
         method="percentile",
         rng=np.random.default_rng(0),
     ).confidence_interval
-    mean = values.mean()  # of equal values the resamples differ from it in the last bit
+    mean = values.mean()  # for equal values, resampled means may differ from it in the last bit
     return float(min(found.low, mean)), float(max(found.high, mean))
 
 
@@ -198,7 +198,7 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
 
 @dataclass(frozen=True)
 class Summary:
-    """The records of an arm together."""
+    """All records of one arm, summarised."""
 
     arm: str
     prompts: int
@@ -213,7 +213,7 @@ class Summary:
     def __getattr__(self, name: str) -> Any:
         figures = self.__dict__.get("figures", {})
         if name not in figures:
-            raise AttributeError(f"a summary has no {name!r}: metrics are {', '.join(figures)}")
+            raise AttributeError(f"a summary has no attribute {name!r}; metrics are {', '.join(figures)}")
         return figures[name]
 
 
@@ -246,11 +246,11 @@ class Breakdown:
     step_seconds: float
     shares: dict[str, float]  # share of each phase; they add up to 1
     draft_passes: float  # forward passes of a draft model a step
-    clock: str = MEASURED  # modelled seconds have everything but the passes under ``update``
+    clock: str = MEASURED  # if modelled, ``update`` has all time outside the passes
 
     @property
     def outside_forward(self) -> float:
-        """Share of the time outside forward passes; all answering time of a drafter with a model counts as passes."""
+        """Share of the time outside forward passes; all drafting time of a drafter with a model counts as passes."""
         draft = self.shares.get("draft", 0.0) if self.draft_passes else 0.0
         return 1.0 - self.shares.get("target", 0.0) - draft
 

@@ -24,11 +24,11 @@ class Column:
 
     title: str
     digits: int = 2  # digits of numbers after the point
-    unit: str = ""  # text behind numbers; with ``%`` they are shares
+    unit: str = ""  # text after numbers; ``%`` shows shares as percentages
     interval: bool = False  # whether its cells are speedups, which CSV spreads over four columns
 
     def show(self, cell: Cell) -> str:
-        """Return a cell as a person reads it."""
+        """Return a cell as formatted text."""
         if cell is None:
             return "-"
         if isinstance(cell, Speedup):
@@ -48,7 +48,7 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """Return columns from one line: headings between bars, each with the style of its numbers after a colon.
+    """Return columns from one line: headings separated by bars, each with the style of its numbers after a colon.
 
     The styles are ``.1`` for one digit after the point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two digits
     and a unit, and ``interval`` for a speedup. The default is two digits.
@@ -87,7 +87,7 @@ class Table:
     def add(self, cells: Mapping[str, Cell]) -> None:
         """Add a row from cells by heading, other cells empty; raises ValueError if a heading does not exist."""
         if unknown := [title for title in cells if title not in self.titles]:
-            raise ValueError(f"{self.title}: no column is headed {unknown[0]!r}")
+            raise ValueError(f"{self.title}: there is no column {unknown[0]!r}")
         self.rows.append([cells.get(title) for title in self.titles])
 
     def shown(self) -> list[list[str]]:
@@ -107,7 +107,7 @@ class Table:
         ]
 
     def to_rich(self) -> rich.table.Table:
-        """Return the table for the terminal."""
+        """Return the table as a rich table, for the terminal."""
         from rich.markup import escape
         from rich.table import Table as RichTable
 
@@ -121,7 +121,7 @@ class Table:
         return table
 
     def to_markdown(self) -> str:
-        """Return the table for a README."""
+        """Return the table as markdown."""
         rows = [[cell.replace("|", "\\|") for cell in row] for row in self.shown()]
         first, *lines = (f"| {' | '.join(row)} |" for row in [self.titles, *rows])
         rule = "|---" + "|---:" * (len(self.columns) - 1) + "|"
@@ -129,7 +129,7 @@ class Table:
         return "\n".join([f"**{self.title}**", "", first, rule, *lines, *notes]) + "\n"
 
     def to_csv(self) -> str:
-        """Return the table for a program."""
+        """Return the table as CSV, with unrounded numbers."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         ends = {False: ("",), True: ("", " low", " high", " refused")}

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, built from an experiment, and the silencing of the libraries below it."""
+"""Lightning's Trainer, built from an experiment file, and functions that silence its libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
-    """Return the Trainer of the ``trainer:`` section, with defaults that write nothing of their own.
+    """Return the Trainer of the ``trainer:`` section, by default without Lightning's logs and checkpoints.
 
     ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses an argument or if an object
     with a ``class_path`` cannot be made.
@@ -36,32 +36,34 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
         why = first_line(error)
-        named = [name for name in config.get("trainer") if name in why.lower()]  # the argument it is about
+        named = [
+            name for name in config.get("trainer") if name in why.lower()
+        ]  # the argument that the error names
         raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
-    """Raise ConfigError for values on which Lightning fails later, and for those that would leave prompts out."""
+    """Raise ConfigError for values that would make Lightning fail later or leave prompts out."""
     items = value if isinstance(value, list) else [value]
     simple = any(isinstance(item, str | int | float) for item in items)
     if name == "logger" and simple and not isinstance(value, bool):
-        allowed = "a Logger given as class_path and init_args, a list of such, or false"
+        allowed = "a Logger given as class_path and init_args, a list of these, or false"
     elif name == "callbacks" and simple and value is not False:
-        allowed = "a Callback given as class_path and init_args, a list of such, or null"
+        allowed = "a Callback given as class_path and init_args, a list of these, or null"
     elif name in ("devices", "num_nodes") and value not in (1, "1", "auto", -1, "-1"):
-        allowed = "1: answers are timed one after the other, by one process"
+        allowed = "1 (one process times answers one after the other)"
     elif name in ("limit_test_batches", "limit_predict_batches") and value not in (None, 1.0):
-        allowed = "null; data.max_prompts limits the prompts"
+        allowed = "null (data.max_prompts limits the prompts)"
     elif name == "fast_dev_run" and value:
-        allowed = "false; data.max_prompts limits the prompts"
+        allowed = "false (data.max_prompts limits the prompts)"
     else:
         return
-    raise config.checker.error(("trainer", name), f" is {value!r}; allowed is {allowed}")
+    raise config.checker.error(("trainer", name), f" must be {allowed}, got {value!r}")
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt as such; Lightning turns it into an exit."""
+    """Raise KeyboardInterrupt where Lightning turns it into SystemExit."""
     try:
         yield
     except SystemExit as end:

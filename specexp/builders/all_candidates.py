@@ -16,8 +16,8 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 class AllCandidates(TreeBuilder):
     """Makes a node of every candidate of every node, until the drafter has no more or there is no room.
 
-    For drafters with a set of texts to try, such as :class:`~specexp.drafters.Lookahead` and
-    :class:`~specexp.drafters.PromptLookup`; a drafter that ranks a whole vocabulary fills one layer.
+    For drafters with few candidates, such as :class:`~specexp.drafters.Lookahead` and
+    :class:`~specexp.drafters.PromptLookup`. With one that ranks a whole vocabulary, the first layers fill the tree.
 
     Args:
         max_nodes: most nodes.

@@ -28,4 +28,4 @@ class Choice(BuilderWrapper):
     @override
     def build(self, root: int, plan: Plan) -> Build:
         chosen = self.inner[plan.choice or 0]
-        return chosen.build(root, replace(plan, choice=None))  # the index is not one of an inner Choice
+        return chosen.build(root, replace(plan, choice=None))  # the index does not apply to an inner Choice

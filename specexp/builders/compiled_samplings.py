@@ -20,7 +20,7 @@ _COLUMNS = (*SAMPLING, *ROW)
 
 
 class _Growth(ctypes.Structure):
-    """The fields of ``Growth`` in ``tree_growth.cpp``, in its order."""
+    """The fields of ``Growth`` in ``tree_growth.cpp``, in the same order."""
 
     _fields_ = (
         *((f"column{number}", ctypes.c_void_p) for number in range(len(_COLUMNS))),
@@ -31,7 +31,7 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Return the samplings of a tree, compiled where there is a compiler and no acceptance power.
+    """Return the samplings of a tree: compiled ones if there is a compiler and ``acceptance_power`` is 1.
 
     From 16 nodes on compiled ones take 0.3 to 0.75 of numpy's time; for 8 nodes both take the same.
     """

@@ -13,15 +13,15 @@ from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.tree import NodeKind, root_tree
 
-_FIRST_FLOOR = 0.25  # least key of the first samplings, as a share of 1 / budget
+_FIRST_FLOOR = 0.25  # least key in the first requests, as a share of 1 / budget
 
 
 class DySpecGreedy(TreeBuilder):
-    """The ``budget`` samplings of the largest value: the tree of DySpec's heap, token for token.
+    """The ``budget`` samplings of the largest value: the same tree as DySpec's heap, token for token.
 
     With drawn candidates the value of a sampling is the probability that it is reached, which is known before its token
-    is drawn. The sum over the tree is the largest of any closed set of as many samplings of these draws (eq. 11). With
-    ``top-k`` candidates the value is the product of draft probabilities, and the sum is the largest too (appendix D.1).
+    is drawn. No closed set of as many samplings of these draws has a larger sum of values (eq. 11). With ``top-k``
+    candidates the value is the product of draft probabilities, and the sum is the largest too (appendix D.1).
 
     The heap of the paper drafts one node a pass. Here the best ``prefetch`` waiting entries are drafted together, next
     siblings included (their tokens are fixed before they are reached). The tree is the same, since noise is keyed by
@@ -90,16 +90,16 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """Every sampling of at least the threshold's value, layer by layer: one pass a layer (section 4.4).
+    """All samplings with a value of at least the threshold, layer by layer: one pass per layer (section 4.4).
 
-    Where ``max_nodes`` does not hold a layer, only its samplings of the largest value are made: nothing is dropped
+    If a layer exceeds ``max_nodes``, only its samplings with the largest values are made, so that no node is dropped
     after it was drawn.
 
     Args:
         threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.
         max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: as of :class:`DySpecGreedy`.
+        acceptance_power: as in :class:`DySpecGreedy`.
 
     Raises:
         ValueError: ``acceptance_power`` with ``top-k`` candidates.
@@ -147,7 +147,7 @@ class DySpecThreshold(TreeBuilder):
                 k = samplings.candidates_to_ask(rows, threshold)
             new = samplings.since(known, threshold)[:room]
             chosen, room = np.concatenate((chosen, new)), room - new.size
-            # the first sampling below a node has the value w(node): lower ones have no child in the tree
+            # the first sampling below a node has the value w(node): a node with a lower w gets no child
             new = new[samplings.weights(new) >= threshold]
             if depth == max_depth or room == 0 or new.size == 0:
                 break
@@ -156,15 +156,15 @@ class DySpecThreshold(TreeBuilder):
 
 
 class BeamRerank(TreeBuilder):
-    """Best candidates by beam, then the best nodes of all (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
+    """A beam search, then the best of all its nodes (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
-    At every depth the ``beam`` nodes of the largest product of draft probabilities are expanded with ``beam``
+    At every depth the ``beam`` nodes with the largest product of draft probabilities are expanded with ``beam``
     candidates each. At the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
-    dropping a drawn one for its token would change the distribution.
+    to drop a drawn candidate because of its token would change the distribution.
 
     Args:
-        budget: nodes.
-        depth: draft passes, and greatest depth.
+        budget: most nodes.
+        depth: greatest depth, and number of draft passes.
         beam: nodes expanded at each depth, and candidates of each.
     """
 
@@ -187,7 +187,7 @@ class BeamRerank(TreeBuilder):
     @property
     @override
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        # beams of different width do not contain one another
+        # the tree of a wide beam does not contain that of a narrow one
         return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
 
     @override

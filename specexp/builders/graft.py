@@ -21,16 +21,16 @@ Number = TypeVar("Number", np.float32, np.float64)
 class Graft(BuilderWrapper):
     """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors.
 
-    A draft that is accepted as far as an anchor may continue in a phrase.
+    A draft that is accepted up to an anchor may continue in a phrase.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root where there are fewer. Tokens of
-    a phrase that are in the tree already are shared. Grafts are point masses after their siblings, so every verifier
-    stays exact. They keep to the plan's limits, the deepest anchors first.
+    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root if there are fewer. A phrase
+    shares the nodes that the tree already has. Grafted nodes are point masses after their siblings, so every verifier
+    stays exact. If the plan's limits leave too little room, the deepest anchors come first.
 
     Args:
-        num_anchors: nodes with phrases below them; the paper uses 3.
-        phrases_per_anchor: phrases below each; the paper's W.
-        phrase_length: most tokens of a phrase; the paper's beta.
+        num_anchors: number of nodes that get phrases; the paper uses 3.
+        phrases_per_anchor: phrases below each anchor; W in the paper.
+        phrase_length: most tokens of a phrase; beta in the paper.
 
     Example:
         >>> Graft(Chain(4), num_anchors=3, phrases_per_anchor=3, phrase_length=5).max_nodes  # doctest: +SKIP
@@ -87,10 +87,10 @@ class Graft(BuilderWrapper):
 
 
 def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
-    """Return the tree with phrases below its rows, which keep their numbers, or the tree itself if they add nothing.
+    """Return the tree with phrases below its rows, or the tree itself if they add no node. Rows keep their numbers.
 
     Args:
-        phrases: a row and the tokens that follow it, up to the first ``NO_CANDIDATE``; earlier ones have priority.
+        phrases: pairs of a row and the tokens after it, up to the first ``NO_CANDIDATE``; earlier pairs have priority.
         room: most nodes to add.
     """
     size = tree.tokens.size

@@ -1,4 +1,4 @@
-"""Static trees of a few numbers, and the published one of Token Recycling."""
+"""Static trees that a few numbers define, and the published tree of Token Recycling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Chain(StaticTree):
     """One candidate after the other: the tree of ordinary speculative decoding.
 
     Args:
-        length: drafted tokens.
+        length: number of drafted tokens.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
     """
 
@@ -77,7 +77,7 @@ _FIGURE_5: Sequence[Sequence[int]] = (
 
 
 class TokenRecyclingTree(StaticTree):
-    """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): 81 tokens a pass, at most 7 a step."""
+    """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): 81 tokens per pass, at most 7 per step."""
 
     def __init__(self) -> None:
         super().__init__(_paths_of_child_counts(_FIGURE_5))
@@ -90,7 +90,7 @@ def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
     for width in widths:
         row *= width
         nodes += row
-        if nodes > MOST_NODES:  # before the product of thousands of widths is computed
+        if nodes > MOST_NODES:  # checked here, before a product of thousands of widths is computed
             raise ValueError(f"{name}: widths must make at most {MOST_NODES} nodes, got at least {nodes}")
     return [
         list(path)

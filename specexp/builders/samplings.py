@@ -6,10 +6,11 @@ A *sampling* is the decision to take one more candidate below a node. Its *key* 
   (Xiong et al. 2024, eq. 11). It does not depend on the token about to be drawn, so nothing is pruned after drawing.
   The estimate assumes that a token is accepted with the probability ``r`` that it is drawn with, given its elder
   siblings. ``r ** acceptance_power`` may be closer, and then ``v`` is the product of acceptances and rejections.
-- the best candidates: the product of draft probabilities down to the node itself (appendix D.1).
+- best candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
-``w(node)`` is that product. A node that has not been drafted yet is an expected first sampling of key ``w(node)``. A
-drafted node is an expected next sampling of key ``w * (1 - q of all its candidates)``. Both are upper bounds.
+``w(node)`` is that product. A node that has not been drafted yet stands for a possible first sampling below it, with
+key ``w(node)``. A drafted node stands for a possible next sampling, with key ``w * (1 - q of all its candidates)``.
+Both keys are upper bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 
 class Columns:
-    """Named columns of equal length."""
+    """Named columns of equal length, which can grow."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
         self._columns: dict[str, NDArray[Any]] = {
@@ -66,7 +67,7 @@ class Columns:
         self.size = which.size
 
 
-_ASKED_FIRST = 32  # first request of best candidates for several rows; more cost no pass
+_ASKED_FIRST = 32  # best candidates in the first request for several rows; further ones cost no pass
 _NARROW = 32  # most rows have at most this many drawn candidates
 USED_UP = 1e-6  # a distribution with less mass left has no further candidate
 
@@ -112,10 +113,12 @@ class Samplings:
         self._rows.append(
             1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0
         )
-        self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and theirs [f, V]
+        self._q: list[
+            tuple[NDArray[np.int64], NDArray[np.float32]]
+        ] = []  # rows [f] and their distributions [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the nodes of these samplings rows, to be requested next."""
+        """Add rows for the nodes of these samplings, to request candidates for next; return the rows."""
         first, number = self._rows.size, samplings.size
         drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
         known = {name: self._samplings[name][samplings] for name in drafted}
@@ -125,7 +128,7 @@ class Samplings:
         return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
-        """Request ``k`` candidates of drafted rows; samplings of a key below ``floor`` are not wanted."""
+        """Return a request for ``k`` candidates of drafted rows; those with a key below ``floor`` may be left out."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             # v = w * (1 - q of the elder siblings) falls below the floor when they hold this mass
@@ -136,17 +139,17 @@ class Samplings:
         return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
-        """Return how many candidates to request, so that rarely more are needed."""
+        """Return how many candidates to request, such that more are rarely needed."""
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
         known = self._rows
-        # candidates of a row hold no more than its weight together, so no more than weight / floor of them matter
+        # keys below a row sum to at most its weight, so at most weight / floor of them reach the floor
         matter = float(known["weight"][rows].max(initial=0.0)) / floor if floor > 0 else np.inf
         first = self.budget if rows.size == 1 else _ASKED_FIRST
         return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"][rows].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
-        """Take ``[f, j]`` candidates for drafted rows, those of an earlier answer first."""
+        """Add ``[f, j]`` candidates of drafted rows; an answer begins with the candidates of the earlier one."""
         assert answer.log_probs is not None  # needs_log_probs
         weight, answered = self._rows["weight"][rows], self._rows["count"][rows]
         width = answer.tokens.shape[1]
@@ -158,7 +161,7 @@ class Samplings:
         if self.kind is NodeKind.POINT_MASS:
             with np.errstate(divide="ignore"):
                 needed = np.log(self.lowest / weight) - USED_UP
-            fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # skips most of the exponentials
+            fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # avoids most of the exponentials
             number, rank = _places(fresh)
             key = child = weight[number] * probabilities(answer.log_probs[number, rank])
             last = probabilities(answer.log_probs[np.arange(rows.size), count - 1])
@@ -175,7 +178,7 @@ class Samplings:
                     key[own], child[own] = reached[place], share[place]
             key *= weight[number]
             child *= weight[number]
-        # an answer no longer than the last one is complete; a tree has no more children than nodes
+        # a row has more candidates if its answer grew, and needs no more than the tree has nodes
         more = (count > answered) & (count < self.budget)
         self._rows["open"][rows] = np.where(more, weight * following, 0.0)
         self._rows["count"][rows] = count
@@ -202,10 +205,10 @@ class Samplings:
     def _drawn(
         self, answer: Candidates, group: NDArray[np.bool_], width: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return, for ``[g]`` rows of ``group``, the worth of their drawn candidates below a node that is reached.
+        """Return probabilities for the drawn candidates of the ``[g]`` rows of ``group``, if the row is reached.
 
-        ``[g, width]`` probability that each is accepted, ``[g, width + 1]`` that all its elder siblings are rejected,
-        and ``[g]`` that a further one is tried.
+        ``[g, width]`` that each candidate is accepted, ``[g, width + 1]`` that all its elder siblings are rejected,
+        and ``[g]`` that a further candidate is tried.
         """
         assert answer.log_probs is not None
         there = answer.tokens[group, :width] >= 0
@@ -223,23 +226,23 @@ class Samplings:
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Raise the acceptance of each candidate, given that it is tried, to the power."""
+        """Raise each candidate's probability of acceptance, given that it is tried, to ``acceptance_power``."""
         tried = np.maximum(reached[:, :-1], np.finfo(np.float64).tiny)
         acceptance = (accepted / tried) ** self.acceptance_power
         reached = np.concatenate((np.ones((reached.shape[0], 1)), (1.0 - acceptance).cumprod(axis=1)), axis=1)
         return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
-        """Return drafted rows with a next sampling of at least this key."""
+        """Return the drafted rows with a possible next sampling of at least this key."""
         following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """Return what the best ``budget`` samplings still depend on; nodes at ``max_depth`` are not drafted.
+        """Return the rows and samplings that may still change the tree; nodes at ``max_depth`` are not drafted.
 
         Returns:
             Drafted rows that need more candidates, samplings with a node to be drafted (best first), and the least key
-            of use, 0 while there are fewer than ``budget``.
+            that can enter the tree, 0 while there are fewer than ``budget``.
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -254,7 +257,7 @@ class Samplings:
         full = self._best.size == self.budget
         cut = float(_largest(keys, self.budget)[0]) if full or keys.size > self.budget else 0.0
         if cut > 0 and np.count_nonzero(key >= cut) >= self.budget:
-            # the tree is full: a node at the cut itself enters only before the deepest one there
+            # the tree is full: a node with the key of the cut enters only if it is less deep than the deepest there
             deepest = depth[key == cut].max(initial=0)
             wanted = (first > cut) | ((first == cut) & (depth[undrafted] < deepest))
             more = (following > cut) | ((following == cut) & (rows["depth"] < deepest))

@@ -1,4 +1,4 @@
-"""Sequoia: the static tree that is best for measured acceptance, and for measured times (Chen et al. 2024)."""
+"""Sequoia: the best static tree for measured acceptance and, if given, measured times (Chen et al. 2024)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sequoia(StaticTree):
     """The tree with most expected tokens per step for a positional acceptance vector, or a growmap.
 
     The vector holds ``W + 1`` probabilities: that the first, second, ... ``W``-th child tried below a visited node is
-    the accepted one, and that none is. It depends on target, draft, verifier and ``candidates`` together, so it
+    the accepted one, then that no child is. It depends on target, draft, verifier and ``candidates`` together, so it
     must be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
     3.1, by dynamic programming over nodes, depth and children). With times, nodes and depth are chosen as well
     (section 3.3): the tree within the limits with the largest::
@@ -36,11 +36,11 @@ class Sequoia(StaticTree):
         speedup = tokens per step * time of a target pass over 1 token
                   / (time of a target pass over 1 + nodes tokens + depth * time of a draft pass)
 
-    which may be below 1 where no tree pays. :attr:`max_nodes` is then the chosen number of nodes.
+    which may be below 1 if no tree pays. :attr:`max_nodes` is then the chosen number of nodes.
 
     Args:
-        budget: most nodes; a growmap has its own number.
-        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration also the path of a JSON file
+        budget: most nodes; ignored with a growmap.
+        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration, also the path of a JSON file
             ``{"acceptance": [...]}``.
         growmap: rank paths to use unchanged; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
         max_depth: greatest depth.
@@ -49,11 +49,11 @@ class Sequoia(StaticTree):
         target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
             from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
         draft_ms: milliseconds of a draft pass; a tree takes one per level.
-        buckets: whether a pass costs what the next pair does, as in an engine that pads passes to stated sizes.
+        buckets: whether a pass costs as much as the next pair's, as in an engine that pads passes to stated sizes.
 
     Attributes:
-        expected_tokens_per_step: tokens by the acceptance vector, the bonus token included; None for a growmap.
-        predicted_speedup: speedup over plain decoding by the given times; None without times.
+        expected_tokens_per_step: by the acceptance vector, bonus token included; None for a growmap.
+        predicted_speedup: speedup over plain decoding, by the given times; None without times.
 
     Raises:
         ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
@@ -80,10 +80,10 @@ class Sequoia(StaticTree):
         buckets: bool = False,
     ) -> None:
         if (acceptance is None) == (growmap is None):
-            given = "no source of its tree" if growmap is None else "acceptance and growmap"
-            raise ValueError(f"Sequoia was given {given}; exactly one of acceptance and growmap is needed")
+            given = "neither" if growmap is None else "both"
+            raise ValueError(f"Sequoia must have exactly one of acceptance and growmap, got {given}")
         if (target_ms is None) != (draft_ms is None):
-            raise ValueError("Sequoia was given one of target_ms and draft_ms: give both, or neither")
+            raise ValueError("Sequoia must have both target_ms and draft_ms, or neither, got one of them")
         self.expected_tokens_per_step: float | None = None
         self.predicted_speedup: float | None = None
         if growmap is not None:
@@ -112,8 +112,8 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
     accepted = tuple(float(value) for value in vector[:-1][:width])
     if max(accepted) < _NEGLIGIBLE:
         raise ValueError(
-            f"acceptance must be at least {_NEGLIGIBLE:g} for one of the first {len(accepted)} children: no tree is "
-            "worth its nodes"
+            f"acceptance must be at least {_NEGLIGIBLE:g} for one of the first {len(accepted)} children: below "
+            "that, no tree is worth its nodes"
         )
     return accepted
 
@@ -135,11 +135,13 @@ def _fastest(
 ) -> tuple[int, int, float]:
     best = (0, 0, 0.0)
     depth = 0
-    while depth < max_depth and trees.useful_depth(depth + 1) > depth:  # a deeper tree is still worth more
+    while (
+        depth < max_depth and trees.useful_depth(depth + 1) > depth
+    ):  # a deeper tree still has a larger value
         depth += 1
         values = trees.values(depth)
         speedups = values * pass_ms[0] / (pass_ms + depth * draft_ms)
-        speedups[1:][values[1:] == values[:-1]] = 0.0  # the best tree has fewer nodes
+        speedups[1:][values[1:] == values[:-1]] = 0.0  # more nodes do not raise the value here
         nodes = int(speedups[1:].argmax()) + 1
         if speedups[nodes] > best[2]:
             best = (nodes, depth, float(speedups[nodes]))
@@ -149,15 +151,15 @@ def _fastest(
 class BestTrees:
     """Dynamic programme over rows, depth and width.
 
-    The value of a tree is the sum over its rows, the root's 1 included, of the product of acceptance probabilities
-    down to it: the expected tokens of a step. ``best[d][m]`` is the largest value of a tree of at most ``m`` rows and
-    depth ``d``. ``forest[d][k][m]`` is that of ``k`` children and all below them in at most ``m`` rows::
+    The value of a tree is the expected number of tokens per step: the sum over its rows of the product of acceptance
+    probabilities down to the row, which is 1 for the root. ``best[d][m]`` is the largest value of a tree of at most
+    ``m`` rows and depth ``d``. ``forest[d][k][m]`` is that of ``k`` subtrees with at most ``m`` rows in total::
 
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]
 
-    The children of a node hold the first positions without a gap. A later position may be likelier than an earlier one,
-    in which case taking the best path products first would be wrong.
+    The children of a node always take the first positions. A later position may be likelier than an earlier one, so a
+    greedy choice of the best path products would be wrong.
 
     Args:
         acceptance: probability that the first, second, ... child tried below a visited node is the accepted one.
@@ -176,7 +178,7 @@ class BestTrees:
         return self._best[self.useful_depth(depth)][1:]
 
     def useful_depth(self, depth: int) -> int:
-        """Return the least depth that no depth up to ``depth`` improves on."""
+        """Return the least depth with trees as good as those of depth ``depth``."""
         while not self._complete and len(self._best) <= depth:
             self._add_depth()
         return min(depth, len(self._best) - 1)
@@ -199,7 +201,7 @@ class BestTrees:
         return found
 
     def _below(self, child: int, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 2]`` values of the ``child``-th child, counted from 1, by its rows."""
+        """Return ``[budget + 2]`` values of the ``child``-th child, counted from 1, by rows of its subtree."""
         return self._acceptance[child - 1] * self._best[depth - 1]
 
     def _add_depth(self) -> None:
@@ -214,7 +216,7 @@ class BestTrees:
             np.add(with_j, forest[child - 1, :-1], out=sums)
             sums.max(axis=1, out=forest[child, 1:])
         best = np.ones(rows + 1)
-        best[1:] = 1.0 + forest.max(axis=0)  # the number of children that is best for each number of rows
+        best[1:] = 1.0 + forest.max(axis=0)  # the best number of children for each number of rows
         if np.array_equal(best, self._best[-1]):
             self._complete = True
             return
@@ -224,5 +226,5 @@ class BestTrees:
 
 @lru_cache(maxsize=16)
 def best_trees(acceptance: tuple[float, ...], budget: int) -> BestTrees:
-    """Return the trees of one vector, cached for searches."""
+    """Return the best trees for an acceptance vector, cached for repeated searches."""
     return BestTrees(acceptance, budget)

@@ -36,7 +36,7 @@ class Level:
 
 
 class FixedShape(TreeShape):
-    """A recurring shape; its parts are cached."""
+    """A shape that is used in many steps; shapes cut from it are cached."""
 
     recurs = True
 
@@ -85,9 +85,9 @@ class StaticTree(TreeBuilder):
     """A fixed shape, filled with candidates breadth first. A node without a candidate is left out with its descendants.
 
     Args:
-        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; the root is not listed and every prefix is.
-            In a configuration also the path of a ``static-tree`` artifact, of the choices of Medusa or EAGLE, of a
-            tree of SAMD or of a growmap.
+        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; every prefix is listed, but not the root.
+            In a configuration, also the path of a ``static-tree`` artifact, of Medusa's or EAGLE's choices, of a SAMD
+            tree or of a growmap.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` one after the other without replacement.
 
     Raises:
@@ -112,7 +112,7 @@ class StaticTree(TreeBuilder):
             raise ValueError("StaticTree must have at least one rank path, such as [[0]]")
         if len(rank_paths) > MOST_NODES:
             raise ValueError(
-                f"{type(self).__name__} was given {len(rank_paths)} nodes; at most {MOST_NODES} are allowed"
+                f"{type(self).__name__} must have at most {MOST_NODES} rank paths, got {len(rank_paths)}"
             )
         self.shape = FixedShape.from_rank_paths(rank_paths)
         self.max_nodes = self.shape.num_nodes
@@ -123,7 +123,7 @@ class StaticTree(TreeBuilder):
 
     @override
     def shape_of(self, plan: Plan) -> TreeShape | None:
-        own = type(self).build is StaticTree.build  # not a subclass's own rule
+        own = type(self).build is StaticTree.build  # a subclass may have its own rule
         return self._within(plan) if own and self.kind is NodeKind.POINT_MASS else None
 
     def _within(self, plan: Plan) -> FixedShape:
@@ -179,7 +179,7 @@ class StaticTree(TreeBuilder):
 def _spread(
     answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int
 ) -> NDArray[_Number]:
-    """Return ``[f, width]`` for all parents of a level from an answer for those alive, which may be narrower."""
+    """Return ``[f, width]`` values for all parents of a level, from a (maybe narrower) answer for those alive."""
     found = np.full((alive.size, width), missing, dtype=answer.dtype)
     found[alive, : answer.shape[1]] = answer
     return found
@@ -191,13 +191,13 @@ def _check_no_draw_is_left_out(shape: TreeShape) -> None:
     for *parent, rank in shape.rank_paths[1:]:
         if rank > 0 and (*parent, rank - 1) not in known:
             raise ValueError(
-                f"rank path {[*parent, rank]} needs its elder sibling {[*parent, rank - 1]} where candidates are "
-                "drawn: list it too, or take the top-k"
+                f"rank path {[*parent, rank]} needs its elder sibling {[*parent, rank - 1]} if candidates are "
+                "drawn: list it too, or set candidates to top-k"
             )
 
 
 def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:
-    """Keep the first node of a token drawn again below one parent, and record the order of the draws."""
+    """Merge nodes with the same token below a parent into the first one, and record the order of the draws."""
     first: dict[tuple[int, int], int] = {}
     for row, index in zip(level.rows.tolist(), level.parent_index.tolist(), strict=True):
         parent, token = int(level.parents[index]), int(tokens[row])

@@ -1,4 +1,4 @@
-// The inner loops of samplings.py over the same arrays: the same comparisons and sums in the same order, bit for bit.
+// The inner loops of samplings.py on the same arrays, with the same order of comparisons and sums: bit-identical.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -25,7 +25,7 @@ struct Growth {  // mirrored by compiled_samplings.py
 
 namespace {
 
-// Of the keys there are the largest; returns the least of these where there are as many, else 0.
+// Keeps the `count` largest keys and returns the least of them, or 0 if there are fewer keys.
 double keep_largest(std::vector<double> &keys, i64 count) {
     if (static_cast<i64>(keys.size()) < count) return 0.0;
     std::nth_element(keys.begin(), keys.begin() + (count - 1), keys.end(), std::greater<double>());
@@ -35,7 +35,7 @@ double keep_largest(std::vector<double> &keys, i64 count) {
 
 }  // namespace
 
-// Answers [f, j] of rows; the columns of samplings have room for f * j more.
+// Adds the answers [f, j] for rows. The columns of samplings must have room for f * j more.
 extern "C" void add(Growth *g, const i64 *rows, i64 f, const i64 *tokens, const float *log_probs,
                     const double *probability, i64 j, i64 k) {
     std::vector<double> keys(g->best, g->best + g->best_size);
@@ -47,7 +47,7 @@ extern "C" void add(Growth *g, const i64 *rows, i64 f, const i64 *tokens, const 
         const double weight = g->row_weight[row];
         i64 count = 0;
         for (i64 at = 0; at < j; ++at) count += said[at] >= 0;
-        double elder = 0.0;  // what the elder siblings hold
+        double elder = 0.0;  // probability mass of the elder siblings
         for (i64 at = 0; at < j; ++at) {
             if (said[at] < 0) continue;
             double key = of[at], child = of[at];
@@ -81,7 +81,7 @@ extern "C" void add(Growth *g, const i64 *rows, i64 f, const i64 *tokens, const 
     if (g->best_size == g->budget) g->lowest = least;
 }
 
-// Rows of samplings' nodes, appended to those drafted; their columns have room for them.
+// Appends the nodes of samplings to the drafted rows. The columns of rows must have room for `count` more.
 extern "C" void draft(Growth *g, const i64 *samplings, i64 count) {
     for (i64 number = 0; number < count; ++number) {
         const i64 from = samplings[number], to = g->rows++;
@@ -97,7 +97,8 @@ extern "C" void draft(Growth *g, const i64 *samplings, i64 count) {
     }
 }
 
-// Rows that need more candidates, samplings to be drafted (best first), how many of each, and the key below which none matters.
+// Writes the rows that need more candidates, the samplings to be drafted (best first) and both counts;
+// returns the least key that can enter the tree.
 extern "C" double waiting(Growth *g, i64 max_depth, i64 *more, i64 *chosen, i64 *counts) {
     if (g->size > g->budget + g->budget / 4) {
         i64 kept = 0;
@@ -127,9 +128,9 @@ extern "C" double waiting(Growth *g, i64 max_depth, i64 *more, i64 *chosen, i64 
     const bool full = g->best_size == g->budget;
     double cut = 0.0;
     if (full || static_cast<i64>(keys.size()) > g->budget) cut = keep_largest(keys, g->budget);
-    // the tree is full where all of the best samplings are above the cut, for that is no less than the lowest of them
+    // the tree is full if all of the best samplings reach the cut, which is never below the lowest of them
     const bool whole = cut > 0 && full && std::all_of(g->best, g->best + g->best_size, [cut](double key) { return key >= cut; });
-    i64 deepest = 0;  // of those at the cut itself: what waits there enters only before it
+    i64 deepest = 0;  // depth of the deepest sampling at the cut; others with this key enter only if they are less deep
     for (i64 at = 0; whole && at < g->size; ++at)
         if (g->key[at] == cut) deepest = std::max(deepest, g->depth[at]);
     const auto wanted = [&](double key, i64 depth) {
@@ -146,7 +147,8 @@ extern "C" double waiting(Growth *g, i64 max_depth, i64 *more, i64 *chosen, i64 
     return cut;
 }
 
-// A closed set of samplings breadth first, siblings by rank, in place; the parents' rows [count + 1], and where drafted rows went.
+// Sorts a closed set of samplings in place, breadth first, siblings by rank. Writes the parents' rows [count + 1]
+// and the new row of each drafted row.
 extern "C" void order(const Growth *g, i64 *chosen, i64 count, i64 *parents, i64 *new_row) {
     std::fill(new_row, new_row + g->rows + 1, -1);
     new_row[0] = 0;

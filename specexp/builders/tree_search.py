@@ -20,10 +20,10 @@ class ParametricTree(StaticTree):
     ``rank_decay`` gives a chain; a small ``depth_decay`` gives a bush of depth 1.
 
     Args:
-        nodes: nodes without the root; fewer if depth and width leave no more.
+        nodes: number of nodes without the root; fewer if depth and width allow no more.
         depth: greatest depth.
-        rank_decay: exponent of the loss of value with the rank.
-        depth_decay: share of its value that a continuation keeps.
+        rank_decay: exponent with which the score falls with the rank.
+        depth_decay: factor by which the score falls with every depth.
         width: most candidates of a node.
 
     Example:
@@ -62,13 +62,13 @@ class FittedTree(StaticTree):
     A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
     Args:
-        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration the path
-            of its JSON file; a sweep that counts them sets it.
-        nodes: nodes without the root; fewer if fewer paths were ever accepted.
+        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration, the path
+            of its JSON file; a sweep that counts acceptances sets the path.
+        nodes: number of nodes without the root; fewer if fewer paths were ever accepted.
         depth: greatest depth.
 
     Raises:
-        ValueError: no path of this length was ever accepted.
+        ValueError: no path of at most this depth was ever accepted.
     """
 
     size_arguments = ("nodes", "depth")

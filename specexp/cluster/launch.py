@@ -28,8 +28,8 @@ CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
 """Package needed by each value of ``--on``."""
 
 USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] starts identical workers on the Ray cluster at
-RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE is a parameter of submitit's. Ctrl-C
-ends them."""
+RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE sets a parameter of submitit. Ctrl-C
+ends the workers."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ClusterOptions:
 
     on: str  # one of :data:`CLUSTERS`
     workers: int = 1
-    gpus: int | None = None  # of each worker; if None, one if the experiment's device is a GPU
+    gpus: int | None = None  # per worker; None: 1 if the experiment's device is a GPU, else 0
     slurm: dict[str, str | int] = field(default_factory=dict)  # parameters of submitit
 
     def gpus_on(self, device: str) -> int:
@@ -93,7 +93,7 @@ POLL = 0.5
 RETRIES = 3
 """Restarts of a worker on Ray after its node is lost, and requeues of a SLURM job after its time limit."""
 KILL_WAIT = 60.0
-"""Seconds in which SLURM kills a job after SIGTERM; its own default for KillWait is 30."""
+"""Seconds to wait after SIGTERM until SLURM kills the job. SLURM's default for KillWait is 30."""
 MINUTES = 24 * 60
 """Time limit of a SLURM job without ``--slurm-time``."""
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
@@ -103,17 +103,17 @@ Worker = TypeVar("Worker")
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
 """Command, working directory and log of each worker by name."""
 Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
-"""Name and exit code of each worker that ended, or the exception if it was lost. Closing it ends the others."""
+"""Name and exit code of each worker that ended, or the exception if it was lost. Closing this ends the others."""
 
 
 def run_workers(
     options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
 ) -> int:
-    """Run workers to their end; an interrupt ends them. Return 1 if one failed, after one sentence on stderr for each.
+    """Run workers until they end or are interrupted. Return 1 if one failed, with a sentence on stderr for each.
 
     Args:
         commands: Program and arguments of each worker by name, without passwords.
-        folder: Folder of the logs, which all machines share.
+        folder: Folder of the logs. All machines must share it.
         gpus: GPUs of each worker.
         threads: CPU cores of each worker.
 
@@ -123,7 +123,7 @@ def run_workers(
     jobs = {}
     for name, command in commands.items():
         log = (folder / f"{name.replace(' ', '_')}.log").resolve()
-        log.write_bytes(b"")  # an error of an earlier run must not explain a failure of this one
+        log.write_bytes(b"")  # so that an old error line does not explain a new failure
         jobs[name] = (list(command), str(Path.cwd()), str(log))
     print(f"{counted(len(jobs), 'worker')} on {options.on}; logs are in {folder}", flush=True)
     outcomes = {
@@ -175,7 +175,7 @@ def _reason(log: Path, outcome: int | Exception) -> str:
 
 
 def _as_they_end(running: dict[str, Worker], outcome: Callable[[Worker], int | Exception | None]) -> Outcomes:
-    """Yield the outcome of each worker once it is not None."""
+    """Poll the workers, and yield the outcome of each one when it is not None."""
     while running:
         for name, worker in list(running.items()):
             if (found := outcome(worker)) is not None:
@@ -206,7 +206,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
         def __call__(self, command: Sequence[str], folder: str, log: str) -> int:
             code = run_worker(command, folder, log, {})
             if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-                time.sleep(KILL_WAIT)  # a job that returns is over, and SLURM may requeue this one
+                time.sleep(KILL_WAIT)  # a job that returns is over, and could not be requeued
             return code
 
     if shutil.which("sbatch") is None:
@@ -260,12 +260,12 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
             f"{COMMAND_LINE}: --on ray finds no Ray cluster at {address or 'this machine'} ({first_line(error)}): "
             "start one with ray start --head, or set RAY_ADDRESS"
         ) from error
-    for number, handler in handlers.items():  # Ray's own end the process at once
+    for number, handler in handlers.items():  # Ray's own handlers end the process at once
         signal.signal(number, handler)
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= threads for node in nodes):
-            raise ConfigError(  # Ray would wait for such a node without a word
+            raise ConfigError(  # otherwise Ray would wait for such a node silently
                 f"{COMMAND_LINE}: no node of the Ray cluster has {counted(gpus, 'GPU')} and "
                 f"{counted(threads, 'CPU')} for a worker: see --gpus-per-worker and --generation.threads"
             )
@@ -276,7 +276,7 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
             # Ray's processes have niceness 15 by default, with which a worker would measure too many seconds.
             runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
         )
-        # An argument, because Ray writes a runtime environment into its logs, and PGPASSWORD is a password.
+        # Passed as an argument, because Ray logs a runtime environment, and this one can contain PGPASSWORD.
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
         running = {name: task.remote(*job, environment) for name, job in jobs.items()}
 

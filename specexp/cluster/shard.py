@@ -20,7 +20,7 @@ from specexp.config.layers import COMMAND_LINE, ConfigError
 from specexp.core.messages import counted
 
 SHARDS = ".shards"
-"""Folder of the parts, ``0-of-3`` and so on, inside the folder of the whole."""
+"""Folder inside the result's folder, with a folder for each shard, such as ``0-of-3``."""
 
 OPTION = "--shard"
 
@@ -29,23 +29,23 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Shard:
-    """One of ``count`` parts of equal size, in the order of the whole."""
+    """One of ``count`` consecutive parts of nearly equal size."""
 
     number: int  # from 0
     count: int
 
     def of(self, items: Sequence[Item]) -> list[Item]:
-        """Return its part of a sequence; the parts of all shards, one after the other, are the sequence."""
+        """Return this shard's part of a sequence. The parts of all shards in order are the whole sequence."""
         start, end = (place * len(items) // self.count for place in (self.number, self.number + 1))
         return list(items[start:end])
 
     def folder(self, whole: Path) -> Path:
-        """Return its folder inside the folder of the whole."""
+        """Return this shard's folder inside ``whole``, the folder of the complete result."""
         return whole / SHARDS / f"{self.number}-of-{self.count}"
 
 
 def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line; the shard is None without it. ConfigError if it is not a shard."""
+    """Split ``--shard 0/3`` off a command line; the shard is None without it. ConfigError if its value is invalid."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OPTION, nargs="?", const="")
     given, rest = parser.parse_known_args(list(arguments))
@@ -54,7 +54,7 @@ def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
     found = re.fullmatch(r"(\d+)/(\d+)", given.shard)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(
-            f"{COMMAND_LINE}: {OPTION} must be a shard's number and their count, such as 0/3, 1/3 and 2/3, got "
+            f"{COMMAND_LINE}: {OPTION} must be NUMBER/COUNT with a number from 0 to COUNT - 1, such as 0/3, got "
             f"{given.shard!r}"
         )
     return Shard(int(found[1]), int(found[2])), rest
@@ -64,14 +64,14 @@ def shards_in(whole: Path) -> list[Shard]:
     """Return all shards in order if the folder holds at least one of them; ConfigError if their counts differ."""
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
-        found = " and of ".join(map(str, sorted(counts)))
-        raise ConfigError(f"{whole / SHARDS} holds parts of {found} shards: remove the wrong ones")
+        found = " and ".join(map(str, sorted(counts)))
+        raise ConfigError(f"{whole / SHARDS} has shards of different counts ({found}): remove the wrong ones")
     return [Shard(number, count) for count in counts for number in range(count)]
 
 
 @contextmanager
 def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
-    """Yield whether this worker assembles the whole: all shards are done, and no other worker assembles it.
+    """Yield whether this worker must assemble the result: all shards are done, and no other worker assembles it.
 
     Args:
         is_whole: Returns whether the folder of a shard is complete.
@@ -89,32 +89,32 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
 
 
 def forget_shards(whole: Path) -> None:
-    """Remove the assembled parts."""
+    """Remove the folders of all shards, once they are assembled."""
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
 def run_shards(
     command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
 ) -> int:
-    """Run one worker per shard; the last to end assembles the whole. Return the exit code, 1 if one failed.
+    """Run one worker per shard; the last to end assembles the result. Return the exit code, 1 if a worker failed.
 
     Args:
         command: The module, such as ``specexp.record``.
         typed: The command's arguments without those of the cluster.
-        whole: Folder of the result, which all machines share.
+        whole: Folder of the result. All machines must share it.
     """
     start = (sys.executable, "-m", command, *typed)
     run = partial(
         run_workers,
         options,
-        folder=whole.parent / f".{whole.name}-workers",  # outside the whole, which must be empty at first
+        folder=whole.parent / f".{whole.name}-workers",  # not inside ``whole``, which must be empty at first
         gpus=options.gpus_on(config.get("pair.device")),
         threads=config.get("generation.threads") or 1,
     )
     count = options.workers
     status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})
-    if status == 0 and shards_in(whole):  # no worker was last: a shared file system may show files late
+    if status == 0 and shards_in(whole):  # no worker saw all: a shared file system may show files late
         status = run({f"{whole.name} whole": start})
     if status == 0:
-        print(f"Done by {counted(count, 'worker')}: {whole}")
+        print(f"{counted(count, 'worker')} completed {whole}")
     return status

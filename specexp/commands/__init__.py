@@ -1,1 +1,1 @@
-"""The small commands, and the one entry of all: ``python -m specexp COMMAND``."""
+"""The commands ``run``, ``init``, ``doctor`` and ``dashboard``; larger ones have their own packages."""

@@ -1,4 +1,4 @@
-"""``python -m specexp.dashboard EXPERIMENT.yaml``: a W&B workspace that compares a study's runs, or studies."""
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: a W&B workspace that compares runs of a study, or studies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from specexp.tracking.mode import logged_in
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
                                    [--key value ...]
 
-Publishes a W&B workspace that compares the runs of an experiment's sweep; with --studies one that compares all studies
-of its project: the winners by method, model and device.
---dry-run shows the panels; --entity E names the W&B user or team that will own them, --project P the study's project;
-any other --dotted.key overrides the file."""
+Publishes a W&B workspace that compares the runs of an experiment's sweep. With --studies, the workspace compares the
+winners of all studies in the project, by method, model and device.
+--dry-run lists the panels. --entity E sets the W&B user or team that will own them, --project P the study's project.
+Any other --dotted.key overrides the file."""
 
 STUDIES = "--studies"
 SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
@@ -38,7 +38,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     check_tracking(config)
     entity, project = config.get("tracking.entity"), config.get("tracking.project")
     if not entity and not dry_run:
-        raise ConfigError("tracking.entity is not set: --entity names the owner, a W&B user or team")
+        raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
     owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
     if studies:
         dashboard = describe_studies(owner, project, modelled)
@@ -56,7 +56,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     except ImportError:
         return fail('the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"', 1)
     if not logged_in():
-        return fail("W&B has no login here: run wandb login first; --dry-run shows the panels", 1)
+        return fail("not logged in to W&B: run wandb login first, or list the panels with --dry-run", 1)
     try:
         url = str(workspace.save().url)
     except Exception as error:  # wandb-workspaces raises errors of requests, of GraphQL and its own

@@ -1,4 +1,4 @@
-"""``python -m specexp.doctor``: the abilities of this machine, what would be slow on it, and what to do about it."""
+"""``python -m specexp.doctor``: what works on this machine, what is slow, and how to improve it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _EXTRAS = {
     "llama-cpp": "GGUF files as models",
-    "openvino": "OpenVINO GenAI measured next to specexp's own backends",
+    "openvino": "OpenVINO GenAI as an engine to compare with",
     "serve": "an OpenAI-compatible server",
     "cluster": "studies on many machines",
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
-# instructions that speed up compiled passes and libraries, by Linux's names
+# CPU instructions that speed up compiled passes and libraries, by their names in Linux
 _FASTER = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -35,17 +35,17 @@ _FASTER = {
     "amx_bf16": "AMX",
     "asimd": "NEON",
 }
-_BUSY = 0.25  # load per core above which other processes distort measured seconds
+_BUSY = 0.25  # load per core above which other processes distort measured times
 _LITTLE_DISK = 2e9
 _REPEATS = 15
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One finding.
+    """One finding about this machine.
 
     Attributes:
-        verdict: A note costs time or disables a feature; a problem keeps specexp from working.
+        verdict: ``note`` if something is slow or unavailable, ``problem`` if specexp cannot work.
     """
 
     topic: str
@@ -66,11 +66,11 @@ def packages() -> Iterator[Diagnosis]:
     installed: list[str] = []
     for one in needed:
         if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue  # for another Python or system, or of an extra
+            continue  # needed only by another Python or system, or by an extra
         found = _version(one.name)
         if found is None or not one.specifier.contains(found, prereleases=True):
             has = "is not installed" if found is None else f"{found} is installed"
-            yield Diagnosis(one.name, f"{has}, and {one} is needed", "problem", f"pip install '{one}'")
+            yield Diagnosis(one.name, f"{has}, but {one} is needed", "problem", f"pip install '{one}'")
         else:
             installed.append(f"{one.name} {found}")
     yield Diagnosis("packages", ", ".join(installed))
@@ -99,11 +99,13 @@ def processor() -> Iterator[Diagnosis]:
     found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
     yield Diagnosis("processor", f"{name}, {_cores()} of {os.cpu_count()} cores usable{found}")
     if flags and not flags & {"avx512_bf16", "amx_bf16", "bf16"}:
-        advice = "passes of several rows cost more than with it; --pair.target_dtype float32 may be as fast"
+        advice = (
+            "passes over several tokens are slower without them; --pair.target_dtype float32 may be as fast"
+        )
         yield Diagnosis("bfloat16", "this processor has no bfloat16 instructions", "note", advice)
     if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > _BUSY * _cores():
         finding = f"{load:.1f} processes were running on average in the last minute"
-        yield Diagnosis("load", finding, "note", "measure seconds while nothing else runs")
+        yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
 
 
 def _cores() -> int:
@@ -111,7 +113,7 @@ def _cores() -> int:
 
 
 def memory() -> Iterator[Diagnosis]:
-    """Examine the memory, and the disks of results and temporary files."""
+    """Examine the memory, and the disk space for results and temporary files."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
@@ -156,17 +158,21 @@ def devices() -> Iterator[Diagnosis]:
             yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
     elif shutil.which("nvidia-smi"):  # a driver, but a torch that does not use it
         built = torch.version.cuda or "no CUDA"
-        finding = f"NVIDIA's driver is there, but torch {torch.__version__}, built for {built}, finds no GPU"
-        advice = "install the torch of your CUDA version (pytorch.org, Get started)"
+        finding = (
+            f"an NVIDIA driver is installed, but torch {torch.__version__}, built for {built}, finds no GPU"
+        )
+        advice = "install torch for your CUDA version (pytorch.org, Get started)"
         yield Diagnosis("cuda", finding, "note", advice)
     elif torch.backends.mps.is_available():
-        yield Diagnosis("mps", "Apple's GPU", "note", "it was never measured; --pair.device mps uses it")
+        yield Diagnosis(
+            "mps", "Apple's GPU", "note", "specexp was never measured on it; --pair.device mps uses it"
+        )
     else:
-        yield Diagnosis("gpu", "none; models run on the processor (pair.device cpu)")
+        yield Diagnosis("gpu", "none found; models run on the CPU (pair.device cpu)")
 
 
 def compiled() -> Iterator[Diagnosis]:
-    """Compile the passes of the embedded target, and time them and the model's own code."""
+    """Compile the embedded target, and time a compiled pass and a pass of the model's own code."""
     from specexp.core.kernels import CannotCompileError
     from specexp.core.language_model import LanguageModel
     from specexp.models.compiled import CompiledModel
@@ -177,20 +183,20 @@ def compiled() -> Iterator[Diagnosis]:
     try:
         ours = _milliseconds(CompiledModel(target))
     except CannotCompileError as error:
-        advice = f"models run by their own code, {own:.1f} ms a pass here"
+        advice = f"models run with their own code instead, {own:.1f} ms per pass here"
         yield Diagnosis("compiled passes", str(error), "note", advice)
         return
     finding = (
-        f"work: {ours:.2f} ms a pass of the embedded target, {own:.1f} ms by its own code (once, just now)"
+        f"work: {ours:.2f} ms per pass of the embedded target, {own:.1f} ms with its own code (just measured)"
     )
     yield Diagnosis("compiled passes", finding)
 
 
 def _milliseconds(model: Runtime) -> float:
-    """Return the median time of a plain step's pass after a few tokens."""
+    """Return the median time in ms of a pass over one token, with 32 tokens in the cache."""
     from specexp.core.tree import root_tree
 
-    model.prefill(0, list(range(5, 37)))  # any tokens: the time depends on their number alone
+    model.prefill(0, list(range(5, 37)))  # arbitrary tokens: the time depends only on their number
     tree, times = root_tree(7), list[float]()
     for _ in range(_REPEATS):
         started = perf_counter()
@@ -206,32 +212,32 @@ def services() -> Iterator[Diagnosis]:
     from specexp.core.kernels import cache_folder
     from specexp.tracking.mode import logged_in, resolve_mode
 
-    mode, user = resolve_mode(), "logged in" if logged_in() else "no login"
+    mode, user = resolve_mode(), "logged in" if logged_in() else "not logged in"
     if mode == "online":
         yield Diagnosis("wandb", f"runs are {mode}; {user}")
     else:
-        advice = "run wandb login to send them; a command prints how to send them later"
+        advice = "run wandb login to upload runs; each command prints how to upload its run later"
         yield Diagnosis("wandb", f"runs are {mode}; {user}", "note", advice)
-    offline = "; HF_HUB_OFFLINE is set: nothing is downloaded" if HF_HUB_OFFLINE else ""
-    yield Diagnosis("hub", f"models are kept in {HF_HUB_CACHE}{offline}")
+    offline = "; HF_HUB_OFFLINE is set, so models are not downloaded" if HF_HUB_OFFLINE else ""
+    yield Diagnosis("hub", f"models are cached in {HF_HUB_CACHE}{offline}")
     folder = cache_folder("kernels")
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if os.access(above, os.W_OK):
         yield Diagnosis("kernels", f"{len(list(folder.glob('*.so')))} compiled in {folder}")
     else:
-        advice = "set XDG_CACHE_HOME, or every process compiles anew"
+        advice = "set XDG_CACHE_HOME to a writable folder, or every process compiles again"
         yield Diagnosis("kernels", f"{folder} cannot be written", "note", advice)
 
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
-    """Return all examinations in the order of the output."""
+    """Return all checks in the order of the output."""
     return [packages, processor, memory, devices, compiled, services]
 
 
 def examine() -> Iterator[Diagnosis]:
-    """Yield all diagnoses; after a missing package, none that would import it."""
+    """Yield all findings; stop after a missing package, which later checks would import."""
     for check in checks():
-        problem = False  # missing packages end the examination, a full disk does not
+        problem = False  # a missing package ends the examination, a full disk does not
         for diagnosis in check():
             problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
             yield diagnosis
@@ -243,10 +249,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, or 1 if a problem keeps specexp from working."""
     parser = argparse.ArgumentParser(
         prog="python -m specexp.doctor",
-        description="Show the abilities of this machine for specexp, what would be slow on it, and what to do about "
-        "it. Nothing is sent anywhere; paste the output into a bug report.",
+        description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
+        "The output is not sent anywhere; paste it into a bug report.",
     )
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each finding")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
     failed = False
     for diagnosis in examine():

@@ -19,7 +19,7 @@ from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
 
-# with fewer, a search on half of them and a confirmation on the rest show nothing but chance
+# with fewer, a search on half of the prompts and a confirmation on the rest measure only noise
 FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
 _EXAMPLES = 50
@@ -46,7 +46,7 @@ def _act(given: argparse.Namespace) -> int:
         raise ConfigError(f"--temperature must be from 0 (greedy) to 10, got {given.temperature}")
     folder = Path(given.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"FOLDER: {folder} is not empty; name a new one")
+        raise ConfigError(f"FOLDER must be new or an empty folder, got {folder}")
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
     for file in _write(folder, _files(folder, given)):
@@ -56,7 +56,7 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def _from_anywhere(source: str) -> str:
-    """Return an absolute path, since the commands are typed in the new folder; a hub id as it is."""
+    """Return an existing path as absolute, since commands run in the new folder; a hub id unchanged."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
@@ -85,7 +85,7 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
 
 
 def _write(folder: Path, files: dict[str, str]) -> list[Path]:
-    """Write the folder whole or not at all; returns its files."""
+    """Write the folder atomically and return its files."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -100,7 +100,7 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
 
 
 def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
-    searched = min(_SEARCHED, count // 2)  # the other half confirms
+    searched = min(_SEARCHED, count // 2)  # the other half is for the confirmation
     draft = {} if given.draft is None else {"draft": given.draft}
     verifier: dict[str, Any] = {"class_path": "Greedy"}
     if given.temperature:
@@ -125,7 +125,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
 
 
 def _methods() -> str:
-    """Return the search of ``experiments/fastest.yaml``, which a wheel has next to this module."""
+    """Return the ``sweep:`` section of ``experiments/fastest.yaml``; a wheel has the file next to this module."""
     packaged = Path(__file__).with_name("fastest.yaml")
     source = packaged if packaged.exists() else Path(__file__).parents[2] / "experiments" / "fastest.yaml"
     text = source.read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def _methods() -> str:
 
 def _readme(folder: Path, given: argparse.Namespace) -> str:
     drafting = " and its draft" if given.draft else ""
-    has_draft = given.draft or given.target == "stdlib"  # which has a draft of its own
+    has_draft = given.draft or given.target == "stdlib"  # the embedded target has its own draft
     draft = ", pair.draft" if has_draft else ""
     models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
     artifacts = shlex.quote(f"artifacts/{folder.name}")
@@ -168,11 +168,11 @@ print(pair.tokenizer.decode(result.token_ids))
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.init",
-        description="Write a folder that finds the fastest lossless decoding of a model: an experiment, the methods it "
-        "searches, prompts, and the commands.",
+        description="Write a folder with everything to find the fastest lossless decoding of a model: an experiment, "
+        "the methods to search, prompts, and the commands.",
     )
     dtypes = ("bfloat16", "float16", "float32")
-    files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default examples"
+    files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default embedded examples"
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="new folder")
     add("--target", default="stdlib", help="hub id, folder or GGUF file; by default the embedded model")
@@ -180,5 +180,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     add("--dtype", default="bfloat16", choices=dtypes, help="dtype of the weights")
     add("--prompts", metavar="FILE", help=files)
-    add("--temperature", type=float, default=0.0, help="temperature; 0, the default, is greedy")
+    add("--temperature", type=float, default=0.0, help="sampling temperature; 0 (the default) is greedy")
     return parser

@@ -1,7 +1,7 @@
-"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: arms and plain decoding on the same prompts.
+"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: compare arms with plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
-of its analyses. A second run replaces them when it starts; the folder of a sweep is refused.
+of its analyses. A second run replaces these files when it starts; the folder of a sweep is rejected.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value
 Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
 --dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
---arms NAME,NAME runs only these of the file's arms. --compose FILE lays another file on top, e.g.
---compose configs/latency/post_use_pre_cut.yaml, by which seconds are modelled."""
+--arms NAME,NAME runs only these of the file's arms. --compose FILE overrides the file with another one,
+e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
-WHOLE = "whole.txt"  # a shard's digest of its configuration, written when all its prompts are decoded
+WHOLE = "whole.txt"  # has the digest of a shard's configuration; written once all its prompts are decoded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def _act(
     try:
         if shard is None:
             return _exit_code(config, run(config))
-        # a worker that was started again finds its shard done
+        # a restarted worker may find its shard already decoded
         pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
         with ends_last(folder, partial(_is_decoded, config)) as last:
             return _exit_code(config, run(config, pair)) if last else 0
@@ -105,12 +105,12 @@ def _act(
 
 
 def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
-    """Return 0, or 1 after a sentence if an output is missing or differs from plain decoding's."""
+    """Return 0; or print an error and return 1 if an output is missing or differs from plain decoding."""
     status = 0
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
         where = _folder_of(config) / RECORDS
-        status = fail(f"{failed}; the table is of the others, and {where} has the reason for each", 1)
+        status = fail(f"{failed}; the table shows the other outputs, and {where} has the reason for each", 1)
     if wrong is not None:
         status = fail(f"{wrong}: this is not lossless, so its speed does not count", 1)
     return status
@@ -141,7 +141,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         pair: Models that are loaded already; the file's own if None.
 
     Returns:
-        The records, and after them those of outputs compared once more in float32.
+        The records, followed by those of outputs that were compared again in float32.
 
     Raises:
         ConfigError: The file, its trainer, data, models or output folder cannot be used; nothing was decoded.
@@ -177,7 +177,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
-    """Yield trainer, backend, arms and prompts of an experiment; ends started engines afterwards."""
+    """Yield trainer, backend, arms and prompts of an experiment, and stop the started engines afterwards."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -212,7 +212,7 @@ def _opened(
 def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Compare outputs that differ from plain decoding at near ties once more in float32; None if none differ."""
+    """Compare outputs that differ from plain decoding at near ties again in float32; None if all are equal."""
     from specexp.bench.arm import EngineArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
@@ -238,7 +238,7 @@ def _in_float32(
 def _decode(
     config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
-    """Decode every prompt by every arm under Lightning's Trainer, into records at ``path``."""
+    """Decode every prompt with every arm under Lightning's Trainer, and write the records to ``path``."""
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
     from specexp.bench.publish import PAGE
@@ -266,10 +266,10 @@ def _decode(
 
 
 def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
-    """Decode a part of the prompts and write its records for :func:`run`; returns the models of a live backend.
+    """Decode one shard of the prompts and write its records; returns the models of a live backend.
 
     Raises:
-        ConfigError: As :func:`run`, or results depend on the prompts before.
+        ConfigError: As for :func:`run`, or results depend on earlier prompts.
     """
     from specexp.bench.arm import EngineArm
     from specexp.bench.live import LiveBackend
@@ -281,7 +281,9 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         why += [f"{type(analysis).__name__} needs all prompts" for analysis in experiment.analyses]
         why += ["several sequences are decoded for a prompt"] if is_multi_sequence(config) else []
         if why:
-            raise ConfigError(f"{config.file}: {why[0]}, so it has no shards: run it on one machine")
+            raise ConfigError(
+                f"{config.file}: {why[0]}, so it cannot be split into shards: run it on one machine"
+            )
         data.keep(shard.of(data.prompts))
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
@@ -293,12 +295,12 @@ def _is_decoded(config: Config, folder: Path) -> bool:
     """Return whether a shard's prompts are all decoded with this configuration."""
     try:
         return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
-    except FileNotFoundError:  # not begun, or removed by the worker that assembled the shards
+    except FileNotFoundError:  # not started, or removed by the worker that merged the shards
         return False
 
 
 def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[PromptRecord]:
-    """Return the records of all shards; a shard that was killed is decoded here."""
+    """Return the records of all shards; unfinished shards are decoded here first."""
     from specexp.bench.record import read_records, write_records
 
     found: list[PromptRecord] = []

@@ -1,4 +1,4 @@
-"""The report of a run, from its records."""
+"""Build the report of a run from its records."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def report(
     tokenizer: PreTrainedTokenizerBase | None,
     float32: InFloat32 | None = None,
 ) -> Report:
-    """Return the tables, the figure, outputs of single prompts, and the results of the analyses.
+    """Return the report: tables, figure, outputs of single prompts, and results of the analyses.
 
     Args:
         tokenizer: The target's tokenizer; None for a replay.
-        float32: Outputs compared once more in float32; None if there are none.
+        float32: Outputs that were compared again in float32; None if there are none.
     """
     preparation, texts = data.workload.preparation, texts_of(data.prompts)
     title = _title(config, f" ({config.get('paper')})" if config.get("paper") else "")
@@ -94,7 +94,7 @@ def _title(config: Config, paper: str = "") -> str:
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
     """Return which arm is fastest, whether it beats the baseline, and whether the machine was busy.
 
-    Empty if nothing is compared.
+    Empty if no arm can be compared with the baseline.
     """
     ranked = _ranked(records, baseline)
     if not ranked:
@@ -117,7 +117,7 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """Return figures to compare runs by: each arm's metrics and speedup, with a prefix if seconds are modelled."""
+    """Return metrics to compare runs by: those of each arm, and speedups, with a prefix if times are modelled."""
     found: dict[str, float] = {}
     for name in arm_names(records):
         good = [record for record in records if record.arm == name and not record.error]
@@ -132,7 +132,7 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
 
 
 def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
-    """Draw the figure that the file sets: ``speedup``, ``curves`` (of arms with a grid) or ``phases``."""
+    """Draw the figure that the file selects: ``speedup``, ``curves`` (for arms with a grid) or ``phases``."""
     title = _title(config)
     curves = curves_of(config)
     kind = config.get("figure") or ("curves" if curves else "speedup")
@@ -140,7 +140,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
         return phase_bars(records, title=title)
     if kind == "curves" and curves:
         return parameter_curves(records, curves, baseline=baseline, title=title)
-    published = {  # bars of the whole table, not of a category
+    published = {  # only figures for all prompts, not those of one category
         str(item["method"]): float(item["speedup"])
         for item in config.get("published")
         if item.get("speedup") is not None and "category" not in item

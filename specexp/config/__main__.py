@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 USAGE = """usage: python -m specexp.config schema
 
-Prints the JSON schema by which editors complete and check experiment files. They look for it in
-specexp/config/schema.json, which git ignores: python -m specexp.config schema > specexp/config/schema.json"""
+Prints the JSON schema with which editors complete and check experiment files. Editors look for it in
+specexp/config/schema.json, which git ignores. To write it:
+python -m specexp.config schema > specexp/config/schema.json"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

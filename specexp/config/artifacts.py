@@ -1,4 +1,4 @@
-"""Artifacts with the parts that they record, ready to decode with, as a deployment loads them.
+"""Load an artifact and construct its recorded parts, ready to decode.
 
 An artifact is not trusted. A class outside specexp's own families is refused before anything is imported, unless the
 user trusts its package. A path outside the artifact's folder and the working directory is never read.
@@ -49,7 +49,7 @@ def _part(family: str, required: bool = True) -> Any:
     def get(artifact: LoadedArtifact) -> Any:
         part = artifact._made.get(family)
         if part is None and required:
-            hint = "" if family == "execution" else ": give Decoder one of your own"
+            hint = "" if family == "execution" else ": pass one of your own to Decoder"
             raise ArtifactError(f"{artifact.folder}: the artifact records no {family}{hint}")
         return part
 
@@ -57,23 +57,23 @@ def _part(family: str, required: bool = True) -> Any:
 
 
 class LoadedArtifact:
-    """An artifact and its parts, made once, so that its decoders share learned state.
+    """An artifact and its parts. They are constructed once, so that its decoders share learned state.
 
     It also has the attributes of its content: ``metrics``, ``provenance``, ``check(model, tokenizer)`` and those of
     its kind. Iterating gives the parts: ``Decoder(target, *artifact)`` decodes with it.
 
     Args:
-        content: The artifact as it was read.
+        content: The artifact's content, as read from its folder.
         trust: The packages that its parts may import in addition to specexp.
 
     Raises:
         ArtifactError: A part is neither specexp's own nor trusted, or its constructor refuses its arguments.
 
     Attributes:
-        recorded: ``class_path`` and ``init_args`` in ``parts.json`` by family.
-        execution_spec: The same for the strategy that decodes several sequences; None if it has none.
-        drafter: The drafter it was tuned with; raises an ArtifactError without one, as builder and execution do.
-        verifier: The verifier it was tuned with; None is greedy.
+        recorded: The specifications (``class_path`` and ``init_args``) in ``parts.json``, by family.
+        execution_spec: The specification of the strategy for several sequences; None if there is none.
+        drafter: The recorded drafter. Like builder and execution, it raises an ArtifactError if none is recorded.
+        verifier: The recorded verifier; None means greedy.
     """
 
     drafter: Drafter = _part("drafter")
@@ -90,14 +90,16 @@ class LoadedArtifact:
         self._trust = trust
         try:
             specs = content.specs()
-        except Exception as error:  # a value that only a constructor would have refused
+        except Exception as error:  # a value that the checks of the content do not cover
             raise ArtifactError(f"{self.folder} is not a {self.kind} ({type_and_line(error)})") from error
         self.execution_spec: Spec | None = None
         self._draft: Runtime | None = None
         self._made = self._make(specs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "content":  # while it is copied or unpickled
+        if (
+            name.startswith("_") or name == "content"
+        ):  # copying and unpickling look names up before content is set
             raise AttributeError(name)
         return getattr(self.content, name)
 
@@ -105,10 +107,10 @@ class LoadedArtifact:
     def parts(self) -> Parts:
         """Drafter, builder, verifier and controller, with their learned state if it is recorded.
 
-        An artifact that means plain decoding has no drafter and builder.
+        For an artifact of plain decoding, drafter and builder are None.
 
         Raises:
-            ArtifactError: No drafter or builder is recorded, or the parts do not go together.
+            ArtifactError: No drafter or builder is recorded, or the parts are incompatible.
         """
         if self.content.plain:
             parts = Parts(verifier=self.verifier)
@@ -127,8 +129,8 @@ class LoadedArtifact:
         """Return a decoder for the model this artifact belongs to.
 
         Raises:
-            ArtifactError: It belongs to another model, or its parts do not go with this one.
-                ``Decoder(target, *artifact.parts)`` does not compare models.
+            ArtifactError: The artifact belongs to another model, or its parts are incompatible with this one.
+                ``Decoder(target, *artifact.parts)`` skips the comparison of models.
             ValueError: The drafter needs a draft model and none is given.
         """
         from specexp.core.loop import Decoder
@@ -136,7 +138,7 @@ class LoadedArtifact:
 
         self._check_model(target)
         if draft is not None:
-            check_model(draft)  # also if the drafter needs none
+            check_model(draft)  # even if the drafter does not use it
         parts = self.parts
         if parts.drafter is not None:
             parts.drafter.use_draft_model(None if draft is None else self.draft_runtime(draft))
@@ -146,10 +148,10 @@ class LoadedArtifact:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
-        """Return a runtime of the target as in the study, with an empty cache of its own.
+        """Return a runtime of the target in the mode of the study, with its own empty cache.
 
-        A pair loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned as it is. One warning
-        is logged if runtime or dtype differ from the recorded ones. Without recorded ones the mode is ``auto``.
+        A model loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned unchanged. If
+        runtime or dtype differ from the recorded ones, one warning is logged. Without a record the mode is ``auto``.
 
         Raises:
             ValueError: The target cannot be run in the mode that it was loaded in.
@@ -157,7 +159,7 @@ class LoadedArtifact:
         from specexp.models.runtime import runtime_of, tell_once
 
         recorded = {key: self.content.provenance.get(key) for key in ("runtime", "dtype")}
-        why: list[str] = []  # the reasons against a compiled runtime, part of the one warning
+        why: list[str] = []  # why the runtime is not compiled; appended to the warning
         tell = why.append if recorded["runtime"] == "compiled" else tell_once
         runtime = runtime_of(target, self._mode(target), tell)
         running = runtime.provenance()
@@ -170,7 +172,7 @@ class LoadedArtifact:
         return runtime
 
     def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
-        """Return the draft's runtime, one for all decoders because they share the drafter."""
+        """Return the draft's runtime. All decoders use the same one because they share the drafter."""
         from specexp.models.runtime import runtime_of
 
         if self._draft is None or self._draft.model is not draft:
@@ -178,16 +180,16 @@ class LoadedArtifact:
         return self._draft
 
     def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
-        """Start the strategy on the model this artifact belongs to. Close it, or use it in a ``with`` statement.
+        """Start the execution strategy on the artifact's model. Close the executor, or use it in a ``with`` statement.
 
-        Each executor has parts of its own and shares no learned state. Arguments and errors are those of
-        :meth:`decoder`; an artifact without a strategy raises an ArtifactError too.
+        Each executor has its own parts and shares no learned state. Arguments and errors are those of
+        :meth:`decoder`. An artifact without a strategy also raises an ArtifactError.
         """
         self._check_model(target)
         return self.execution.open(self.runtime(target), self.new_parts(draft))
 
     def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
-        """Return new parts, with the recorded learned state; errors are those of :meth:`decoder`."""
+        """Return new parts with the recorded learned state. Errors are those of :meth:`decoder`."""
         new = LoadedArtifact(self.content, self._trust).parts
         if new.drafter is not None:
             from specexp.models.runtime import runtime_of
@@ -201,7 +203,7 @@ class LoadedArtifact:
         self.content.check(target.model if isinstance(target, Runtime) else target)
 
     def _mode(self, model: PreTrainedModel | Runtime) -> str:
-        """Return the mode that a model was loaded in; for ``auto``, ``eager`` if the study ran that."""
+        """Return the mode a model was loaded in; ``auto`` becomes ``eager`` if the study ran in ``eager``."""
         from specexp.core.runtime import Runtime
         from specexp.models.runtime import mode_of
 
@@ -209,7 +211,7 @@ class LoadedArtifact:
         return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode
 
     def _make(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-        """Return the parts by family; all of them are checked before any is made."""
+        """Return the parts by family. All of them are checked before any is constructed."""
         checkers: dict[str, _Checker] = {}
         values: dict[str, Any] = {}
         for family, spec in specs.items():
@@ -233,7 +235,7 @@ class LoadedArtifact:
 
 
 class _Checker(Checker):
-    """Reads the parts of an artifact. Foreign classes and paths are refused before they are imported or read."""
+    """Checks and builds an artifact's parts. Foreign classes and paths are rejected before import or reading."""
 
     def __init__(self, where: str, folder: Path, trust: Trust) -> None:
         super().__init__(lambda key: where)
@@ -267,19 +269,19 @@ class _Checker(Checker):
 
 
 def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> LoadedArtifact:
-    """Load an artifact, check all of it, and make its parts.
+    """Load an artifact, check all of its content, and construct its parts.
 
-    No foreign code runs: parts are classes of specexp's own families, and any other class path is refused before
-    anything is imported. The hashes show damage, not authorship.
+    No untrusted code runs: any class path outside specexp and ``trust`` is rejected before anything is imported.
+    The hashes detect damage; they do not prove who wrote the artifact.
 
     Args:
         path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias of one
             (``artifacts/tree_shape/best``), the folder of versions, or ``wandb:entity/project/name:alias``.
-        trust: Installed packages that may define its parts too. Nothing is imported from the artifact's folder or
+        trust: Installed packages that may also define its parts. Nothing is imported from the artifact's folder or
             the working directory.
 
     Raises:
-        ArtifactError: One sentence that names the folder and the field.
+        ArtifactError: The artifact cannot be loaded; the message names the folder and the field.
 
     Example:
         >>> artifact = load_artifact("artifacts/tree_shape/best")  # doctest: +SKIP
@@ -298,13 +300,14 @@ def save_artifact(
     name: str | None = None,
     aliases: Iterable[str] = ("latest", "best"),
 ) -> LoadedArtifact:
-    """Write the next version of an artifact with parts that can be made, see :func:`~specexp.artifacts.write_artifact`.
+    """Write the next version of an artifact if its parts can be constructed.
 
-    A study may record any parts that it runs; loading them requires trust.
+    Arguments are those of :func:`~specexp.artifacts.write_artifact`. Parts of any imported package can be saved, but
+    loading them requires trust.
 
     Raises:
-        ArtifactError: The content is not what the kind requires, a part cannot be made, or it cannot be written.
-            Then nothing is left behind.
+        ArtifactError: The content does not match the kind, a part cannot be constructed, or the artifact cannot be
+            written. No files are left behind.
 
     Example:
         >>> save_artifact("artifacts/tree", "static-tree", {"tree.json": [[0], [0, 0]]})  # doctest: +SKIP

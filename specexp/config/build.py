@@ -1,4 +1,4 @@
-"""The objects that a composition describes, and whether its parts go together. Mistakes raise ConfigErrors."""
+"""Build the objects that a configuration describes, and check that parts fit together. Errors are ConfigErrors."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def _build(config: Config, *, section: str) -> Any:
 
 
 build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
-"""Return a new drafter, without the draft model it may need; None for plain decoding."""
+"""Return a new drafter, not yet connected to a draft model; None for plain decoding."""
 build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
 """Return a new controller; None if only the builder limits the draft."""
 build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
 build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
 build_workload: Callable[[Config], Workload] = partial(_build, section="data")
-"""Return which prompts are decoded; nothing is read."""
+"""Return the workload, i.e. the prompts to decode. Their files are not read yet."""
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
-"""Return how several sequences are decoded for a prompt; None if it is one at a time."""
+"""Return the strategy that decodes several sequences per prompt; None decodes one at a time."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
 build_generation: Callable[[Config], Generation] = partial(_build, section="generation")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
@@ -47,7 +47,7 @@ build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, secti
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:
-    """Return new objects of the four parts.
+    """Return new instances of the four parts.
 
     Args:
         draft: The pair's draft model, or a recording of it, for a drafter that needs one.
@@ -59,7 +59,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
         except ValueError as error:
             why = first_line(error)
             if draft is None and is_replayed(config):
-                why = f"it needs a draft model, and {recording_folder(config)} has none: record with the drafter"
+                why = f"it needs a draft model, but {recording_folder(config)} has none: record with this drafter"
             raise config.checker.error(("drafter",), f": {why}") from error
     return parts
 
@@ -76,7 +76,7 @@ def build_analyses(config: Config) -> list[Any]:
 
 
 def build_pair(config: Config, weights: bool = True) -> ModelPair:
-    """Load the models, or without ``weights`` read their configurations."""
+    """Load the models; if ``weights`` is False, only their configurations."""
     from specexp.models.pair import load_pair
 
     arguments = {**config.get("pair"), "weights": weights}
@@ -85,7 +85,7 @@ def build_pair(config: Config, weights: bool = True) -> ModelPair:
 
 
 build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False)
-"""Return the models as their files describe them, without weights."""
+"""Return the models without weights, built from their configurations."""
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptDataModule:
@@ -96,10 +96,10 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptData
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """Return the error of a prompt set or workload with the file and key that named it."""
+    """Return a prompt set's or workload's error as a ConfigError with the file and key that caused it."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
-    if error.key == ("offset",) and follows:  # not set, so it is the end of the search's prompts
+    if error.key == ("offset",) and follows:  # if not set, it is the end of the search's prompts
         return ConfigError(
             f"{stage}: no prompts are left after the search and earlier stages: lower data.max_prompts, or set "
             f"{stage}.prompts"
@@ -117,7 +117,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
 def build_engine(config: Config) -> Any:
     """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started; None if specexp's own loop decodes.
 
-    Other engines support no sampling, no groups of sequences, no modelled clock, and no parts of specexp here.
+    Other engines support neither sampling, groups of sequences and modelled times nor specexp's own parts.
     """
     if config.get("engine") is None:
         return None
@@ -141,18 +141,18 @@ def build_task_items(config: Config) -> TaskItems | None:
 
 
 def is_multi_sequence(config: Config) -> bool:
-    """Return whether several sequences are decoded for every prompt. If one arm does it, all do."""
+    """Return whether several sequences are decoded per prompt. If one arm decodes several, all arms do."""
     arms = (config.get("arms") or {}).values()
     executions = (config.get("execution"), *((arm or {}).get("execution") for arm in arms))
     return any(one is not None for one in executions) or build_task_items(config) is not None
 
 
 def check_parts(config: Config) -> None:
-    """Raise a ConfigError if parts do not go together. They are built for that, most without torch."""
+    """Raise a ConfigError if parts do not fit together. They are built for this check, most without torch."""
 
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
-        # a recording is made before the profile that its replays need
+        # the profile of a replay may be measured later than its recording is made
         unmeasured = is_replayed(config) and artifact is not None and not Path(artifact).exists()
         return None if unmeasured else build_latency(config)
 
@@ -160,7 +160,7 @@ def check_parts(config: Config) -> None:
 
 
 def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
-    """Return new parts that go together, without a draft model."""
+    """Return new parts, checked to fit together, without a draft model."""
     drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
@@ -177,7 +177,7 @@ def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | No
     if drafter is not None:
         try:
             drafter.use_draft_model(None)
-        except ValueError:  # it runs the pair's draft model, which costs time
+        except ValueError:  # the drafter runs the pair's draft model, which takes time
             check_draft_latency(config, profile, type(drafter).__name__)
     return parts
 
@@ -201,5 +201,5 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
     """Raise a ConfigError if a latency profile has no milliseconds of the draft model that ``what`` runs."""
     if profile is not None and not profile.draft_ms:
-        why = f": {profile.name!r} states no draft_ms, but {what} runs a draft model: set it, or latency to null"
+        why = f": {profile.name!r} has no draft_ms, but {what} runs a draft model: set draft_ms, or latency to null"
         raise config.checker.error(("latency",), why)

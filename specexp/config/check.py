@@ -1,7 +1,7 @@
-"""Read values by the signatures they are arguments of, fill in defaults, and build the objects.
+"""Check values against constructor signatures, fill in defaults, and build the objects.
 
-A part is a class derived from the contract of its family. It is found by its name in the modules of the family's
-folder, which are imported for that: a new part is one new file.
+A part is a class derived from the contract (base class) of its family. It is found by its name in the modules of the
+family's folder, which are imported for the search. A new part needs only one new file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from specexp.core.checked import (
 )
 from specexp.core.messages import did_you_mean, first_line
 
-# families that are not in the package of their contract
+# packages of the families that are not in the package of their contract
 FOLDERS = {
     "Drafter": "specexp.drafters",
     "TreeBuilder": "specexp.builders",
@@ -74,7 +74,7 @@ def _is_own(contract: type) -> bool:
 
 
 def _package_of(contract: type) -> str | None:
-    """Return the package of a family's parts; None if it is not installed, as ``experiments`` outside a checkout."""
+    """Return the package of a family's parts; None if it is not installed, like ``experiments`` outside a checkout."""
     home, _, own = contract.__module__.rpartition(".")
     package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
     return None if package.startswith("experiments") and find_spec("experiments") is None else package
@@ -93,13 +93,13 @@ class _Described(Section):
 
 
 class Checker:
-    """Reads values by annotations. All errors are ConfigErrors with the file, or the command line, and the key."""
+    """Checks values against annotations. Every error is a ConfigError with the key and its file or command line."""
 
     def __init__(self, source_of: SourceOf) -> None:
         self.source_of = source_of
 
     def error(self, key: Key, sentence: str) -> ConfigError:
-        """Return an error about a key; the sentence continues after the key."""
+        """Return an error about a key. Its message is the source, the key and then ``sentence``."""
         return ConfigError(f"{self.source_of(key)}: {'.'.join(key)}{sentence}")
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
@@ -108,7 +108,7 @@ class Checker:
         return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Reading(self))))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
-        """Return the arguments of a class or function with its defaults."""
+        """Return the checked arguments of a class or function, with defaults filled in."""
         return self._worded(given, key, lambda: _Reading(self).call(component, given))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
@@ -127,7 +127,7 @@ class Checker:
         return self._worded(arguments, key, lambda: _Building(self).call(component, arguments))
 
     def find_class(self, name: str, base: type) -> type:
-        """Return the class of a family with a short name or dotted path; raises a ValidationError if it has none."""
+        """Return a family's class by its short name or dotted path; raises a ValidationError if there is none."""
         if "." not in name:
             found = find_part(base, name)
             if found is None:
@@ -149,7 +149,7 @@ class Checker:
         return found
 
     def follow(self, reference: Reference, given: str) -> Any:
-        """Return the value of a reference; raises a ValidationError if it cannot be read or is of another kind."""
+        """Return the value that a reference names; raises a ValidationError if it is unreadable or of another kind."""
         from specexp.artifacts import ArtifactError, value_of
         from specexp.config.named_artifacts import local
 
@@ -159,7 +159,7 @@ class Checker:
             raise refusal((), f": {first_line(error)}") from error
 
     def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
-        """Read, and raise a violation as a ConfigError with file and key."""
+        """Call ``read``, and raise its ValidationError as a ConfigError with file and key."""
         try:
             return read()
         except ValidationError as error:
@@ -180,7 +180,7 @@ class Checker:
 
 
 class _Reading:
-    """Reads descriptions of parts as values with all defaults: the context of pydantic's validators."""
+    """Context of pydantic's validators that fills in the defaults of parts without building them."""
 
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
@@ -216,7 +216,7 @@ class _Reading:
 
 
 class _Building(_Reading):
-    """Builds the objects that checked values describe."""
+    """Context of pydantic's validators that builds the objects which checked values describe."""
 
     def spec(self, base: type, given: Any) -> Any:
         return given
@@ -242,7 +242,7 @@ class _Building(_Reading):
             raise
         except (ValueError, TypeError, OSError) as error:
             argument = getattr(error, "argument", None)
-            if argument in known:  # the error has the argument it is about
+            if argument in known:  # the error names the argument that caused it
                 raise refusal((*inside, argument), f": {first_line(error)}") from error
             raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error
 
@@ -256,7 +256,7 @@ def _refused_class(sentence: str) -> ValidationError:
 
 @cache
 def _spec_model(part: type) -> type[Section]:
-    """Return the model of ``init_args`` of a part."""
+    """Return the pydantic model of a part's ``init_args``."""
     return create_model("part", __base__=Section, init_args=(model_of(part), ...))
 
 
@@ -264,18 +264,18 @@ _ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Return the annotation's adapter, made once; annotations need not be hashable."""
+    """Return the cached pydantic adapter of an annotation, which need not be hashable."""
     if id(annotation) not in _ADAPTERS:  # the entry keeps the annotation alive, so its id stays unique
         try:
             adapter = TypeAdapter(annotation, config=Section.model_config)
-        except PydanticUserError:  # a section has a configuration of its own
+        except PydanticUserError:  # a section already has its own model_config
             adapter = TypeAdapter(annotation)
         _ADAPTERS[id(annotation)] = annotation, adapter
     return _ADAPTERS[id(annotation)][1]
 
 
 def contracts_in(annotation: Any) -> Iterator[type]:
-    """Yield the contracts of the parts in values of an annotation."""
+    """Yield the contracts of all parts that a value of this annotation may contain."""
     for mark in getattr(annotation, "__metadata__", ()):
         if isinstance(mark, PartOf):
             yield mark.contract
@@ -286,7 +286,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
 
 
 def announce_import(dotted: str, base: type | str) -> None:
-    """Print the module of a foreign class before its first import; the package of ``base`` is not foreign."""
+    """Print a note to stderr before a module outside specexp and the package of ``base`` is first imported."""
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]

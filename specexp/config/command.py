@@ -29,24 +29,24 @@ SHOWING = (QUIET, JSON, OPEN)
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
-STARTS_OVER = "the same command starts over"
-GOES_ON = "the same command goes on where it stopped"
+STARTS_OVER = "run the same command again to start over"
+GOES_ON = "run the same command again to continue where it stopped"
 HELP = frozenset(("-h", "--help"))
 _ABOUT_HELP = """--print-config prints the resolved file, each value with its source.
---quiet prints the result and the next step, --json the whole result as one line, --open opens the report's page.
+--quiet prints only the result and the next step, --json the whole result as one line. --open opens the report.
 --help KEY explains a section, a key inside it or a part by its name: --help generation.max_new_tokens, --help Chain;
 after a file it also shows the file's value. Sections of a file:"""
 
 
 def fail(why: object, status: int = 2) -> int:
-    """Print an error to stderr and record it in the result; returns ``status``: 2 for a mistake of the user, else 1."""
+    """Print an error to stderr, record it in the result and return ``status``: 2 for a user's mistake, otherwise 1."""
     current_result().error = sentence = masked(str(why))
     print(f"error: {sentence}", file=sys.stderr)
     return status
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
-    """Act, and print an error in one sentence to stderr; ``after`` is what the command does after an interrupt.
+    """Call ``act`` and print any error in one sentence to stderr; after an interrupt it ends with ``after``.
 
     Returns:
         The exit code: that of ``act``, 2 for a mistake of the user, 1 if a file cannot be written, 130, 143 or 129
@@ -75,7 +75,7 @@ def run_command(
     ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
 
     Args:
-        arguments: File, ``--dry-run`` and overrides; the process's own if None.
+        arguments: Configuration file, options and overrides; None for those of the process.
         act: Runs the configuration, given whether this is a dry run. Returns the exit code.
         short: Dotted keys by their short option, such as ``n-trials``.
 
@@ -123,7 +123,7 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
     for dotted, value in parse_overrides(overrides):
         earlier = values.setdefault(dotted, value)
         if dotted != "compose" and repr(earlier) != repr(value):
-            raise ConfigError(f"{COMMAND_LINE}: give --{dotted} once, got {earlier!r} and {value!r}")
+            raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be given once, got {earlier!r} and {value!r}")
     config, lines = with_recognised_fields(with_artifact(load_config(given[0], overrides)))
     if _PRINT_CONFIG not in given:
         for line in lines:
@@ -160,7 +160,7 @@ def _with_long_key(argument: str, short: Mapping[str, str]) -> str:
 
 @dataclass
 class CommandResult:
-    """The result of a command; its fields are the keys of the line of JSON.
+    """The result of a command; its fields are the keys of the JSON that ``--json`` prints.
 
     Attributes:
         answer: The outcome, in a sentence.
@@ -198,7 +198,7 @@ def current_result() -> CommandResult:
 
 @contextmanager
 def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
-    """Collect a command's result, then show it as the options of :data:`SHOWING` among ``given`` require."""
+    """Collect a command's result, then print it according to the options in ``given`` (see :data:`SHOWING`)."""
     found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
@@ -220,7 +220,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
 
 
 def say(text: str, end: str = "\n") -> int:
-    """Print, also to a pipe that its reader closes early, as ``head`` does; returns 0, as a command does."""
+    """Print text and return 0 as exit code. A pipe that its reader closes early, as ``head`` does, is allowed."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
@@ -260,7 +260,7 @@ def check_here(config: Config, *written: str) -> None:
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
-    """Yield key and value of every argument that names a file, of a part and of the parts inside it."""
+    """Yield key and value of every argument that names a file, in a part and in the parts inside it."""
     for name, item in entries_of(value):
         if name in ("path", "instances") and isinstance(item, str):
             yield (*at, name), item
@@ -268,10 +268,10 @@ def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
 
 
 def check_tracking(config: Config) -> None:
-    """Raise a ConfigError if W&B would refuse the mode or the names of a project and of its owner."""
+    """Raise a ConfigError if W&B would reject the mode, the project's name or the entity's name."""
     try:
         wanted_mode(config.get("tracking.mode"))
-    except ValueError as error:  # the mode of the environment; that of the file is checked with the file
+    except ValueError as error:  # WANDB_MODE is wrong; the file's mode was checked with the file
         raise ConfigError(str(error)) from error
     for key in ("project", "entity"):
         name = config.get(f"tracking.{key}")
@@ -281,7 +281,7 @@ def check_tracking(config: Config) -> None:
 
 
 def check_writable(folder: Path, error: ConfigError) -> None:
-    """Raise a ConfigError with the path in the way if nothing can be written in a folder; ``error`` begins it."""
+    """Raise a ConfigError, with ``error`` as its beginning, if a folder cannot be created or written to."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"

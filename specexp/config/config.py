@@ -1,4 +1,4 @@
-"""A configuration: values checked against the signatures they are arguments of, and overrides laid over them.
+"""A configuration: values checked against the signatures of their constructors, and overrides.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -27,7 +27,7 @@ from specexp.core.start import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """Annotation and default of each section of a file."""
-# folders that commands write
+# keys of the folders that commands write to
 WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
 _MISSING, _ABSENT = object(), object()
 
@@ -36,11 +36,11 @@ class Config:
     """A checked, immutable configuration; :func:`load_config` and :func:`apply_overrides` make new ones.
 
     Args:
-        checked: A configuration of the same layers except for ``sections``; the other sections are taken from it.
+        checked: A checked configuration that differs only in ``sections``; the other sections are taken from it.
 
     Attributes:
-        typed: The overrides of the command line, by dotted key.
-        artifact: The artifact with the parts that replaced the file's own; empty without one.
+        typed: The overrides of the command line, as pairs of dotted key and value.
+        artifact: Path of the artifact that replaced the file's own parts; empty if none did.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Config:
         if "name" in sections:  # the file's name, without its ending, is the default
             given.setdefault("name", Path(file).stem)
             check_folder_name(given["name"], self.checker.error(("name",), ""))
-        # the default prompts of the section do not apply if a file sets other keys of data
+        # data replaces its default as a whole, so a file without data.prompts gets the default prompts here
         if isinstance(given.get("data"), Mapping):
             given["data"] = {"prompts": {"class_path": "StdlibFunctions"}, **given["data"]}
         sweep = given.get("sweep")
@@ -73,7 +73,7 @@ class Config:
             only = {name: given[name]} if name in given else {}
             self._values |= self.checker.arguments(_section_model(name), only, ())
         if "arms" in sections:
-            # Arms are differences, so no defaults are filled in: `builder: null` is not the same as no builder.
+            # Arms are overrides, so no defaults are filled in: `builder: null` differs from a missing key.
             arms = given.get("arms") or {}
             self._values["arms"] = copied({name: arm or {} for name, arm in arms.items()})
         if "trainer" in sections:
@@ -82,7 +82,7 @@ class Config:
             key = tuple(dotted.split("."))
             if key[0] in sections and isinstance(path := self.get(dotted, None), str):
                 source = self.source_of(key)
-                free = source == COMMAND_LINE or dotted == "recording"  # a recording is mostly read
+                free = source == COMMAND_LINE or dotted == "recording"  # a recording is usually only read
                 check_written(path, self.checker.error(key, ""), None if free else Path(source))
 
     def source_of(self, key: Key) -> str:
@@ -94,7 +94,7 @@ class Config:
         return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values, passwords masked. A file with this content is the same configuration."""
+        """Return all values, with passwords masked. A file with this content gives the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
@@ -114,7 +114,7 @@ class Config:
 
     def keys(self) -> list[str]:
         """Return all dotted keys that exist with the configured classes."""
-        others = ("trainer", "arms", "sweep")  # mappings without a fixed set of keys
+        others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
 
@@ -122,12 +122,12 @@ class Config:
 def apply_overrides(
     config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
 ) -> Config:
-    """Return the configuration with other values, checked like a file; ``config`` is not changed.
+    """Return a configuration with overrides applied and checked; ``config`` itself is not changed.
 
     Args:
         overrides: Values by dotted key. A mapping with another ``class_path`` replaces the part, other mappings
-            merge. ``name`` next to ``class_path`` (the label of a choice) is ignored.
-        source: Origin of the values, for errors; a function of the key if they have several.
+            are merged. ``name`` next to ``class_path`` (the label of a choice) is ignored.
+        source: Origin of the values for error messages, or a function that returns the origin of a key.
     """
     if not overrides:
         return config
@@ -159,7 +159,7 @@ def _keys_in(value: Any, at: Key) -> Iterator[Key]:
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Raise a ConfigError if Lightning's Trainer has no such argument. Without arguments it is not imported."""
+    """Raise a ConfigError for arguments unknown to Lightning's Trainer. It is imported only if there are any."""
     if not given:
         return
     from lightning import Trainer
@@ -178,7 +178,7 @@ def _section_model(name: str) -> type[Section]:
 
 
 def is_replayed(config: Config) -> bool:
-    """Return whether a recording takes the place of the models."""
+    """Return whether a recording is replayed instead of running the models."""
     return bool(config.get("backend") == "replay")
 
 
@@ -188,28 +188,28 @@ def recording_folder(config: Config) -> Path:
 
 
 _FOLDER_NAME = re.compile(r"[^\s./\\:~-][^/\\:]{0,127}")
-# paths with a home, a variable, a control character or a drive, which only a shell or Windows understands
+# paths with ~, a variable or a drive, which need a shell or Windows, and paths with control characters
 _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:" if os.sep == "/" else ""))
 
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
-    """Raise a ConfigError unless the name of a run is a plain folder name; ``error`` begins the message."""
+    """Raise a ConfigError, with ``error`` as its beginning, unless the name of a run is a plain folder name."""
     if name is None or (isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable())):
         given = "null" if name is None else repr(name)
         raise ConfigError(f"{error} must be a plain folder name such as tree_shape, got {given}")
 
 
 def check_expanded(path: str, error: ConfigError) -> None:
-    """Raise a ConfigError if only a shell, or Windows, understands a path; ``error`` begins the message."""
+    """Raise a ConfigError, with ``error`` as its beginning, if a path needs a shell or Windows."""
     if _UNEXPANDED.match(path):
         raise ConfigError(f"{error} must be a path without ~, $ or a drive, got {path!r}")
 
 
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
-    """Raise a ConfigError if a path to write to leads out of the working directory; ``error`` begins the message.
+    """Raise a ConfigError, with ``error`` as its beginning, if an output path leaves the working directory.
 
-    An absolute path of a ``file`` may also lie in its folder, or two folders above, which is where a run's own
-    ``config.yaml`` has its output. Without a file, on the command line, any absolute path is allowed.
+    An absolute path set in ``file`` may also be in the file's folder, or be one of the two folders above it, as in the
+    ``config.yaml`` of a run. Without a file (on the command line), any absolute path is allowed.
     """
     check_expanded(path, error)
     whole = Path(os.path.normpath(path))
@@ -220,13 +220,13 @@ def check_written(path: str, error: ConfigError, file: Path | None = None) -> No
         if not any(map(whole.is_relative_to, folders)) and whole not in [*folder.parents][:2]:
             key = str(error).rpartition(": ")[2]
             raise ConfigError(
-                f"{error} must be in the working directory or the file's own folder, got {path!r}: type --{key} {path} "
+                f"{error} must be in the working directory or the file's own folder, got {path!r}: pass --{key} {path} "
                 "to allow it"
             )
 
 
 def annotated(config: Config) -> str:
-    """Return the resolved configuration as YAML, each value with its source as a comment."""
+    """Return the resolved configuration as YAML, with the source of each value as a comment."""
     return "\n".join(_lines(config.to_dict(), (), config)) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The JSON schema of experiment files, for editors, and its keys explained to people by ``--help KEY``."""
+"""The JSON schema of experiment files for editors, and the explanations that ``--help KEY`` prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Schema = dict[str, Any]
 
 
 class Documented(NamedTuple):
-    """An argument, the name of the class or function that takes it, and its JSON schema with marks of parts."""
+    """An argument, its class or function (``owner``), and its JSON schema, in which parts are marks of their family."""
 
     owner: str
     name: str
@@ -49,20 +49,20 @@ class Documented(NamedTuple):
     def default(self) -> str:
         """The default in words."""
         if self.is_required:
-            return "none, one must be given"
+            return "none (required)"
         default = self.schema.get("default", self)
         if default is self or any("properties" in one for one in self.alternatives()):
-            return "null" if default is None else "that of each of its keys"
+            return "null" if default is None else "the default of each key"
         is_part = isinstance(default, dict) and "class_path" in default
         return str(default["class_path"]) if is_part else _shown(default)
 
     @property
     def meaning(self) -> str:
-        """Its description."""
+        """The description of the argument in its docstring."""
         return str(self.schema.get("description", ""))
 
     def alternatives(self) -> Iterator[Schema]:
-        """Yield the schemas of the values that it may be."""
+        """Yield the schemas of the values that the argument accepts."""
         waiting = [self.schema]
         for one in waiting:  # the list grows
             waiting += one.get("anyOf") or one.get("oneOf") or []
@@ -71,19 +71,19 @@ class Documented(NamedTuple):
         return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())
 
     def families(self) -> list[PartOf]:
-        """Return the marks of the families that it may take parts of."""
+        """Return the marks of the families of parts that the argument accepts."""
         marks = (one.get("described") for one in self.alternatives())
         return [mark for mark in marks if isinstance(mark, PartOf)]
 
     def items(self) -> Iterator[Documented]:
-        """Yield the argument as one of the items of its lists and mappings."""
+        """Yield a copy of the argument with the schema of one item, for each list or mapping it accepts."""
         for one in self.alternatives():
             inner = one.get("items", one.get("additionalProperties"))
             if isinstance(inner, dict):
                 yield self._replace(schema=inner, is_required=True)
 
     def below(self, class_path: str | None = None) -> Iterator[Documented]:
-        """Yield the arguments of the sections and parts that it may be; of parts only the chosen one's, if any."""
+        """Yield the arguments of the sections and parts that are accepted; of parts, only ``class_path`` if given."""
         for one in self.alternatives():
             mark = one.get("described")
             if isinstance(mark, PartOf):
@@ -116,10 +116,10 @@ def explain(key: str, config: Config | None = None) -> str:
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
-        config: The file with the classes and values to show; without one, all classes that have the key.
+        config: Configuration with the classes and values to show; None shows all classes that have the key.
 
     Raises:
-        ConfigError: The key does not exist; the message has the nearest one.
+        ConfigError: The key does not exist; the message suggests the nearest one.
     """
     found = _arguments_at(key, config)
     if found:
@@ -132,13 +132,13 @@ def explain(key: str, config: Config | None = None) -> str:
             return "\n".join([*_wrapped(head, ""), *_lines_of(arguments(parts[key]))])
         known |= parts.keys()
     section = key.partition(".")[0]
-    if "." in key and section in SECTIONS:  # the nearest key of the section, or argument of its parts
+    if "." in key and section in SECTIONS:  # suggest the nearest key of the section, or argument of its parts
         (at,) = _arguments_at(section, None)
         inside = f"{section}.init_args" if at.families() else section
         known = {name for name in known if name.startswith(f"{section}.")}
         known |= {f"{inside}.{one.name}" for one in at.below()}
     hint = did_you_mean(key, known) or did_you_mean(section, SECTIONS)
-    raise ConfigError(f"command line: no key and no part is called {key!r}{hint}")
+    raise ConfigError(f"command line: no key or part is called {key!r}{hint}")
 
 
 def explain_sections() -> str:
@@ -150,7 +150,7 @@ def explain_sections() -> str:
 
 
 def _arguments_at(key: str, config: Config | None) -> list[Documented]:
-    """Return the arguments that a key may lead to, one for each class that has it."""
+    """Return the arguments that a dotted key may mean, one for each class that has it."""
     first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
     found = [one for one in arguments(Experiment) if one.name == first]
     path = first
@@ -242,12 +242,12 @@ def _short(text: str, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a docstring without the marks of reStructuredText."""
+    """Return a docstring without reStructuredText markup."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
 
 def contracts() -> list[str]:
-    """Return the dotted paths of the contracts of all parts that a file may name."""
+    """Return the dotted paths of the contracts of all families with parts that a file may name."""
     found: set[str] = set()
     searched: set[CallOf] = set()
     waiting: list[Any] = [schema_of(Experiment)]
@@ -262,19 +262,19 @@ def contracts() -> list[str]:
     return sorted(found)
 
 
-# In the JSON schema nothing is required, because files are laid over one another. The arguments of a class of another
-# package are not known here.
+# No key is required in the JSON schema, because one file may override another. Arguments of classes in other packages
+# are unknown here.
 
 _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
     **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
 }
-"""Arguments that are laid over a section of the file, by their class."""
+"""By class: its arguments that override a section of the file, and the name of that section."""
 _PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
 
 
 class _Generator(GenerateJsonSchema):
-    """Leaves out values that JSON cannot express."""
+    """Generator of JSON schemas that omits values which JSON cannot express."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -292,7 +292,7 @@ def json_schema() -> dict[str, Any]:
             laid = {key: value for key, value in whole["properties"][section].items() if key != "default"}
             definitions[name]["properties"][argument] = laid
     whole["properties"]["compose"] = {
-        "description": "Files laid under this one, relative to it.",
+        "description": "Files that this file builds on and overrides; paths are relative to it.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
     }
     return {
@@ -304,7 +304,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_of(component: Callable[..., Any]) -> Schema:
-    """Return the described arguments of a class or function in JSON Schema, parts as a mark of their family."""
+    """Return the JSON schema of a callable's arguments with descriptions; parts are marks of their family."""
     schema = model_of(component).model_json_schema(schema_generator=_Generator)
     properties = schema.get("properties", {})
     for name, meaning in argument_docs(component).items():
@@ -314,7 +314,7 @@ def schema_of(component: Callable[..., Any]) -> Schema:
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema with references to ``definitions``, which it fills, in place of the marks of parts."""
+    """Replace marks of parts in a schema by references to ``definitions``, and add these definitions."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -342,7 +342,7 @@ def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str,
         part = {"type": "object", "properties": _PART, "additionalProperties": False}
         return {"anyOf": [{"type": "string"}, part]}
     if name not in definitions:
-        definitions[name] = {}  # parts hold parts of their own family
+        definitions[name] = {}  # set first, because parts may contain parts of their own family
         made = _family if isinstance(mark, PartOf) else _arguments
         definitions[name] = made(import_object(dotted), definitions)
     return {"$ref": f"#/$defs/{name}"}
@@ -358,7 +358,7 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
     cases, described = [], []
     for name, part in parts_of(base).items():
         described.append({"const": name, "description": plain(summary_of(part))})
-        if arguments_of(part) is not None:  # otherwise it takes any
+        if arguments_of(part) is not None:  # otherwise it accepts any arguments
             inside = {**_arguments(part, definitions), "type": ["object", "null"]}
             chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
             cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})

@@ -21,10 +21,10 @@ SourceOf: TypeAlias = Callable[[Key], str]
 """Returns the layer that set a key."""
 
 PARTS = ("drafter", "builder", "verifier", "controller")
-"""Sections that are one part each. A bare text in their place is the class."""
+"""Sections that hold one part each. A plain string in such a section is the part's class."""
 _ALWAYS_PARTS = (("data", "prompts"), ("reasoning", "search"))
 
-# A mapping with another of these replaces the old mapping: arguments of one class mean nothing to another.
+# A mapping with another value of one of these keys replaces the old one, since arguments belong to one class.
 _KINDS = ("class_path", "type", "reference")
 _SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 COMMAND_LINE = "command line"
@@ -42,14 +42,14 @@ def copied(value: Any) -> Any:
 
 
 def entries_of(value: Any) -> list[tuple[str, Any]]:
-    """Return the entries of a mapping or list with their keys as text; none for other values."""
+    """Return the entries of a mapping or list with their keys as text; empty for other values."""
     if isinstance(value, Mapping):
         return [(str(name), inner) for name, inner in value.items()]
     return [(str(place), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
 
 
 def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
-    """Return the steps of a dotted key. A key of ``sweep.space`` contains dots itself.
+    """Return the steps of a dotted key. A key inside ``sweep.space`` is one step, although it contains dots.
 
     Args:
         space: The search space; None if it is unknown.
@@ -77,7 +77,7 @@ class Layers:
         return layers
 
     def source_of(self, key: Key, otherwise: str) -> str:
-        """Return the layer that set ``key``, or else the nearest mapping around it."""
+        """Return the layer that set ``key`` or the nearest mapping around it; ``otherwise`` if none did."""
         prefixes = (key[:length] for length in range(len(key), 0, -1))
         return next((self.sources[prefix] for prefix in prefixes if prefix in self.sources), otherwise)
 
@@ -87,13 +87,13 @@ class Layers:
         return steps_of(dotted, (sweep.get("space") or {}) if isinstance(sweep, Mapping) else {})
 
     def set(self, dotted: str, value: Any, source: str | SourceOf) -> None:
-        """Lay one value on top."""
+        """Set one value, which overrides all lower layers."""
         for step in reversed(self.split(dotted)):
             value = {step: value}
         self.merge(value, source)
 
     def merge(self, values: Mapping[str, Any], source: str | SourceOf) -> None:
-        """Lay a mapping of sections on top."""
+        """Merge a mapping of sections, which overrides all lower layers."""
         self._merge(self.values, values, source if callable(source) else lambda key: source, ())
 
     def _merge(self, base: Any, over: Mapping[Any, Any], source: SourceOf, at: Key) -> None:
@@ -104,7 +104,7 @@ class Layers:
                     last = len(base) - 1
                     raise ConfigError(f"{source(key)}: {'.'.join(key)} must be a position from 0 to {last}")
                 name, old = int(name), base[int(name)]
-            else:  # 64 and "64" are one key
+            else:  # 64 and "64" are the same key
                 name = next((known for known in base if str(known) == str(name)), name)
                 old = base.get(name)
             if _names_part(key, old, value):
@@ -134,27 +134,27 @@ class Layers:
 
 
 def _names_part(key: Key, old: Any, value: Any) -> bool:
-    """Return whether a text is short for a part: ``builder: Chain`` is ``builder: {class_path: Chain}``."""
+    """Return whether a string is shorthand for a part: ``builder: Chain`` is ``builder: {class_path: Chain}``."""
     is_part = key[-1] in (*PARTS, "execution") and (len(key) == 1 or key[0] in ("arms", "sweep"))
     was_part = isinstance(old, Mapping) and "class_path" in old
     return isinstance(value, str) and (is_part or key in _ALWAYS_PARTS or was_part)
 
 
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether a mapping has another kind than the old one; a kind that is set alone keeps the other keys."""
+    """Return whether a mapping replaces the old one: its kind differs, and it is not a lone type or reference."""
     if len(new) == 1 and "class_path" not in new:
         return False
     return any(kind in new and kind in old and _plain(old[kind]) != _plain(new[kind]) for kind in _KINDS)
 
 
 def _plain(class_path: Any) -> str:
-    """Return the short name of a class of specexp, which also has one with its module."""
+    """Return the short name of a specexp class that may be given with its module; other names unchanged."""
     name = str(class_path)
     return name.rpartition(".")[2] if name.startswith("specexp.") else name
 
 
 MOST_VALUES = 100_000
-"""Values that a file may expand to if aliases repeat some of them."""
+"""Maximum number of values that a file may expand to through YAML aliases."""
 # octal and sexagesimal integers of YAML 1.1: 010 is 8 and 1:30 is 90
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+)")
 
@@ -164,7 +164,7 @@ def _invalid(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with ``1e-3`` as a number; repeated keys, exploding aliases and octal integers are errors."""
+    """YAML loader that reads ``1e-3`` as a number and rejects repeated keys, huge aliases and octal integers."""
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -176,11 +176,13 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number: int = super().construct_yaml_int(node)
         if _OTHER_BASE.fullmatch(node.value):
-            raise _invalid(node, f"YAML reads {node.value} as {number}; write {number}, or quote a text")
+            raise _invalid(
+                node, f"YAML reads {node.value} as {number}; write {number}, or quote it to make it a text"
+            )
         return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: list[Any] = []  # which need not be hashable
+        keys: list[Any] = []  # a list, because keys in YAML need not be hashable
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in keys and key_node.tag != "tag:yaml.org,2002:merge":
@@ -190,9 +192,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values that a node expands to; too many if it contains itself."""
+    """Return the number of values that a node expands to; above MOST_VALUES if it contains itself."""
     if id(node) not in sizes:
-        sizes[id(node)] = MOST_VALUES + 1  # the value for an alias inside that refers to this node
+        sizes[id(node)] = MOST_VALUES + 1  # used if an alias inside the node refers to it
         inner: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             inner = [one for pair in node.value for one in pair]
@@ -213,7 +215,7 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
-        if dotted == "arms" and isinstance(value, str | list):  # --arms chain,tree keeps these alone
+        if dotted == "arms" and isinstance(value, str | list):  # --arms chain,tree keeps only these arms
             names = [name.strip() for name in value.split(",")] if isinstance(value, str) else map(str, value)
             known = layers.values.get("arms") or {}
             for name in (names := list(names)):
@@ -248,14 +250,14 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
             found.append((key, yaml.load(text, _Loader)))
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             hint = "; quote a value that has spaces" if text[0] in "[{" else ""
-            hint = "; a pattern is not expanded, name one file or a folder" if text[0] == "*" else hint
+            hint = "; patterns are not expanded: name one file or a folder" if text[0] == "*" else hint
             problem = f"({_problem(error)}){hint}"
             raise ConfigError(f"{COMMAND_LINE}: --{key} must be YAML, got {text!r} {problem}") from error
     return found
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
-    """Return the sections of one file without those it composes; ``where`` begins the message if it is missing."""
+    """Return one file's own sections, without composed files; errors of reading it begin with ``where``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

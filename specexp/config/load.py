@@ -1,4 +1,4 @@
-"""Load an experiment: its file composed, overridden and checked, its arms, and the stages of its sweep.
+"""Load an experiment file: compose, override and check it, its arms, and the stages of its sweep.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -30,7 +30,7 @@ from specexp.core.checked import arguments_of, import_object
 from specexp.core.contracts import TreeBuilder
 from specexp.core.messages import did_you_mean
 
-# stages of a sweep that may have prompts of their own, and the file of a study with its counts of acceptances
+# stages of a sweep that may have their own prompts, and the name of a study's file of acceptance counts
 STAGES = ("confirm", "count_acceptances", "learn")
 COUNTS = "acceptance_counts.json"
 
@@ -56,7 +56,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _check_replay(config: Config) -> None:
-    """Raise if a recording cannot replace the models of the experiment, or is not used. It is not read."""
+    """Raise a ConfigError if the experiment cannot be replayed, or sets a recording that it does not use."""
     if not is_replayed(config):
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
@@ -68,33 +68,33 @@ def _check_replay(config: Config) -> None:
     keys = [*sweep["space"], *(key for known in sweep["enqueue"] for key in known)]
     if is_multi_sequence(config) or any(key.partition(".")[0] == "execution" for key in keys):
         raise ConfigError(
-            f"{where}, but several sequences are decoded for a prompt, and replay cannot time how they overlap: leave "
-            "execution and TaskItems out, or set backend to live"
+            f"{where}, which cannot time how several sequences of a prompt overlap: leave execution and TaskItems out, "
+            "or set backend to live"
         )
     if config.get("latency") is None:
         raise ConfigError(
-            f"{where}, which needs a latency profile for its seconds, and latency is null: measure one with python -m "
+            f"{where}, which needs a latency profile to model times, but latency is null: measure one with python -m "
             "specexp.profile and set its artifact, or write one by hand as in configs/latency"
         )
 
 
 def with_prompts_of(config: Config, stage: str | None) -> Config:
-    """Return an experiment with the prompts of a stage of its sweep, one of :data:`STAGES`; None for the search.
+    """Return the experiment with the prompts of a stage of its sweep: one of :data:`STAGES`, or None for the search.
 
-    A stage without ``prompts`` and ``offset`` of its own takes the next prompts of the same set: first the search,
+    A stage that sets neither ``prompts`` nor ``offset`` takes the next prompts of the same set: first the search,
     then the confirmation, then the others.
     """
     if stage is None:
         return config
     own = dict(config.get(f"sweep.{stage}.data"))
     if "prompts" in own:
-        own.setdefault("field", None)  # the search's may be another file's
+        own.setdefault("field", None)  # the search's field may not exist in this stage's file
     elif "offset" not in own:
         search: dict[str, Any] = config.get("data")
         if search["max_prompts"] is None:
             raise ConfigError(
                 f"{config.file}: data.max_prompts is null, so the search takes all prompts: set it, or give "
-                f"sweep.{stage} prompts of its own"
+                f"sweep.{stage} its own prompts"
             )
         own["offset"] = search["offset"] + search["max_prompts"]
         confirmed = None if stage == "confirm" else config.get("sweep.confirm.data", None)
@@ -120,7 +120,7 @@ class ComposedArm:
 
 
 def arms_of(config: Config) -> list[ComposedArm]:
-    """Return the arms of a file in its order, grids unrolled; without ``arms:``, the composition itself."""
+    """Return the arms in the file's order, one per point of a grid; without ``arms:``, the composition itself."""
     if not config.get("arms"):
         return [ComposedArm(config.get("name"), config.get("name"), config, None, {})]
     found = []
@@ -152,7 +152,7 @@ def _preload(composed: Config, name: str, arm: Mapping[str, Any]) -> Config | No
 
 
 def _check_arms(config: Config) -> None:
-    """Compose every arm."""
+    """Compose every arm, which raises a ConfigError for a wrong one."""
     for name, arm in config.get("arms").items():
         where = f"{config.source_of(('arms', name))}: arms.{name}"
         if not name.strip() or not str(arm.get("title") or name).strip():
@@ -176,7 +176,7 @@ def _check_arms(config: Config) -> None:
 
 @contextmanager
 def _inside(where: str, arm: str) -> Iterator[None]:
-    """Add the arm to an error about a value that the arm itself does not set."""
+    """Add the arm's name to an error about a value that is set outside the arm."""
     try:
         yield
     except ConfigError as error:
@@ -186,7 +186,7 @@ def _inside(where: str, arm: str) -> Iterator[None]:
 
 
 def _label(value: Any) -> str:
-    """Return a value of a grid as text; ``1 x 7`` in a list is seven times 1."""
+    """Return a value of a grid as text; in a list, ``1 x 7`` means 1 repeated seven times."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("class_path", value))
     if not isinstance(value, list):
@@ -232,7 +232,7 @@ def _check_sweep(config: Config) -> None:
     for number, known in enumerate(sweep.known):
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not awaits_counts(composed, sweep):  # without its counts a builder cannot be built yet
+        if not awaits_counts(composed, sweep):  # the builder cannot be built before its counts exist
             check_parts(composed)
     for stage in STAGES:
         if (found := getattr(sweep, stage)) is not None:
@@ -243,12 +243,12 @@ def _check_sweep(config: Config) -> None:
 
 
 def _source(config: Config, at: Key) -> SourceOf:
-    """Return the source of overrides at a place of the file, for errors."""
+    """Return a function that names the source of overrides at a key of the file, for error messages."""
     return lambda key: f"{config.source_of((*at, *key))}: {'.'.join(at)}"
 
 
 def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
-    """Return the composition with a choice of the space. The parts of a method must go together."""
+    """Return the composition with a choice of the space, and check that the parts of a method fit together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
@@ -259,9 +259,9 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """Return a builder with ``counts`` in place of :data:`COUNTS`, or of missing acceptance counts that it needs.
+    """Return a builder's specification with ``counts`` for acceptance counts that are missing or :data:`COUNTS`.
 
-    Any other value is returned as it is.
+    Any other value is returned unchanged.
     """
     name = value.get("class_path") if isinstance(value, Mapping) else None
     if not isinstance(name, str):
@@ -283,7 +283,7 @@ def _with_own_counts(value: Any, sweep: Sweep) -> Any:
 
 
 def awaits_counts(config: Config, sweep: Sweep) -> bool:
-    """Return whether a builder needs counts that the study has not made yet."""
+    """Return whether the builder needs a file of counts that the study has not written yet."""
     counts = config.get("builder.init_args.acceptance_counts", None)
     return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()
 
@@ -306,7 +306,9 @@ def with_artifact(config: Config) -> Config:
     except ArtifactError as error:
         raise ConfigError(f"{where}{error}") from error
     if artifact.plain:
-        raise ConfigError(f"{where}{path} means plain decoding: there is nothing to compare; take best-tree")
+        raise ConfigError(
+            f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead"
+        )
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
         raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}")
@@ -317,9 +319,9 @@ def with_artifact(config: Config) -> Config:
 
 
 def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
-    """Return an experiment with ``data.field`` set for all stages of its sweep, and a line to print for each file.
+    """Return the experiment with ``data.field`` set for all stages of its sweep, and lines to print for each file.
 
-    Each file of prompts is read once here, so that a wrong line is reported before models are loaded.
+    Each file of prompts is read once here, so that an invalid line is reported before models are loaded.
     """
     fields: dict[str, str] = {}
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Artifacts that are named in place of a path: in W&B, ``wandb:entity/project/name:alias``, and embedded ones."""
+"""Artifacts that are given by name: ``wandb:entity/project/name:alias`` in W&B, or ``stdlib:eagle`` in specexp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """Return the path of an artifact; one in W&B is downloaded, ``stdlib:eagle`` is embedded with its models."""
+    """Return the local path of an artifact. W&B artifacts are downloaded; embedded ones are files of specexp."""
     given = str(path_or_reference)
     return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
@@ -28,16 +28,20 @@ def download(reference: str) -> Path:
     """Download an artifact into W&B's own artifact folder, once for each version, and return its path.
 
     Raises:
-        ArtifactError: The reference is malformed, W&B is switched off, there is no login, the artifact has other
-            files than an artifact of specexp, or it cannot be fetched.
+        ArtifactError: The reference is malformed, W&B is offline or not logged in, the artifact has unexpected files,
+            or the download fails.
     """
     if not _REFERENCE.fullmatch(reference):
         raise ArtifactError(f"{reference!r} must be of the form wandb:entity/project/name:alias")
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
-        raise ArtifactError(f"{reference} needs W&B online and WANDB_MODE is {mode!r}: use its folder")
+        raise ArtifactError(
+            f"{reference} needs W&B online, but WANDB_MODE is {mode!r}: unset it, or use its folder"
+        )
     if not logged_in():
-        raise ArtifactError(f"{reference} needs a W&B account: run `wandb login`, or use its folder")
+        raise ArtifactError(
+            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's folder"
+        )
     import wandb
 
     try:
@@ -51,7 +55,7 @@ def download(reference: str) -> Path:
 
 
 def _check_entries(entries: Mapping[str, Any], reference: str) -> None:
-    """Raise for foreign files, before W&B writes them or fetches them from another store."""
+    """Raise an ArtifactError for unexpected files, before W&B downloads anything."""
     for name, entry in entries.items():
         where = f"{reference}: {name!r}"
         if name != MANIFEST and not PAYLOAD_NAME.fullmatch(name):

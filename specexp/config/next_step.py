@@ -1,4 +1,4 @@
-"""The next command, quoted for a shell, with its purpose as a comment."""
+"""Command lines that are suggested as the next step, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _MODEL_KEYS = (
     "target_dtype",
     "draft_dtype",
     "device",
-)  # of pair, as a deployment's options
+)  # keys of pair that are options of a deployment too
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
-    """Return the line for a command of specexp, e.g. ``python -m specexp.serve artifacts/mine/best``."""
+    """Return a shell line such as ``python -m specexp.serve artifacts/mine/best``, with ``why`` as a comment."""
     line = shlex.join(["python", "-m", f"specexp.{name}", *map(str, words)])
     return f"{line}  # {why}" if why else line
 
 
 def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the words for the same experiment: its file, and the typed overrides, except for the ``changed`` ones."""
+    """Return arguments for the same experiment: its file, and its command-line overrides updated by ``changed``."""
     typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
     return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is typed: a text itself if YAML reads it as that text, else JSON."""
+    """Return a value as typed on the command line: a text that YAML reads unchanged as it is, others as JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
 
 
 def model_options(config: Config) -> list[str]:
-    """Return the options of a deployment for the experiment's models and their device, without defaults."""
+    """Return the options of a deployment for the experiment's models and device, where they differ from defaults."""
     return _options(config, _MODEL_KEYS)
 
 
@@ -66,7 +66,7 @@ def measured_by(config: Config) -> str:
 
 
 def trusted_packages(config: Config) -> list[str]:
-    """Return the foreign packages of the experiment's parts and of the searched ones."""
+    """Return the packages outside specexp that define the experiment's parts, including searched ones."""
     searched = ("sweep.space", "sweep.enqueue")
     sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
     packages = {path.partition(".")[0] for path in _class_paths(sections) if "." in path}
@@ -74,12 +74,12 @@ def trusted_packages(config: Config) -> list[str]:
 
 
 def trust_options(config: Config) -> list[str]:
-    """Return the options of a deployment that trust these packages."""
+    """Return the ``--trust`` options of a deployment for the packages outside specexp."""
     return [word for package in trusted_packages(config) for word in ("--trust", package)]
 
 
 def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
-    """Return the changes for :func:`experiment_again` that put an artifact's parts in place of the file's own."""
+    """Return the changes for :func:`experiment_again` that replace the file's own parts by an artifact's."""
     packages = trusted_packages(config)
     trust: str | list[str] = packages[0] if len(packages) == 1 else packages
     return {"artifact": artifact, **({"trust": trust} if packages else {})}

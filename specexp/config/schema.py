@@ -1,4 +1,4 @@
-"""Sections of an experiment file. The schema of a part is its constructor."""
+"""The sections of an experiment file. Arguments of a part are checked against its constructor instead."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 
 class Pair(Section):
-    """The models.
+    """The target and draft models, their dtypes and their device.
 
     Attributes:
-        target: ``stdlib`` for the embedded pair, otherwise hub id, folder, or GGUF file for llama.cpp.
-        draft: Hub id, folder or GGUF file; null for the draft of an embedded target, or no draft.
-        target_dtype: Precision of the target; for a GGUF file of its keys and values.
-        draft_dtype: Precision of the draft; for a GGUF file of its keys and values.
+        target: ``stdlib`` for the embedded pair; otherwise a hub id, a folder, or a GGUF file for llama.cpp.
+        draft: Hub id, folder or GGUF file. If null, an embedded target uses its own draft, any other target none.
+        target_dtype: Dtype of the target; with a GGUF file, the dtype of its KV cache.
+        draft_dtype: Dtype of the draft; with a GGUF file, the dtype of its KV cache.
         device: A torch device, such as ``cpu`` or ``cuda:1``.
-        device_map: Devices of the target's modules if one device is too small: ``auto`` and the like, or a
-            mapping of modules to devices, ``cpu`` or ``disk``; the draft is on ``device``. Needs accelerate.
-        offload_folder: Folder for weights on ``disk`` if they cannot be read from the model's own files.
-        attn_implementation: Implementation of attention; others than these take no tree mask.
-        mode: Runtime of both models: ``eager`` is the model's own code, ``compiled`` are passes compiled for this
-            machine (models of the Llama family on a CPU), ``auto`` is compiled if possible.
+        device_map: Spreads a target that is too large for one device: a strategy such as ``auto``, or a mapping
+            of modules to devices, ``cpu`` or ``disk``. The draft stays on ``device``. Needs accelerate.
+        offload_folder: Folder for the weights on ``disk`` if they cannot be read from the model's own files.
+        attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
+        mode: Runtime of both models: ``eager`` runs the model's own code, ``compiled`` runs passes compiled for
+            this machine (Llama-family models on a CPU), ``auto`` uses ``compiled`` if possible.
     """
 
     target: str = "stdlib"
@@ -44,14 +44,14 @@ class Pair(Section):
 
 
 class Generation(Section):
-    """Lengths, samples and seed of the generation, the same for every arm.
+    """Length limit, number of samples, seed and stopping rule of the generation.
 
     Attributes:
-        max_new_tokens: Most tokens of a turn; never exceeded.
-        seed: Seed of verifiers and drafters that draw.
-        samples: Continuations of every prompt.
-        stop_at_eos: Whether EOS ends an answer.
-        threads: CPU threads of torch; null for torch's default.
+        max_new_tokens: Maximum number of generated tokens per turn; never exceeded.
+        seed: Random seed of sampling verifiers and drafters.
+        samples: Number of continuations generated for each prompt.
+        stop_at_eos: Whether generation stops at the EOS token.
+        threads: Number of CPU threads for torch; null for torch's default.
     """
 
     max_new_tokens: Count = 128
@@ -62,11 +62,11 @@ class Generation(Section):
 
 
 class Reasoning(Section):
-    """The search of reasoning tasks.
+    """The tree-of-thoughts search for reasoning tasks.
 
     Attributes:
-        search: Which states of the tree of thoughts are expanded.
-        max_new_tokens: Most tokens of one generation if a task allows more; null for the task's own limits.
+        search: Search strategy, which selects the states to expand in the tree of thoughts.
+        max_new_tokens: Maximum number of tokens per generation if the task allows more; null for the task's limits.
     """
 
     search: Annotated[Any, PartOf("specexp.data.searches.search.Search")] = Field(
@@ -76,13 +76,13 @@ class Reasoning(Section):
 
 
 class Tracking(Section):
-    """W&B.
+    """Settings of W&B runs.
 
     Attributes:
-        project: Project of the runs.
-        mode: Mode of the runs; null is online if logged in, else offline.
-        entity: Owner of the project; the logged-in user if null.
-        tags: Labels of the runs.
+        project: W&B project of the runs.
+        mode: W&B mode of the runs; null means online if logged in, otherwise offline.
+        entity: W&B user or team that owns the project; null for the logged-in user.
+        tags: W&B tags of the runs.
     """
 
     project: str = "specexp"
@@ -92,18 +92,18 @@ class Tracking(Section):
 
 
 class Verify(Section):
-    """The size of the tests of ``specexp.verify``.
+    """Settings of the tests of ``specexp.verify``.
 
     Attributes:
-        level: Probability that an exact composition is refused.
-        total_variation: Deviation of the joint distribution of three tokens on the toy targets that is found or
-            excluded.
-        toy_triples: Triples of tokens on each toy target at most; as many as a decision needs if null.
-        toy_tokens: Tokens on the toy targets that are compared with the output of a deterministic verifier.
-        prompts: How many prompts' first tokens are tested on the configured models.
-        samples: Continuations of each of those prompts.
-        first_tokens: How many tokens are tested jointly on the configured models.
-        workers: Processes that decode on the toy targets; as many as cores if null.
+        level: Significance level: the probability of rejecting a composition that is lossless.
+        total_variation: Total variation distance that is detected or excluded, for the joint distribution of three
+            tokens on the toy targets.
+        toy_triples: Maximum number of token triples per toy target; null for as many as a decision needs.
+        toy_tokens: Number of tokens compared on the toy targets if the verifier is deterministic.
+        prompts: Number of prompts for which the first output tokens are tested on the configured models.
+        samples: Number of continuations sampled for each of these prompts.
+        first_tokens: Number of first output tokens that are tested jointly on the configured models.
+        workers: Number of processes that decode on the toy targets; null for one per core.
     """
 
     level: Annotated[float, Field(gt=0, lt=1)] = 0.001
@@ -121,13 +121,13 @@ class Profile(Section):
 
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
-        max_tokens: Most tokens of a pass, the root among them.
-        prefixes: Tokens in the cache before a pass. The context must have room for them, the deepest row of the
-            largest pass, and 15 tokens by which the cache grows over a block of passes.
-        lanes: Numbers of sequences, from 2, for passes of several sequences, measured at the middle prefix.
-        repeats: Blocks of passes of every size; each block gives one measurement.
-        prompts: How many prompts of ``data`` are decoded by every composition.
-        max_new_tokens: Most tokens of each of those answers.
+        max_tokens: Largest number of tokens in a measured pass, including the root.
+        prefixes: Numbers of cached tokens before a measured pass. The context must have room for them, for the depth
+            of the largest pass, and for 15 tokens that a block of passes adds to the cache.
+        lanes: Batch sizes (numbers of sequences, >= 2) of batched passes, measured at the middle prefix.
+        repeats: Number of blocks of passes per size; each block gives one measurement.
+        prompts: Number of prompts from ``data`` that every composition decodes.
+        max_new_tokens: Maximum number of tokens generated for each of these prompts.
     """
 
     to: str = "artifacts/profile"
@@ -143,14 +143,14 @@ class Record(Section):
     """Settings of ``specexp.record``.
 
     Attributes:
-        to: Folder of the recording; ``recordings/<name>`` if null.
-        coverage: Builders run once at every root: replayed builders may use the nodes of their trees. If null a
-            chain of 24, or the experiment's builder if the drafter learns from its drafts.
-        candidates: Candidates of the draft kept for every token of the output, which bounds the width of a tree.
-        target_top_k: The target's best tokens kept for every recorded token, for drafters that learn from them; if
-            null, as many as the drafter learns, or 8.
-        turns_per_file: Turns in a Parquet file; an interrupted recording continues after the last file.
-        live_sample: Prompts that the composition also decodes live, to compare with the replay.
+        to: Folder of the recording; null for ``recordings/<name>``.
+        coverage: Builders that run once at every root. Replayed builders may use the nodes of these trees. If null, a
+            chain of 24 nodes, or the experiment's builder if the drafter learns from its own drafts.
+        candidates: Number of draft candidates recorded per output token; this limits the width of a replayed tree.
+        target_top_k: Number of the target's top tokens recorded per token, for drafters that learn from them. Null
+            for the number that the drafter uses, or 8.
+        turns_per_file: Number of turns per Parquet file; an interrupted recording continues after the last file.
+        live_sample: Number of prompts that are also decoded live, to compare with the replay.
     """
 
     to: str | None = None
@@ -165,11 +165,11 @@ class WhatIf(Section):
     """The devices and trees that ``specexp.what_if`` compares.
 
     Attributes:
-        profiles: Latency profiles: their arguments, or an ``artifact`` that has them.
-        files: Further profiles: YAML files with a ``latency:`` section each, such as
+        profiles: Latency profiles, each given by its arguments or as an ``artifact``.
+        files: YAML files with one further profile each, in a ``latency:`` section, such as
             ``experiments/replay/devices/a100_7b.yaml``.
-        max_nodes: Most nodes of a tree.
-        max_depth: Depth of the deepest node.
+        max_nodes: Maximum number of nodes in a tree.
+        max_depth: Maximum depth of a tree.
     """
 
     profiles: list[Annotated[Any, CallOf("specexp.core.latency.LatencyProfile")]] = Field(default=[])
@@ -179,20 +179,20 @@ class WhatIf(Section):
 
 
 class ArmSection(Section):
-    """A named arm: overrides of the composition, or one of Hugging Face's own loops.
+    """A named arm: overrides of the composition, or one of Hugging Face's own decoding loops.
 
     Attributes:
-        title: Name in tables; the arm's name if null.
-        drafter: Overrides of the experiment's drafter; null for none.
-        builder: Overrides of the experiment's builder; null for none.
-        engine: Another engine instead of specexp's decoder; drafter and builder must be null then.
-        grid: Values by dotted key: one arm for each.
-        preload: Overrides of ``data`` for prompts that are decoded before the run. The arm's Token Recycling or
-            phrase cache starts every prompt with the state learned from them, its controller the run.
-        reference: Hugging Face's own generate instead of specexp's decoder, with the arguments below.
-        num_assistant_tokens: Tokens that ``hf-assisted`` drafts.
+        title: Name in tables; null for the arm's key.
+        drafter: Overrides of the experiment's drafter; null to decode without a drafter.
+        builder: Overrides of the experiment's builder; null to decode without a builder.
+        engine: Engine that replaces specexp's decoder; drafter and builder must then be null.
+        grid: Lists of values by dotted key; each combination is one arm.
+        preload: Overrides of ``data`` for prompts that are decoded before the run. Token Recycling and phrase caches
+            start every prompt with the state learned from them; the controller only starts the run with it.
+        reference: Mode of Hugging Face's generate that replaces specexp's decoder, with the arguments below.
+        num_assistant_tokens: Number of tokens that ``hf-assisted`` drafts.
         assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
-        prompt_lookup_num_tokens: Tokens that ``hf-prompt-lookup`` drafts.
+        prompt_lookup_num_tokens: Number of tokens that ``hf-prompt-lookup`` drafts.
         max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks for.
     """
 
@@ -239,11 +239,11 @@ REFERENCE_KEYS = {
     "hf-assisted": ("num_assistant_tokens", "assistant_confidence_threshold"),
     "hf-prompt-lookup": ("prompt_lookup_num_tokens", "max_matching_ngram_size"),
 }
-"""Arguments of each reference loop."""
+"""Arguments that each reference accepts."""
 
 
 class TableExport(Section):
-    """The artifact that fitting a controller leaves.
+    """The artifact in which ``specexp.fit`` saves a controller.
 
     Attributes:
         to: Folder of the artifact.
@@ -255,12 +255,12 @@ class TableExport(Section):
 
 
 class Fit(Section):
-    """The learning of a controller by ``specexp.fit`` on the prompts of ``data``.
+    """How ``specexp.fit`` trains a controller on the prompts of ``data``.
 
     Attributes:
-        epochs: How often every prompt is decoded.
-        checkpoint_every: Prompts between two checkpoints.
-        export: Where the learned table is written.
+        epochs: Number of times that every prompt is decoded.
+        checkpoint_every: Number of prompts between two checkpoints.
+        export: Artifact for the learned table; null for none.
     """
 
     epochs: Count = 1
@@ -269,48 +269,48 @@ class Fit(Section):
 
 
 class Experiment(Section):
-    """A whole file.
+    """A complete experiment file.
 
     Attributes:
-        name: Name of the run and of its folder; that of the file if not given.
-        question: The question of the experiment, in a sentence.
-        paper: Publication with figures to compare with.
+        name: Name of the run and of its folder; by default the file's name.
+        question: The question that the experiment answers, in one sentence.
+        paper: Publication with results to compare with.
         pair: The models.
         data: The prompts that are decoded.
         drafter: Proposes the next tokens; null for plain decoding.
-        builder: Grows the tree of a step.
+        builder: Builds the draft tree of each step.
         verifier: Accepts drafted tokens.
-        controller: Limits a step's draft; null for the builder's own limits.
-        artifact: Artifact with the parts to prove, or to compare on other prompts, without their learned state.
-            They replace the file's own parts, arms and search.
-        trust: Installed packages that may define that artifact's parts.
-        execution: How several sequences are decoded for a prompt: an item of ``TaskItems`` as a tree of
-            thoughts, any other prompt with ``generation.samples`` continuations as one group. Null decodes
-            one sequence at a time, or with ``SerialSpeculative`` if other arms have an execution. Plain decoding
-            is then ``Serial``, and the only baseline: Hugging Face's loops decode no groups.
+        controller: Limits the draft of each step; null for the builder's own limits.
+        artifact: Artifact to verify, or to compare on other prompts. Its parts, without their learned state, replace
+            the file's own parts, arms and search.
+        trust: Installed packages that may define the artifact's parts.
+        execution: Strategy that decodes several sequences per prompt: a tree of thoughts for ``TaskItems``, otherwise
+            one group of ``generation.samples`` continuations. Null decodes one sequence at a time, or with
+            ``SerialSpeculative`` if other arms have an execution. The only baseline is then plain decoding with
+            ``Serial``, because Hugging Face's loops decode no groups.
         reasoning: How items of ``TaskItems`` are searched.
-        generation: How much is generated.
-        engine: Another engine. ``specexp.sweep`` searches its settings instead of the four parts.
-        latency: Costs of a device and its models, by which the run's seconds are modelled; null to measure them.
+        generation: Length, samples and seed of the generation.
+        engine: Engine that replaces specexp's decoder. ``specexp.sweep`` then searches the engine's settings.
+        latency: Latency profile of a device and its models, from which times are modelled; null to measure times.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
         tracking: W&B project and mode of the runs.
         verify: How much ``specexp.verify`` tests.
         profile: What ``specexp.profile`` measures.
         record: What ``specexp.record`` records.
-        backend: ``live`` runs the models; ``replay`` uses a recording, with seconds of the latency profile.
-        recording: Folder that ``specexp.record`` wrote, for replay; ``record.to`` if null.
+        backend: ``live`` runs the models; ``replay`` uses a recording, with times from the latency profile.
+        recording: Folder of the recording to replay; null for ``record.to``.
         what_if: Which devices ``specexp.what_if`` compares.
-        arms: Named compositions to compare; each is its difference from the file's own.
-        baselines: Baselines of the comparison: plain decoding by specexp, by Hugging Face's generate, or both. If
-            null both, unless Hugging Face's generate cannot emit the tokens of the verifier.
+        arms: Named compositions to compare, each given as overrides of the file's own.
+        baselines: Baselines of the comparison: plain decoding by specexp, by Hugging Face's generate, or both. Null
+            means both, unless Hugging Face's generate cannot produce the verifier's tokens.
         published: Rows of the paper's table that are not run here: a ``method`` and its figures.
-        figure: Which figure ``specexp.run`` draws; its default if null.
-        float32_prompts: How many prompts ``specexp.run`` and the confirmation of a sweep decode once more
-            with a float32 copy of a 16-bit target, untimed and within 15 seconds, if outputs differ at near
-            ties: in float32 they must be equal. 0 turns it off.
-        analyses: Analyses of every step by ``specexp.run``.
-        fit: How ``specexp.fit`` lets the controller learn.
+        figure: Figure that ``specexp.run`` draws: ``speedup``, ``curves`` or ``phases``; null for its default.
+        float32_prompts: Number of prompts that ``specexp.run`` and a sweep's confirmation decode again in float32 if
+            outputs of a 16-bit target differ at near ties. In float32 the outputs must be equal. The check is
+            untimed and limited to 15 seconds; 0 turns it off.
+        analyses: Analyses that ``specexp.run`` applies to every step.
+        fit: How ``specexp.fit`` trains the controller.
         sweep: What ``specexp.sweep`` searches.
     """
 

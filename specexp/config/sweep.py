@@ -1,4 +1,4 @@
-"""The ``sweep:`` section: what varies and how it is drawn, what is optimised, and the stages around the search."""
+"""The ``sweep:`` section: the search space, the objectives, and the stages before and after the search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specexp.core.messages import did_you_mean
 METHOD = "method"
 """Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
-# Target, prompts, verifier and lengths are the same for all trials of a study: plain decoding is measured once.
+# Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
 Count = Annotated[int, Field(ge=1)]
 Way = Literal["maximize", "minimize"]
@@ -41,7 +41,7 @@ class _Range(Section):
         low: Smallest number.
         high: Largest number.
         log: Whether they are drawn on a logarithmic scale.
-        step: Distance between two numbers; null for any.
+        step: Distance between neighbouring values; null for no grid.
     """
 
     type: str
@@ -53,15 +53,15 @@ class _Range(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}")
+            raise ValueError(f"low must be <= high, got low {self.low} and high {self.high}")
         if self.log and self.low <= 0:
-            raise ValueError(f"low must be above 0 with log: true, got {self.low}")
+            raise ValueError(f"low must be > 0 if log is true, got {self.low}")
         if self.log and self.step is not None:
-            raise ValueError("step and log: true do not go together; leave one out")
+            raise ValueError("step cannot be combined with log: true; leave one out")
         return self
 
     def label_of(self, value: Any) -> Any:
-        """Return the value as a study stores it; LookupError if it is not in the range."""
+        """Return the value as a study stores it; raises LookupError if it is not in the range."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not self.low <= value <= self.high:
             raise LookupError(value)
@@ -75,10 +75,10 @@ class _Range(Section):
 
 
 class IntRange(_Range):
-    """Integers of a search space.
+    """A range of integers in a search space.
 
     Attributes:
-        at_most: An earlier key of the space; its drawn value is an upper bound.
+        at_most: Earlier key of the space; the value drawn for it is an upper bound.
 
     Example:
         >>> str(IntRange(type="int", low=4, high=64, log=True))
@@ -92,7 +92,7 @@ class IntRange(_Range):
     at_most: str | None = None
 
     def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value by a trial of Optuna, given the values that were drawn before it."""
+        """Draw a value with an Optuna trial; ``drawn`` holds the values drawn earlier in the trial."""
         high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
         return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
 
@@ -107,18 +107,18 @@ class IntRange(_Range):
 
 
 class FloatRange(_Range):
-    """Numbers of a search space."""
+    """A range of real numbers in a search space."""
 
     type: Literal["float"]
     step: Annotated[float, Field(gt=0)] | None = None
 
     def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value by a trial of Optuna."""
+        """Draw a value with an Optuna trial."""
         return trial.suggest_float(key, self.low, self.high, step=self.step, log=self.log)
 
 
 class Categorical(Section):
-    """Choices of a search space.
+    """A list of choices in a search space.
 
     Attributes:
         choices: Texts and numbers, or parts with a ``name`` next to ``class_path`` and ``init_args``.
@@ -136,16 +136,16 @@ class Categorical(Section):
         labels: set[Any] = set()
         for choice in self.choices:
             if isinstance(choice, list) or (isinstance(choice, Mapping) and not _is_named(choice)):
-                why = f": {choice!r} needs a name, as in {{name: fitted, class_path: FittedTree}}"
+                why = f": {choice!r} must have a name, as in {{name: fitted, class_path: FittedTree}}"
                 raise refusal(("choices",), why)
             if _label(choice) in labels:
-                raise refusal(("choices",), f": two choices are called {_label(choice)!r}")
+                raise refusal(("choices",), f": two choices are called {_label(choice)!r}; rename one")
             labels.add(_label(choice))
         return self
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """Values by label; a study stores the labels. The value of a method maps sections to parts."""
+        """Choices by label; a study stores only labels. The value of a method maps sections to parts."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)
@@ -154,11 +154,11 @@ class Categorical(Section):
         }
 
     def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value by a trial of Optuna."""
+        """Draw a value with an Optuna trial."""
         return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
 
     def label_of(self, value: Any) -> Any:
-        """Return the stored form of a value; LookupError if it is not a choice."""
+        """Return the label under which a study stores a value; raises LookupError if it is not a choice."""
         for label, choice in self.by_label.items():
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return label
@@ -180,7 +180,7 @@ def _label(choice: Any) -> Any:
 
 
 class _Stage(Section):
-    """A stage besides the search.
+    """A stage of a sweep other than the search.
 
     Attributes:
         data: Overrides of the experiment's ``data``.
@@ -194,7 +194,7 @@ class Learn(_Stage):
 
 
 class CountAcceptances(_Stage):
-    """The stage that records which rank paths are accepted in a wide tree.
+    """The stage that counts how often each rank path of a wide tree is accepted.
 
     Attributes:
         builder: Builder of the wide tree.
@@ -207,9 +207,9 @@ class Confirm(_Stage):
     """The stage that measures the best trials again, on other prompts than the search.
 
     Attributes:
-        best: How many trials are measured again.
-        again: Whether an ended study is confirmed once more and both confirmations are pooled (``--confirm-again``).
-        of_each: A key of the space; the best trial of each of its choices is confirmed too.
+        best: Number of trials that are measured again.
+        again: Whether a finished study is confirmed a second time and both results pooled (``--confirm-again``).
+        of_each: Categorical key of the space; the best trial of each choice is confirmed too.
     """
 
     best: Count = 3
@@ -218,10 +218,10 @@ class Confirm(_Stage):
 
 
 class Export(Section):
-    """The artifact a study leaves.
+    """The artifact that a study exports.
 
     Attributes:
-        to: Folder of the artifact; ``artifacts/<name>`` if empty.
+        to: Folder of the artifact; if empty, ``artifacts/<name>``.
         kind: Kind of the artifact.
         cold: Whether learned state is left out (``--cold``); the speed without it is then measured too.
     """
@@ -233,30 +233,30 @@ class Export(Section):
 
 @dataclass(frozen=True)
 class Known:
-    """A configuration measured before anything is searched: overrides of the composition, and its name."""
+    """A named configuration that is measured before the search, given as overrides of the composition."""
 
     name: str
     overrides: Mapping[str, Any]
 
 
 class Sweep(Section):
-    """A study.
+    """The settings of a study.
 
     Attributes:
-        space: Dotted key of the composition, and how its value is drawn.
-        direction: Direction of ``speedup`` if the objectives set none.
-        n_trials: Finished, distinct trials the study ends with, known configurations included.
-        objectives: Metrics, or metrics with directions. A study with several does not prune.
-        sampler: Sampler of Optuna; ``TPESampler(seed=0)`` if null.
-        pruner: Pruner of Optuna; ``WilcoxonPruner(p_threshold=0.1)`` if null.
-        storage: URL of a database that several workers share; a journal file in the study's folder if null.
-        enqueue: Configurations measured first: overrides and a ``name``.
-        constraints: Limits by name: ``max_draft_nodes``, or ``min_`` or ``max_`` before a metric.
-        count_acceptances: Whether rank paths are counted first, and how.
+        space: The search space: how a value is drawn for each dotted key of the composition.
+        direction: Direction of ``speedup`` if ``objectives`` sets none.
+        n_trials: Number of distinct finished trials after which the study ends, including ``enqueue``.
+        objectives: List of metrics, or mapping of metrics to directions. A study with several does not prune.
+        sampler: Optuna sampler; null for ``TPESampler(seed=0)``.
+        pruner: Optuna pruner; null for ``WilcoxonPruner(p_threshold=0.1)``.
+        storage: URL of a database that several workers share; null for a journal file in the study's folder.
+        enqueue: Configurations measured first, each with overrides and a ``name``.
+        constraints: Limits by name: ``max_draft_nodes``, or a metric with the prefix ``min_`` or ``max_``.
+        count_acceptances: Stage that first counts accepted rank paths; null to skip it.
         learn: Prompts that every candidate learns from before it is measured.
-        confirm: How the best are measured again; null for no confirmation.
+        confirm: Stage that measures the best trials again; null to skip it.
         export: The artifact of the winner; null for none.
-        require_gain: Whether the command ends with 3 if the interval shows no gain over plain decoding
+        require_gain: Whether the exit code is 3 if the confidence interval shows no gain over plain decoding
             (``--require-gain``).
     """
 
@@ -298,7 +298,7 @@ class Sweep(Section):
         if repeated := _repeated(objectives):
             raise refusal(("objectives",), f" must name each metric once, got {repeated!r} twice")
         if self.pruner is not None and objectives != ["speedup"]:
-            why = " is set, but only a study with the one objective speedup prunes: set it to null, or objectives to "
+            why = " must be null unless speedup is the only objective: set it to null, or objectives to "
             raise refusal(("pruner",), f"{why}[speedup]")
         if self.require_gain and self.confirm is None:
             why = " is true, but only a confirmation measures a gain: set sweep.confirm too"
@@ -328,11 +328,11 @@ class Sweep(Section):
             if not parts or not parts <= set(PARTS_OF_A_METHOD):
                 wrong = min(parts - set(PARTS_OF_A_METHOD), default="")
                 hint = did_you_mean(wrong, PARTS_OF_A_METHOD) if wrong else ""
-                why = f": {choice!r} must set a name and some of {', '.join(PARTS_OF_A_METHOD)}{hint}"
+                why = f": {choice!r} must set a name and at least one of {', '.join(PARTS_OF_A_METHOD)}{hint}"
                 raise refusal((*at, "choices"), why)
         method = next((name for name, parts in self.methods.items() if key in parts), None)
         if method is not None:
-            raise refusal(at, f" is searched and set by the method {method!r}; leave one of them out")
+            raise refusal(at, f" is searched, but also set by the method {method!r}; leave one of them out")
         if isinstance(entry, IntRange) and entry.at_most is not None:
             # keys are drawn in this order, so a bound must come before
             order = sorted(self.space, key=lambda name: name.count("."))
@@ -349,7 +349,7 @@ class Sweep(Section):
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """The configurations measured first, methods with their parts in place of their names."""
+        """The configurations measured first, with method names replaced by the methods' parts."""
         found = []
         for number, given in enumerate(self.enqueue):
             overrides = {key: value for key, value in given.items() if key != "name"}
@@ -357,14 +357,14 @@ class Sweep(Section):
             method = overrides.pop(METHOD, None)
             if method is not None and method not in self.methods:
                 hint = did_you_mean(str(method), self.methods)
-                why = f": method must be one of sweep.space, got {method!r}{hint}"
+                why = f": method must be one of sweep.space.method, got {method!r}{hint}"
                 raise refusal(("enqueue", str(number)), why)
             found.append(Known(name, {**self.methods.get(method, {}), **overrides}))
         return tuple(found)
 
     @property
     def methods(self) -> dict[str, Any]:
-        """Parts of each method of the space by the method's name."""
+        """The parts of each method in the space, by the method's name."""
         entry = self.space.get(METHOD)
         return entry.by_label if isinstance(entry, Categorical) else {}
 
@@ -374,7 +374,7 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 def _name_of(overrides: Mapping[str, Any]) -> str:
-    """Return a short name for overrides: classes and arguments, e.g. ``Chain(length=4)``."""
+    """Return a short name for overrides from their classes and arguments, e.g. ``Chain(length=4)``."""
     parts = []
     for key, value in overrides.items():
         if isinstance(value, Mapping) and "class_path" in value:

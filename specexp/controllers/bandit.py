@@ -1,4 +1,4 @@
-"""Bandits: each step plays one of several draft limits, builders or controllers, by what each has gained."""
+"""Bandits: each step uses one of several draft limits, builders or controllers, chosen by their past reward."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
 
 
 class RatioArms:
-    """Arms that are played for the best ratio of sums, gain over cost.
+    """Arms of a bandit that maximises total gain over total cost.
 
     A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms. The mean worth is 0
-    for the best arm and less for any other. An arm's index is its mean worth plus
+    for the best arm and less for any other. After every arm was played once, the arm with the highest index is played.
+    The index is the arm's mean worth plus an exploration term:
 
-    - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``,
-    - ``thompson``: a draw from the posterior of the mean, normal with deviation ``exploration * sd / sqrt(its plays)``,
-      keyed by place,
+    - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``.
+    - ``thompson``: a normal random number with standard deviation ``exploration * sd / sqrt(its plays)``, keyed by
+      place. The index is then a draw from the posterior of the mean.
 
-    and the highest index is played, after every arm was played once. ``sd`` is the deviation of the arm's worth, pooled
-    with that of all arms while it has few plays.
+    ``sd`` is the standard deviation of the arm's worth, pooled with that of all arms while the arm has few plays.
 
     Args:
-        policy: how it explores.
-        exploration: how much it explores; 0 always plays the best arm so far.
-        window: number of remembered plays: older ones fade out.
+        policy: the exploration term, as above.
+        exploration: strength of exploration; 0 always plays the best arm so far.
+        window: effective number of remembered plays; older plays lose weight.
 
     Attributes:
-        sums: ``[arms, 6]`` discounted plays, gain, cost, gain^2, cost^2 and gain * cost.
+        sums: ``[arms, 6]`` discounted sums: plays, gain, cost, gain^2, cost^2 and gain * cost.
     """
 
     def __init__(self, count: int, policy: Policy, exploration: float, window: int) -> None:
@@ -50,7 +50,7 @@ class RatioArms:
         self.window = window
         self.profile: LatencyProfile | None = None
         self.sums: NDArray[np.float64] = np.zeros((count, _SUMS))
-        self._played: PerSequence[tuple[int, int]] = PerSequence()  # position of the root, arm of its step
+        self._played: PerSequence[tuple[int, int]] = PerSequence()  # committed tokens and arm of the step
 
     def clear(self) -> None:
         """Forget all plays."""
@@ -58,13 +58,13 @@ class RatioArms:
         self._played.clear()
 
     def play(self, context: Context, explores: bool) -> int:
-        """Choose the arm of the step about to start; without exploring it is the best arm so far."""
+        """Choose the arm of the next step; if ``explores`` is False, the best arm so far."""
         number = self._best(context, explores)
         self._played[context] = len(context), number
         return number
 
     def current(self, context: Context) -> int:
-        """Return the arm of the step under way."""
+        """Return the arm of the current step."""
         return self._played.get(context, (-1, 0))[1]
 
     def end_play(self, outcome: Outcome) -> int | None:
@@ -74,12 +74,12 @@ class RatioArms:
         return number if position == len(context) - len(outcome.new_token_ids) else None
 
     def add(self, number: int, gain: float, cost: float) -> None:
-        """Remember a play; costs are above 0."""
+        """Add a play to the sums; its cost must be above 0."""
         self.sums *= 1 - 1 / self.window
         self.sums[number] += (1.0, gain, cost, gain * gain, cost * cost, gain * cost)
 
     def add_goodput(self, number: int, outcome: Outcome) -> None:
-        """Remember a step as a play that gains its tokens and costs its seconds."""
+        """Add a step to the sums as a play, with its new tokens as gain and its seconds as cost."""
         seconds = outcome_seconds(outcome, self.profile)
         if seconds > 0:
             self.add(number, float(len(outcome.new_token_ids)), seconds)
@@ -89,10 +89,11 @@ class RatioArms:
         return [gain / cost if cost > 0 else None for _, gain, cost, *_ in self.sums.tolist()]
 
     def load(self, sums: list[Any], name: str) -> None:
-        """Take saved :attr:`sums`; raises ``ValueError`` for another number of arms."""
+        """Restore saved :attr:`sums`; raises ``ValueError`` for another number of arms."""
         if [len(one) for one in sums] != [_SUMS] * len(self.sums):
             raise ValueError(
-                f"the state of a {name} must hold {_SUMS} sums for each of {len(self.sums)} values"
+                f"the state of a {name} must have {_SUMS} sums for each of {len(self.sums)} values, got "
+                f"{[len(one) for one in sums]}"
             )
         self.sums = np.array(sums, dtype=np.float64)
 
@@ -123,24 +124,24 @@ class RatioArms:
 
 
 class Bandit(Controller):
-    """Chooses one of some values at every step, by the goodput of each so far.
+    """Chooses one of several values at every step, by the goodput (tokens per second) of each so far.
 
-    Goodput, tokens per second, is a ratio: the fastest value has the best ratio of sums, tokens over seconds, not the
-    best mean of ratios (:class:`~specexp.controllers.bandit.RatioArms`). Seconds are modelled where the run has a
-    latency profile, else measured.
+    Goodput is all tokens over all seconds, not the mean of the steps' ratios (see
+    :class:`~specexp.controllers.bandit.RatioArms`). Seconds come from the run's latency profile if there is one, else
+    from the clock.
 
     Args:
         over: meaning of the values: draft lengths (``depths``), node budgets (``nodes``), or indices of the builders of
             a :class:`~specexp.builders.Choice` (``choices``).
-        values: the choices; null switches speculation off, as 0 does for lengths and budgets.
-        policy: how it explores: by upper confidence bounds or by Thompson's draws.
-        exploration: how much it explores; 0 always plays the best value so far.
-        window: number of remembered steps: older ones fade out.
+        values: the values to choose from; null switches speculation off, as 0 does for lengths and budgets.
+        policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
+        exploration: strength of exploration; 0 always plays the best value so far.
+        window: effective number of remembered steps; older steps lose weight.
         learn: If False, play the best learned value, without exploring or learning.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
-        ValueError: no values, the same one twice, or one below 0.
+        ValueError: ``values`` is empty, has a duplicate, or has a number below 0.
 
     Example:
         >>> controller = Bandit("depths", [0, 2, 4, 8, 16])
@@ -160,12 +161,12 @@ class Bandit(Controller):
     ) -> None:
         meant = [0 if value is None and over != "choices" else value for value in values]
         if not values or len(set(meant)) < len(values):
-            raise ValueError(f"Bandit: values must be at least one, all different, got {values}")
+            raise ValueError(f"Bandit: values must be a non-empty list without duplicates, got {values}")
         self.over = over
         self.values = values
         limit = {"depths": "max_depth", "nodes": "max_nodes", "choices": "choice"}[over]
         self._plans = [
-            # no nodes: no draft pass either
+            # a budget of 0 nodes means no draft pass either
             Plan(max_depth=0)
             if value is None or (limit, value) == ("max_nodes", 0)
             else Plan(**{limit: value})
@@ -196,7 +197,7 @@ class Bandit(Controller):
         self._arms.clear()
 
     def goodput(self) -> list[float | None]:
-        """Return tokens per second of every value; None for one that was not played."""
+        """Return the tokens per second of each value; None for a value that was not played."""
         return self._arms.ratios()
 
     @override
@@ -214,21 +215,21 @@ class Bandit(Controller):
 
 
 class RuleBandit(ControllerWrapper):
-    """Lets one of several controllers decide a step, by the reward of each so far (TapOut, Sridhar et al. 2025).
+    """Chooses one of several controllers for each step, by the reward of each so far (TapOut, Sridhar et al. 2025).
 
     No rule for ending a draft is best for every pair and text. The chosen controller plans the step, ends its draft,
-    and is the only one that learns from it. Two rewards:
+    and is the only one that learns from it. There are two rewards:
 
-    - ``goodput``: tokens over seconds, modelled where the run has a latency profile, else measured,
-    - ``acceptance``: the mean of accepted over drafted nodes and of accepted nodes over ``longest``. It does not depend
-      on a clock. The second term keeps a draft from winning by being short.
+    - ``goodput``: tokens per second. Seconds come from the run's latency profile if there is one, else from the clock.
+    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``. It does
+      not depend on a clock. The second ratio keeps short drafts from winning.
 
     Args:
         controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
-        longest: accepted nodes of a good draft, for ``acceptance``.
-        policy: how it explores: by upper confidence bounds or by Thompson's draws.
-        exploration: how much it explores; 0 always plays the best controller so far.
-        window: number of remembered steps: older ones fade out.
+        longest: number of accepted nodes of a good draft, for the reward ``acceptance``.
+        policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
+        exploration: strength of exploration; 0 always plays the best controller so far.
+        window: effective number of remembered steps; older steps lose weight.
         learn: If False, play the best learned controller; the controllers have their own flags.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew; the
             controllers have their own policies.
@@ -254,15 +255,17 @@ class RuleBandit(ControllerWrapper):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if len(controllers) < 2:
-            raise ValueError(f"RuleBandit: at least 2 controllers are needed, got {len(controllers)}")
+            raise ValueError(f"RuleBandit: controllers must be at least 2, got {len(controllers)}")
         if any(one.needs_foresight for one in controllers):
-            raise ValueError("RuleBandit: an Oracle has the best length already: leave it out")
+            raise ValueError(
+                "RuleBandit: controllers must not include an Oracle, which already has the best length: leave it out"
+            )
         self.inner = tuple(controllers)
         self.reward = reward
         self.longest = longest
         self.learn = learn
         if learn:
-            self.learns = True  # else what the controllers declare
+            self.learns = True  # otherwise the controllers' own value holds
         self.state = state
         if reward == "goodput":
             self.uses_seconds = True
@@ -307,7 +310,7 @@ class RuleBandit(ControllerWrapper):
         if all(ratio is None for ratio in ratios):
             return ""
         best = max(range(len(ratios)), key=lambda number: ratios[number] or 0.0)
-        return f"{type(self.inner[best]).__name__}, number {best} of its controllers, is the best"
+        return f"the best of its controllers is {type(self.inner[best]).__name__} (index {best})"
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Thresholds on the confidence of the draft, given or fitted after every step."""
+"""Thresholds on the draft's confidence: fixed, or fitted after every step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from specexp.core.outcome import Outcome
 
 
 class ConfidenceThreshold(Controller):
-    """Drafts on while a confidence is at least a threshold.
+    """Continues drafting while the draft's confidence is at least a threshold.
 
-    The ``product`` of the confidences estimates the probability that everything drafted so far is accepted (Post-use &
-    Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a doubtful token. The
-    last ``token``'s own confidence is the threshold of other engines (Hugging Face's
-    ``assistant_confidence_threshold``, llama.cpp's ``p-min``): a draft goes on, however long it is, until a token is
-    doubtful. The token that falls below is still drafted: its confidence is known only after its pass.
+    By the rule ``product``, the product of all confidences estimates the probability that the whole draft is accepted
+    (Post-use & Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a
+    doubtful token. By the rule ``token``, only the last token's confidence counts, as in Hugging Face
+    (``assistant_confidence_threshold``) and llama.cpp (``p-min``). Then a draft of any length continues until a token
+    is doubtful. The token that falls below the threshold is still drafted, since its confidence is known only after its
+    pass.
 
     Args:
-        threshold: least confidence to draft on; 1 drafts one token a step.
-        max_depth: greatest depth; None leaves the builder's own.
-        rule: whether the ``product`` of the confidences must reach it, or the last ``token``'s own.
+        threshold: least confidence at which drafting continues; 1 drafts one token per step.
+        max_depth: greatest depth of a draft; None keeps the builder's limit.
+        rule: confidence that must reach the threshold: the ``product`` along the path, or the last ``token``'s alone.
     """
 
     needs_log_probs = True
@@ -63,18 +64,18 @@ _LEAST_TOKENS = 6
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
-    """Drafts on while the last token's confidence is at least a threshold, which is fitted after every step.
+    """Continues drafting while the last token's confidence is at least a threshold that is fitted after every step.
 
-    This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). In every step the
-    accepted drafts and the first rejected one are labelled. The threshold becomes the point of their ROC curve with the
-    least ``false positive rate + false_negative_weight * false negative rate``. Two differences: only the last
-    ``window`` tokens are remembered, and the threshold is at most the highest confidence, where theirs may become
-    infinite.
+    This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). Each step adds its
+    accepted drafts and the first rejected one to the data of the fit. The threshold becomes the point of their ROC
+    curve with the least ``false positive rate + false_negative_weight * false negative rate``. There are two
+    differences: only the last ``window`` tokens are remembered, and the threshold is at most the highest confidence,
+    whereas theirs may become infinite.
 
     Args:
-        false_negative_weight: cost of stopping before a token that would be accepted, relative to drafting on after
-            one that is rejected; Hugging Face's is 3.
-        max_depth: greatest depth; None leaves the builder's own.
+        false_negative_weight: cost of stopping before a token that would be accepted, relative to continuing after one
+            that is rejected; Hugging Face uses 3.
+        max_depth: greatest depth of a draft; None keeps the builder's limit.
         window: number of tokens that the fit remembers.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
     """
@@ -132,7 +133,7 @@ class AdaptiveConfidence(ConfidenceThreshold):
         self.check_entries(state, ("confidences", "matches", "threshold"))
         if len(state["confidences"]) != len(state["matches"]):
             raise ValueError(
-                f"the state of an AdaptiveConfidence must have one match a confidence, got "
+                f"the state of an AdaptiveConfidence must have one match per confidence, got "
                 f"{len(state['confidences'])} confidences and {len(state['matches'])} matches"
             )
         self.threshold = float(state["threshold"])
@@ -145,8 +146,8 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
     ties.
 
     Args:
-        confidences: ``[n]`` of drafted tokens.
-        matches: ``[n]`` whether each was accepted, some of them and not all.
+        confidences: ``[n]`` draft probabilities of drafted tokens.
+        matches: ``[n]`` whether each token was accepted; both cases must occur.
     """
     values, matched = np.asarray(confidences, dtype=np.float64), np.asarray(matches, dtype=np.bool_)
     order = np.argsort(-values, kind="stable")
@@ -155,5 +156,5 @@ def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_we
     false = np.arange(1, values.size + 1) - true
     # false positive rate + weight * false negative rate, with the threshold at each value
     costs = false / false[-1] + false_negative_weight * (1 - true / true[-1])
-    costs[:-1][values[:-1] == values[1:]] = np.inf  # a threshold takes all tokens of one confidence, or none
+    costs[:-1][values[:-1] == values[1:]] = np.inf  # a threshold cannot separate equal confidences
     return max(float(values[costs.argmin()]), float(np.finfo(np.float64).tiny))

@@ -1,4 +1,4 @@
-"""Costs of steps in units of a step of plain decoding: from a latency profile, a ratio, or measured once."""
+"""Costs of steps relative to a step of plain decoding: from a latency profile or a given ratio, or measured once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
 Sample = tuple[int, float, float, int, float]
-"""Tokens and milliseconds of a target pass, milliseconds and number of draft passes, milliseconds of the rest."""
+"""A measured step: tokens and ms of the target pass, ms and number of the draft passes, ms of the rest."""
 
 
 class Costs:
-    """Costs of steps, fixed for a run, so that decisions by them are repeatable.
+    """Costs of steps, fixed during a run, so that decisions based on them are reproducible.
 
-    Without a ratio or a profile they are measured: in the first ``calibrate`` steps with a draft to make, full drafts
-    alternate with steps of plain decoding. The medians of their seconds then become a profile that never changes.
+    Without a ratio or a profile, costs are measured: the first ``calibrate`` steps with room for a draft alternate
+    between full drafts and plain decoding. The medians of their seconds then become the profile for the rest of the
+    run.
 
     Args:
-        ratio: cost of a draft pass in plain steps; a target pass then costs 1 however many tokens it feeds.
-        calibrate: steps to measure.
+        ratio: cost of a draft pass relative to a plain step. If given, a target pass costs 1, whatever it feeds.
+        calibrate: number of steps to measure.
     """
 
     def __init__(self, ratio: float | None, calibrate: int) -> None:
@@ -30,20 +31,20 @@ class Costs:
         self.profile: LatencyProfile | None = None
         self._given: LatencyProfile | None = None
         self._samples: list[Sample] = []
-        self._by_tokens: dict[tuple[str, int], float] = {}  # costs of passes that were looked up
+        self._by_tokens: dict[tuple[str, int], float] = {}  # cache of the costs of passes
 
     @property
     def known(self) -> bool:
-        """False while costs are measured."""
+        """False while costs are still being measured."""
         return self.ratio is not None or self.profile is not None
 
     @property
     def wants_plain(self) -> bool:
-        """True if the next step should be a plain one, to be measured."""
+        """True if the next step should be plain decoding, so that its time can be measured."""
         return not self.known and len(self._samples) % 2 == 1
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take a run's profile, unless a ratio was given."""
+        """Use the run's latency profile, unless a ratio was given."""
         if profile is not None and self.ratio is None:
             self._given = profile
             self._fix(profile)
@@ -55,21 +56,21 @@ class Costs:
         self.profile = self._given
 
     def step(self, tokens: int, pass_tokens: Sequence[int], new_tokens: float = 1) -> float:
-        """Return the cost of a step that feeds ``tokens`` to the target, the root among them."""
+        """Return the cost of a step that feeds ``tokens`` tokens to the target, including the root."""
         if tokens <= 1 and not pass_tokens:
             return 1.0
         cost = self.target(tokens) + self.draft(pass_tokens)
-        if self.ratio is None:  # the profile's step has one new token already
+        if self.ratio is None:  # the profile's step already includes one new token
             profile = self._profile()
             cost += profile.token_ms / 1e3 / profile.step_seconds(1) * (new_tokens - 1)
         return cost
 
     def target(self, tokens: int) -> float:
-        """Return the cost of a step with a draft and one new token, without its draft passes."""
+        """Return the cost of a step with a draft and one new token, excluding its draft passes."""
         return 1.0 if self.ratio is not None else self._cached("target", tokens)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
-        """Return the cost of draft passes."""
+        """Return the cost of all draft passes, given the tokens that each feeds."""
         if self.ratio is not None:
             return self.ratio * len(pass_tokens)
         return sum(self._cached("draft", tokens) for tokens in pass_tokens)
@@ -86,7 +87,7 @@ class Costs:
         return cost
 
     def observe(self, outcome: Outcome) -> None:
-        """Measure a step while costs are unknown."""
+        """Add a step to the measurement while costs are unknown."""
         seconds = outcome.seconds
         if self.known or not seconds.get("target"):
             return
@@ -122,16 +123,16 @@ class Costs:
 
     def _profile(self) -> LatencyProfile:
         if self.profile is None:
-            raise RuntimeError("costs are not measured yet")
+            raise RuntimeError("the costs of steps are not measured yet")
         return self.profile
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:
-    """Return the profile with the medians of measured steps."""
+    """Return a latency profile from the medians of measured steps."""
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}
-    middle = len(drafted) // 2  # a line through the medians of small and large trees
+    middle = len(drafted) // 2  # two points: the medians of small and of large trees
     for half in (drafted[:middle], drafted[middle:]):
         if half:
             tokens = round(median(sample[0] for sample in half))

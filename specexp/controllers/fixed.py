@@ -17,8 +17,8 @@ class Fixed(Controller):
     """The same limits at every step.
 
     Args:
-        max_depth: deepest node; None leaves the builder's own depth, 0 is plain decoding.
-        max_nodes: most nodes; None leaves the builder's own budget.
+        max_depth: greatest depth of a draft; None keeps the builder's limit, 0 is plain decoding.
+        max_nodes: most nodes of a draft; None keeps the builder's budget.
     """
 
     uses_seconds = False
@@ -39,16 +39,16 @@ class Fixed(Controller):
 
 
 class Heuristic(Controller):
-    """A draft length that grows when all drafts were accepted and shrinks otherwise, to no less than 1.
+    """Lengthens the draft after a step in which all drafts were accepted, and shortens it otherwise, down to 1.
 
-    The schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``heuristic`` is ``carry``,
-    ``heuristic_transient`` is ``cold``. There the length has no upper limit.
+    This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"`` is
+    its ``heuristic``, ``state="cold"`` is its ``heuristic_transient``. Its length has no upper limit.
 
     Args:
         initial: initial draft length.
-        grow: added after a step in which all drafts were accepted.
-        shrink: subtracted after any other step.
-        max_depth: greatest length.
+        grow: tokens added after a step in which all drafts were accepted.
+        shrink: tokens subtracted after any other step.
+        max_depth: greatest draft length.
         state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
@@ -67,7 +67,7 @@ class Heuristic(Controller):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if initial > max_depth:
-            raise ValueError(f"Heuristic was given initial {initial} above max_depth {max_depth}")
+            raise ValueError(f"Heuristic: initial must be at most max_depth {max_depth}, got {initial}")
         self.initial = initial
         self.grow = grow
         self.shrink = shrink
@@ -88,7 +88,7 @@ class Heuristic(Controller):
             reached -= int(tree.grafted[list(accepted)].sum())
         if drafted == 0:
             return
-        # l += grow if all were accepted, else l -= shrink; a step cut by EOS shows neither
+        # l += grow if all were accepted, else l -= shrink; a step cut short by EOS changes nothing
         if reached >= drafted:
             self.length = min(self.length + self.grow, self.max_depth)
         elif len(outcome.new_token_ids) > len(accepted):

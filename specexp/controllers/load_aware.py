@@ -1,4 +1,4 @@
-"""Draft sizes by the number of sequences decoded together: learned while decoding, or given."""
+"""Draft sizes that depend on how many sequences are decoded together: learned while decoding, or given."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ _STATE = ("accepted", "drafting", "steps")
 
 
 class LoadAware(Controller):
-    """Drafts the number of nodes with most tokens a second at the present number of lanes; none where nothing pays.
+    """Drafts as many nodes as give the most tokens per second at the current load, or none if no draft pays.
 
-    A step of ``b`` lanes that draft ``n`` nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds. The
-    target pass and the rest follow from the latency profile; ``a[n]`` and ``D[n]`` are learned. A smaller draft is the
-    beginning of a larger one. So from a step that drafted ``m`` nodes ``a[n]`` is learned for every ``n`` up to ``m``:
-    its accepted nodes among the first ``n``. Its draft passes count down to the depth of node ``n``. Until enough steps
-    are known, and at every ``explore``-th step later, the builder's own budget is drafted.
+    The load is the number of lanes, that is, of sequences decoded together. A step of ``b`` lanes that draft ``n``
+    nodes each gives ``b (1 + a[n])`` tokens in ``T(b, n) + b D[n]`` seconds. ``T`` follows from the latency profile.
+    The accepted nodes ``a[n]`` and the draft seconds ``D[n]`` are learned. The first ``n`` nodes of a draft count as a
+    smaller draft, so one step updates ``a[n]`` and ``D[n]`` for every ``n`` up to its own size. ``D[n]`` covers the
+    draft passes down to the depth of node ``n``. Until enough steps are known, and at every ``explore``-th step later,
+    the builder's own budget is drafted.
 
-    Draft passes are counted lane by lane. For a draft model that drafts for all lanes in one pass a level the cost is
-    too high, so less is drafted than pays, never more. Without a latency profile this controller changes nothing.
+    Draft passes are counted separately for each lane. A draft model that serves all lanes in one pass per level costs
+    less than that, so the drafts may be too small, but never too large. Without a latency profile this controller
+    changes nothing.
 
     Args:
-        explore: the builder's own budget is drafted once in this many steps of a sequence.
-        least_steps: steps before anything is left out.
-        window: number of remembered steps: older ones fade out.
+        explore: one in this many steps of a sequence drafts the builder's own budget.
+        least_steps: number of observed steps before drafts are made smaller.
+        window: effective number of remembered steps; older steps lose weight.
         state: ``carry`` keeps what was learned from sequence to sequence, ``cold`` starts each anew.
     """
 
@@ -77,14 +79,14 @@ class LoadAware(Controller):
         first = np.arange(nodes + 1)  # the draft of the first n nodes, for every n
         rows, depths = np.asarray(outcome.accepted, dtype=np.int64), outcome.tree.shape.depths
         passes = np.cumsum([0.0, *(self._profile.draft_seconds(fed) for fed in outcome.pass_tokens)])
-        taken = np.minimum(np.maximum.accumulate(depths), passes.size - 1)  # one pass a level
+        taken = np.minimum(np.maximum.accumulate(depths), passes.size - 1)  # one draft pass per level
         accepted = (rows[:, np.newaxis] <= first).sum(axis=0)  # [nodes + 1]
         self._sums[:, : nodes + 1] *= 1 - 1 / self.window
         self._sums[:, : nodes + 1] += np.stack((accepted, passes[taken], np.ones(nodes + 1)))
         self._best.clear()
 
     def nodes(self, lanes: int) -> int | None:
-        """Return the number of nodes that pays most at a number of lanes; None while too little is known."""
+        """Return the number of nodes with the most tokens per second for so many lanes; None while unknown."""
         steps = self._sums[2]
         if self._profile is None or steps.size < 2 or steps[1:].max() < self.least_steps:
             return None
@@ -96,7 +98,7 @@ class LoadAware(Controller):
         return self._best[lanes]
 
     def table(self, most_lanes: int) -> dict[int, int | None]:
-        """Return the argument of :class:`DraftLengths`: nodes by the number of lanes from which they pay."""
+        """Return the argument of :class:`DraftLengths`: the best numbers of nodes, by their fewest lanes."""
         found: dict[int, int | None] = {}
         for lanes in range(1, most_lanes + 1):
             nodes = self.nodes(lanes)
@@ -105,7 +107,7 @@ class LoadAware(Controller):
         return found
 
     def tokens_a_second(self, nodes: int, lanes: int) -> float:
-        """Return tokens a second of several lanes that draft this many nodes each."""
+        """Return the expected tokens per second of all lanes together, if each drafts this many nodes."""
         assert self._profile is not None
         accepted, drafting = self._sums[:2, nodes] / self._sums[2, nodes] if nodes else (0.0, 0.0)
         beside = self._profile.beside_seconds(1 + nodes, int(drafting > 0), 1 + accepted)
@@ -135,21 +137,21 @@ class LoadAware(Controller):
         arrays: list[NDArray[np.float64]] = [np.array(state[name], dtype=np.float64) for name in _STATE]
         if len({array.shape for array in arrays}) > 1 or arrays[0].ndim != 1 or not arrays[0].size:
             raise ValueError(
-                f"the state of LoadAware must have arrays [n] of one length, got {[one.shape for one in arrays]}"
+                f"the state of LoadAware must have arrays [n] of equal length, got {[one.shape for one in arrays]}"
             )
         self._sums = np.stack(arrays)
         self._best = {}
 
 
 class DraftLengths(Controller):
-    """Limits the nodes of a draft by the number of lanes, as given or found by :class:`LoadAware`.
+    """Limits drafts by the number of lanes, with limits that are set by hand or found by :class:`LoadAware`.
 
     Args:
-        nodes: most nodes of a draft by the number of lanes from which it holds, 1 among them; 0 drafts nothing, None
-            leaves the builder's own budget.
+        nodes: most nodes of a draft, by the fewest lanes that the limit holds for, starting with 1. A limit of 0 drafts
+            nothing, None keeps the builder's budget.
 
     Raises:
-        ValueError: nothing is given for 1 lane.
+        ValueError: ``nodes`` has no entry for 1 lane.
 
     Example:
         >>> controller = DraftLengths({1: None, 4: 3, 8: 0})

@@ -1,4 +1,4 @@
-"""The optimum of controllers in hindsight, for evaluation only."""
+"""The best draft lengths in hindsight, for evaluation only."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _SEQUENCES_KEPT = 256
 class Oracle(Controller):
     """Takes each step's draft length from a schedule that was computed from the finished output.
 
-    No controller of a chain of the same draft model takes less time under the same costs. It cannot be deployed. An arm
-    of ``python -m specexp.run`` makes the schedule before it decodes a prompt, outside the clock. Where tokens differ
-    from the expected ones (bfloat16, at a near tie) the schedule continues by position.
+    No other controller of chains of the same draft model takes less time under the same costs. It cannot be deployed,
+    since it needs the output beforehand. An arm of ``python -m specexp.run`` computes the schedule before it decodes a
+    prompt, and does not measure that time. If a token differs from the expected one (in bfloat16, at a near tie), the
+    schedule continues by position.
 
     Args:
-        step_ms: cost of a target pass; the run's latency profile if None.
-        draft_pass_ms: cost of a draft pass, given with ``step_ms``.
+        step_ms: cost of a target pass in milliseconds; if None, the run's latency profile is used.
+        draft_pass_ms: cost of a draft pass in milliseconds; set together with ``step_ms``.
 
     Raises:
         ValueError: one of ``step_ms`` and ``draft_pass_ms`` is given without the other.
@@ -46,7 +47,7 @@ class Oracle(Controller):
         draft_pass_ms: Annotated[float, Field(ge=0)] | None = None,
     ) -> None:
         if (step_ms is None) != (draft_pass_ms is None):
-            raise ValueError("Oracle was given one of step_ms and draft_pass_ms: give both, or neither")
+            raise ValueError("Oracle: step_ms and draft_pass_ms must be given together: set both, or neither")
         self.max_depth = max_depth
         self.step_ms = step_ms
         self.draft_pass_ms = draft_pass_ms
@@ -57,7 +58,7 @@ class Oracle(Controller):
 
     @property
     def latency(self) -> LatencyProfile:
-        """Costs of passes; raises ``ValueError`` if none were given."""
+        """Costs of target and draft passes; raises ``ValueError`` if they are unknown."""
         if self._profile is None:
             raise ValueError(
                 "Oracle needs the costs of passes: compose a latency profile, or give step_ms and draft_pass_ms"
@@ -96,7 +97,7 @@ class Oracle(Controller):
             )
 
     def set_schedule(self, context: Context, depths: Mapping[int, int]) -> None:
-        """Set the schedule of a sequence: draft length by the number of committed tokens. It outlives a reset."""
+        """Set a sequence's schedule: its draft length by number of committed tokens. A reset keeps the schedule."""
         key = context.seed, context.sequence
         self._schedules.pop(key, None)  # it becomes the newest
         if len(self._schedules) >= _SEQUENCES_KEPT:

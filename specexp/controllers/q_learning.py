@@ -1,4 +1,4 @@
-"""CONTINUE or STOP before every draft pass, learned from a table (Post-use & Pre-cut, section 5.2)."""
+"""Q-learning of when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
 
 from __future__ import annotations
 
@@ -30,64 +30,67 @@ _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 
 
 class QLearning(Controller):
-    """Decides by a table of the value of CONTINUE and STOP for (cost so far, product of the draft's confidences).
+    """Chooses CONTINUE or STOP before each draft pass, from a table of their learned values.
 
-    The first decision is at the start of a step, where STOP is plain decoding with reward 0. (Ours: as published,
-    ``first_decision="after"``, the first draft is always made.) A further one precedes every later draft pass. After
-    the target pass the episode is learned backwards: STOP is terminal and takes the reward, CONTINUE takes reward 0
-    and ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting
-    continued, with the tokens and the cost that it would have had there.
+    The table's states are bins of (draft cost so far, product of the draft's confidences). The first decision is at the
+    start of a step, where STOP means plain decoding with reward 0. (This is ours: as published,
+    ``first_decision="after"``, the first draft is always made.) Every later draft pass has its own decision. After the
+    target pass the episode is learned backwards. STOP is terminal and takes the reward. CONTINUE takes reward 0 plus
+    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting continued,
+    with the tokens and the cost that STOP would have had there.
 
-    The ``backup``, the value that follows CONTINUE, is as published (eq. 5) the best value of the next state. But a
-    state does not show whether the draft is wrong already, so a lost draft passes through states with values that
-    others earned. The finer the bins, the longer the table drafts on. ``return`` (ours, the default) takes the reward
-    of this very episode at the point where the table would have stopped, which virtual trials give.
+    ``backup`` sets the value that follows CONTINUE. As published (``bootstrap``, eq. 5), it is the best value of the
+    next state. But a state does not show whether the draft is already wrong, so wrong drafts are credited with the
+    values of right ones. With finer bins, the table then drafts longer than it should. ``return`` (ours, the default)
+    takes the reward of the same episode at the point where the table would have stopped, which virtual trials provide.
 
-    A share ``epsilon`` of the steps explores. They draft to the end, and virtual trials give the value of STOP on the
-    way: random decisions would stop nearly all drafts early. Without virtual trials each decision is random.
+    A share ``epsilon`` of the steps explores. They draft to the end, and virtual trials give the value of STOP at each
+    point. (Random decisions would stop nearly all drafts early.) Without virtual trials, each decision of such a step
+    is random.
 
     Rewards (drafting nothing gives 0):
 
-    - ``output``: (accepted drafts + 1) / cost - 1, cost in plain steps: the gain over plain decoding.
+    - ``output``: (accepted drafts + 1) / cost - 1, with the cost in plain steps. This is the gain over plain decoding.
     - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published.
-    - ``goodput`` (ours): accepted drafts + 1 - rate * cost, less the same of a plain step, with ``rate`` the running
-      tokens per cost (Dinkelbach's rule for a ratio). ``output`` averages the speed of steps, so it stops sure drafts
-      too early and doubtful ones too late for the speed of the whole output, the aim of ``goodput``.
+    - ``goodput`` (ours): accepted drafts + 1 - rate * cost, minus the same for a plain step (Dinkelbach's rule for a
+      ratio). ``rate`` is the running mean of tokens per cost. It maximises the speed of the whole output. ``output``
+      averages the speed of steps instead, so it stops sure drafts too early and doubtful drafts too late.
 
-    Grafted phrases come after the decision. Every trial with a draft includes running means of their accepted tokens
-    and of their cost, rows of the target pass. The tokens count where the draft was accepted as far as their anchors.
+    Grafted phrases are added after the last decision. So the reward of a draft includes running means of their accepted
+    tokens and of their rows in the target pass. These tokens count only if the draft was accepted down to the phrases'
+    anchors.
 
     Args:
-        signals: further parts of the state, as running means over recent steps: share of the drafted path that was
-            accepted; share of steps in which a phrase served (a pass gave more than one token, or a graft was
-            accepted); draft cost of a token relative to a longer mean.
-        cost_bins: edges in draft passes spent.
-        confidence_bins: edges in the product of confidences.
-        alpha: learning rate; higher at a value's first visits, so that it starts as their mean.
-        gamma: discount of CONTINUE.
+        signals: further parts of the state, as running means over recent steps. ``acceptance``: accepted share of the
+            drafted path. ``cache_hits``: share of steps in which a phrase helped (a pass gave several tokens, or a
+            graft was accepted). ``cost_slope``: draft cost per token, relative to a longer mean.
+        cost_bins: bin edges of the number of draft passes so far.
+        confidence_bins: bin edges of the product of confidences.
+        alpha: learning rate; it is higher at a value's first visits, so that the value starts as their mean.
+        gamma: discount factor of each CONTINUE.
         epsilon: share of steps that explore in warm-up.
-        epsilon_decay: factor per learned step after warm-up.
-        warm_up: learned steps before epsilon decays.
+        epsilon_decay: factor of epsilon per learned step after warm-up.
+        warm_up: number of learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
-        max_depth: depth from which on no draft pass is spent.
+        max_depth: depth at which every draft stops.
         first_decision: ``before`` the first draft, so that a step may be plain decoding, or, as published (Algorithm 1,
             lines 6 to 18), ``after`` it.
         reward: one of the rewards above.
         unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
-        virtual_trials: in warm-up only, as published, or always.
+        virtual_trials: ``warm-up`` uses them only in warm-up, as published; ``always`` uses them in all steps.
         backup: value that follows CONTINUE, see above.
         learn: If False, freeze the table: no exploring, no updates; ``warm-up`` freezes it after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
-        table: :meth:`state_dict` of another one, the initial table of ``preloaded`` and, if given, of ``carry``; in a
-            configuration the path of a ``q-table`` artifact.
-        draft_cost: cost of a draft pass in plain steps; None takes the run's latency profile or, where seconds are
-            measured, measures both once.
-        calibrate: steps of that measurement.
+        table: a :meth:`state_dict` to start from, required with ``preloaded`` and optional with ``carry``; in a
+            configuration, the path of a ``q-table`` artifact.
+        draft_cost: cost of a draft pass relative to a plain step. None uses the run's latency profile; if there is
+            none, costs are measured once.
+        calibrate: number of steps of that measurement.
 
     Raises:
-        ValueError: edges do not increase, ``unit`` does not go with ``reward``, or ``table`` does not go with
-            ``state`` or with the bins.
+        ValueError: edges do not increase, ``unit`` does not fit ``reward``, or ``table`` does not fit ``state`` or the
+            bins.
 
     Example:
         >>> QLearning(draft_cost=0.14).rewarded(accepted=3, useful=3, nodes=4, pass_tokens=(1, 1, 1, 1))
@@ -124,11 +127,11 @@ class QLearning(Controller):
         calibrate: Annotated[int, Field(ge=4)] = 40,
     ) -> None:
         if unit == "draft" and reward != "useful":
-            raise ValueError(f"QLearning: unit 'draft' needs reward 'useful', got {reward!r}")
+            raise ValueError(f"QLearning: reward must be 'useful' with unit 'draft', got {reward!r}")
         if (state == "preloaded" and table is None) or (state == "cold" and table is not None):
             raise ValueError(
-                f"QLearning was given state {state!r} and {'no' if table is None else 'a'} table: 'preloaded' needs "
-                "one, 'carry' may start from one and 'cold' takes none"
+                "QLearning: a table must be given with state 'preloaded' and must not be given with 'cold', got state "
+                f"{state!r} {'without' if table is None else 'with'} a table"
             )
         self.alpha, self.gamma = alpha, gamma
         self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
@@ -154,11 +157,11 @@ class QLearning(Controller):
     @property
     @override
     def uses_seconds(self) -> bool:  # type: ignore[override]
-        return not self.costs.known  # it measures them
+        return not self.costs.known  # they are measured until costs are known
 
     @property
     def exploring(self) -> float:
-        """Present share of steps that explore."""
+        """Current share of steps that explore."""
         if not self._learning:
             return 0.0
         decayed = self.initial_epsilon * self.epsilon_decay ** max(self.steps - self.warm_up, 0)
@@ -172,8 +175,8 @@ class QLearning(Controller):
     def learned(self) -> str:
         seen = sum(any(visits) for visits in self.table.visits)
         return (
-            f"{seen} of {self.table.rows} states were seen, epsilon is {self.exploring:.3g}, drafting is worth "
-            f"{self.table.values[0][0]:+.3f} over plain decoding"
+            f"{seen} of {self.table.rows} states were visited, epsilon is {self.exploring:.3g}, the learned gain of "
+            f"drafting over plain decoding is {self.table.values[0][0]:+.3f}"
         )
 
     @override
@@ -251,7 +254,7 @@ class QLearning(Controller):
         self._episodes.clear()
 
     def rewarded(self, accepted: float, useful: int, nodes: float, pass_tokens: tuple[int, ...]) -> float:
-        """Return the reward of stopping with this draft, its grafts' mean cost included; 0 without nodes and passes.
+        """Return the reward of stopping with this draft, including the mean cost of grafts; 0 if nothing was drafted.
 
         Args:
             accepted: drafts that would have been accepted.
@@ -268,7 +271,7 @@ class QLearning(Controller):
         tokens = accepted + 1
         if self.reward == "output":
             return tokens / cost - 1
-        # Dinkelbach: tokens - rate * cost, less the same of a plain step (1 token at cost 1)
+        # Dinkelbach: tokens - rate * cost, minus the same for a plain step (1 token at cost 1)
         return tokens - 1 - self._means.rate * (cost - 1)
 
     @property
@@ -336,7 +339,7 @@ class QLearning(Controller):
         for point in reversed(earlier):
             change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha)
             following *= self.gamma
-            if virtual:  # the value of STOP here, although drafting went on
+            if virtual:  # the value of STOP here, although drafting continued
                 reward = self._reward(point, drafted)
                 change += self.table.learn(point.row, STOP, reward, self.alpha)
                 if self.table.best(point.row) == STOP:

@@ -20,15 +20,16 @@ MOST_ROWS = 2**20
 
 
 class QTable:
-    """Values of CONTINUE and STOP, and how often each was learned, for every state.
+    """Values of CONTINUE and STOP in every state, and the number of updates of each.
 
-    Row 0 of a block is the state before anything is drafted; the cells follow, cost first. There is one block for
-    every combination of the extra signals' bins. A value on an edge belongs to the upper bin.
+    There is one block of rows for every combination of the extra signals' bins. A block's first row is the state before
+    anything is drafted. Its other rows are the pairs of a cost bin and a confidence bin, sorted by cost first. A number
+    on an edge belongs to the upper bin.
 
     Args:
-        cost_bins: edges of draft passes spent.
-        confidence_bins: edges of the product of confidences.
-        signal_bins: edges of each extra signal, by name.
+        cost_bins: bin edges of the number of draft passes.
+        confidence_bins: bin edges of the product of confidences.
+        signal_bins: bin edges of each extra signal, by name.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
 
     Raises:
@@ -76,7 +77,7 @@ class QTable:
         return CONTINUE if continued >= stopped else STOP
 
     def learn(self, row: int, action: int, target: float, alpha: float) -> float:
-        """Move a value towards a target, at first visits by their mean; return the size of the change."""
+        """Move a value towards a target, and return the size of the change. First visits are averaged."""
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
         # Q += alpha * (target - Q); 1 / visits makes the first values a plain mean
@@ -85,7 +86,7 @@ class QTable:
         return abs(change)
 
     def bins(self) -> dict[str, Any]:
-        """Return actions and edges, which a table must share with another to take its values."""
+        """Return the actions and bin edges. Two tables can exchange values only if these are equal."""
         return {
             "actions": list(ACTIONS),
             "cost_bins": self.cost_bins,
@@ -103,11 +104,13 @@ class QTable:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take ``bins``, ``q`` and ``visits``; raises ``ValueError`` for other bins or values that are not finite."""
+        """Restore ``bins``, ``q`` and ``visits``; raises ``ValueError`` for other bins or for NaN and infinite
+        values.
+        """
         for name, wanted in self.bins().items():
             if state["bins"].get(name) != wanted:
                 raise ValueError(
-                    f"the state of a QLearning has {name} {state['bins'].get(name)}, but {wanted} is configured"
+                    f"the state of a QLearning must have {name} {wanted} as configured, got {state['bins'].get(name)}"
                 )
         for name in ("q", "visits"):
             shape = tuple(getattr(state[name], "shape", ()))
@@ -149,17 +152,17 @@ class Episode:
 
 
 class DraftSummary:
-    """The draft of a step without its grafts, and its result.
+    """A step's draft without grafted phrases, and its result.
 
     Attributes:
         pass_tokens: tokens fed in each draft pass.
         depth: length of the most probable path.
-        nodes: drafted nodes.
+        nodes: number of drafted nodes.
         confidence: product of the confidences along the most probable path.
-        accepted: accepted drafted nodes.
-        reach: tokens from the highest anchor of a phrase to the end of the path; None without phrases.
-        graft_gain: accepted grafted nodes.
-        graft_rows: grafted nodes.
+        accepted: number of accepted drafted nodes.
+        reach: length of the most probable path below the topmost anchor of a phrase; None without phrases.
+        graft_gain: number of accepted grafted nodes.
+        graft_rows: number of grafted nodes.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -182,7 +185,7 @@ class DraftSummary:
         self.confidence = 1.0
         if tree.log_probs is not None:
             log_probs = tree.log_probs[list(self._path)].astype(np.float64)
-            self.confidence = exp(min(float(np.nansum(log_probs)), 0.0))  # NaN: without a probability
+            self.confidence = exp(min(float(np.nansum(log_probs)), 0.0))  # NaN: a node without a probability
 
     def useful_up_to(self, depth: int) -> int:
         """Return the number of tokens among the path's first ``depth`` that equal the target's."""
@@ -195,7 +198,7 @@ class DraftSummary:
         return sum(self._matches[:depth])
 
 
-_RECENT, _LONG = 0.1, 0.01  # how much of a running mean one step replaces
+_RECENT, _LONG = 0.1, 0.01  # share of a running mean that one step replaces
 _FIRST = {
     "acceptance": 0.5,
     "cache_hits": 0.0,
@@ -211,7 +214,7 @@ _FIRST = {
 
 
 class StepMeans:
-    """Running means by name, costs in plain steps."""
+    """Running means over steps, by name. Costs are relative to a plain step."""
 
     def __init__(self, known: Mapping[str, float] = _FIRST) -> None:
         self._means = {name: float(known.get(name, first)) for name, first in _FIRST.items()}
@@ -225,12 +228,12 @@ class StepMeans:
 
     @property
     def rate(self) -> float:
-        """Tokens per cost."""
+        """Mean tokens per unit of cost."""
         return self._means["tokens"] / self._means["cost"]
 
     @property
     def signals(self) -> dict[str, float]:
-        """Extra signals of a state."""
+        """Current values of the extra signals, by name."""
         means = self._means
         return {
             "acceptance": means["acceptance"],
@@ -239,16 +242,16 @@ class StepMeans:
         }
 
     def remember_step(self, new_tokens: int, cost: float) -> None:
-        """Add the tokens and the cost of a step."""
+        """Update the means of tokens and cost by a step."""
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
     def remember_change(self, change: float) -> None:
-        """Add the change of the table's values in a step."""
+        """Update the mean change of the table's values per step."""
         self._move("change", change, _RECENT)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """Add the tokens that phrases added below a draft."""
+        """Update the means of grafted phrases by a step with a draft."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)

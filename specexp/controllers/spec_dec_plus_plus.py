@@ -20,20 +20,20 @@ from specexp.core.outcome import Outcome
 Floats = NDArray[np.float64]
 
 FEATURES = 4
-"""Log-probability of the path and of its last token, logarithm of its length, and recent acceptance."""
+"""Number of features: log-probability of the path and of its last token, log of its length, recent acceptance rate."""
 _SURE = 1e-4  # clips probabilities before their log-odds
 _RATE = 0.05  # Adagrad's learning rate
 
 
 class AcceptanceHead:
-    """The log-odds of a path: those of the draft's own probability plus a small network. Learned by Adagrad.
+    """Predicts whether a whole path is accepted: adds a small network to the log-odds of the draft's probability.
 
     Args:
-        rejection_weight: weight of a rejected path against an accepted one.
+        rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
 
     Attributes:
-        weights: ``[6 * width + 1]`` of all layers.
-        squares: ``[6 * width + 1]`` sums of their squared gradients.
+        weights: ``[6 * width + 1]`` parameters of all layers.
+        squares: ``[6 * width + 1]`` sums of their squared gradients, for Adagrad.
     """
 
     def __init__(self, width: int, rejection_weight: float) -> None:
@@ -50,11 +50,11 @@ class AcceptanceHead:
         self.squares = np.zeros(size)
 
     def probability(self, features: Floats) -> Floats:
-        """Return ``[n]`` probabilities of ``[n, 4]`` features."""
+        """Return ``[n]`` acceptance probabilities of paths with ``[n, 4]`` features."""
         return self._forward(features)[1]
 
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
-        """Take one step from ``[n, 4]`` features, at least one, and ``[n]`` whether each path was accepted."""
+        """Take one training step on ``[n, 4]`` features (``n >= 1``) and ``[n]`` whether each path was accepted."""
         hidden, p = self._forward(features)
         # gradient of the weighted cross-entropy with respect to the log-odds
         error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size  # [n]
@@ -67,12 +67,12 @@ class AcceptanceHead:
         self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Take copies of ``weights`` and ``squares``; raises ``ValueError`` for another width."""
+        """Copy ``weights`` and ``squares``; raises ``ValueError`` for another width."""
         weights, squares = (np.array(arrays[name], dtype=np.float64) for name in ("weights", "squares"))
         if not weights.shape == squares.shape == self.weights.shape:
             raise ValueError(
                 f"the saved head must have arrays {list(self.weights.shape)} (width {self.width}), got "
-                f"{list(weights.shape)} and {list(squares.shape)}: set width to its own"
+                f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
             )
         self.weights, self.squares = weights, squares
 
@@ -92,24 +92,24 @@ _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
-    """Drafts on while the head's probability that all drafts so far are accepted is at least a threshold.
+    """Continues drafting while the head's probability that all drafts so far are accepted is at least a threshold.
 
-    Such a threshold is the best policy of the Markov decision process of drafting (theorem 3.1). The published head
-    reads the draft model's hidden states. This one reads the probabilities of the path and of its last token, its
-    length, and the recent acceptance. It learns from every step, while decoding or by ``specexp.fit``.
+    Such a threshold is the optimal policy if drafting is seen as a Markov decision process (theorem 3.1). The published
+    head reads the draft model's hidden states. This one reads the probabilities of the path and of its last token, the
+    path's length, and the recent acceptance rate. It learns from every step, while decoding or in ``specexp.fit``.
 
     Args:
-        threshold: least probability to draft on: one minus the published bound on a rejection.
-        max_depth: greatest depth; None leaves the builder's own.
+        threshold: least probability at which drafting continues; one minus the paper's bound on a rejection.
+        max_depth: greatest depth of a draft; None keeps the builder's limit.
         width: size of the head's hidden layer.
         rejection_weight: weight of a rejected draft in learning; the paper tries 1 to 12.
-        learn: If False, decide by what was learned.
+        learn: If False, do not update the head.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
         head: arrays of an :class:`~specexp.controllers.spec_dec_plus_plus.AcceptanceHead` to start from; in a
             configuration the path of an ``acceptance-head`` artifact.
 
     Raises:
-        ValueError: ``head`` is of another width.
+        ValueError: ``head`` has another width.
     """
 
     needs_log_probs = True
@@ -179,7 +179,7 @@ class SpecDecPlusPlus(Controller):
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 
     def _features(self, log_prob: Any, last: Any, depth: Any) -> Floats:
-        """Return ``[n, 4]`` features of paths; probabilities are bounded below by 1e-3 a token."""
+        """Return ``[n, 4]`` features of paths. Probabilities are at least 1e-3 (last token) and 1e-9 (path)."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)

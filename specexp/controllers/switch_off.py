@@ -1,4 +1,4 @@
-"""A wrapper of controllers: plain decoding where speculation does not pay."""
+"""A controller wrapper that decodes plainly while speculation does not pay."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _PLAIN_TRIES = 4  # plain steps that are measured before the first decision
 class SwitchOff(ControllerWrapper):
     """Plans as another controller does, but drafts nothing while speculation does not pay.
 
-    Speculation pays when tokens over seconds of drafting steps, running sums over about ``window`` of them, are above
-    those of plain steps by ``margin``. Seconds are modelled where the run has a latency profile. Else they are
-    measured, and plain steps are tried too. A step that drafts nothing, for any reason, counts as a plain one.
+    Speculation pays if drafting steps give more tokens per second than plain steps, by at least ``margin``. Tokens and
+    seconds are running sums over about ``window`` steps. Seconds come from the run's latency profile. Without a profile
+    they are measured, and some plain steps are tried too. Every step without a draft counts as a plain step.
 
     While speculation is off, one step in ``probe_every`` drafts, in case the text has changed. While it is on and
-    seconds are measured, one in ``probe_every`` is plain. No draft pass runs in a plain step. When drafting resumes,
-    the draft model is fed the tokens it missed.
+    seconds are measured, one step in ``probe_every`` is plain. No draft pass runs in a plain step. When drafting
+    resumes, the draft model is fed the tokens it missed.
 
     Args:
-        controller: plans the steps that draft.
-        window: drafting steps that are remembered; half as many are tried before the first decision.
-        probe_every: steps between two probes.
-        margin: least relative gain over plain decoding; it covers costs outside a step's clock, such as learning.
+        controller: the controller that plans drafting steps.
+        window: effective number of remembered drafting steps; half as many are made before the first decision.
+        probe_every: number of steps between two probes.
+        margin: least relative gain over plain decoding; it allows for costs outside a step's seconds, such as learning.
         learn: If False, use the stored statistics and never probe; the inner controller has its own flag.
         state: ``carry`` keeps the sums from prompt to prompt, ``cold`` starts every prompt anew; the inner controller
             has its own policy.
@@ -47,7 +47,7 @@ class SwitchOff(ControllerWrapper):
     own_entries = ("drafted", "plain", "since")
     _since_drafted: int
     _since_plain: int
-    _prefix: int | None  # committed tokens, for the seconds of a plain step
+    _prefix: int | None  # committed tokens, to model the seconds of a plain step
 
     def __init__(
         self,
@@ -59,21 +59,23 @@ class SwitchOff(ControllerWrapper):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if controller.needs_foresight:
-            raise ValueError("SwitchOff: an Oracle switches off by itself: leave the wrapper out")
+            raise ValueError(
+                "SwitchOff: controller must not be an Oracle, which switches off by itself: leave SwitchOff out"
+            )
         self.inner = (controller,)
         self.window = window
         self.probe_every = probe_every
         self.margin = margin
         self.learn = learn
         if learn:
-            self.learns = True  # else what the inner controller declares
+            self.learns = True  # otherwise the inner controller's own value holds
         self.state = state
         self._profile: LatencyProfile | None = None
         self.forget()
 
     @property
     def pays(self) -> bool:
-        """True if speculation is faster than plain decoding, or not enough is known."""
+        """True if speculation is faster than plain decoding, or if too little is known."""
         drafted, plain = self._drafted, self._plain
         if not drafted[0] or not self._plain_known:
             return True
@@ -145,6 +147,6 @@ class SwitchOff(ControllerWrapper):
         return self._since_drafted >= self.probe_every
 
     def _sum_of(self, steps: int) -> float:
-        """Return the discounted count after so many steps of one kind."""
-        # 1 + k + k^2 + ... with k = 1 - 1 / window; less a rounding error
+        """Return the discounted count after this many steps of one kind."""
+        # 1 + k + k^2 + ... with k = 1 - 1 / window; minus a tolerance for rounding
         return self.window * (1 - (1 - 1 / self.window) ** steps) - 1e-9

@@ -1,4 +1,4 @@
-"""A threshold that adapts to the text: DySpec's open problem of a fixed threshold (Xiong et al. 2024, B.1)."""
+"""A tree threshold that adapts to the text, an open problem of DySpec's fixed threshold (Xiong et al. 2024, B.1)."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _SUMS = ("weight", "tokens", "seconds", "accepted", "value", "nodes", "squares",
 class ThresholdTracker(Controller):
     """Adapts the threshold of :class:`~specexp.builders.DySpecThreshold` after every step.
 
-    A fixed threshold spends few nodes where the draft is sure and many where it is not. Two aims:
+    A fixed threshold spends few nodes where the draft is sure and many where it is not. There are two aims:
 
-    - ``budget``: mean tree size equals ``budget``. The logarithm of the threshold moves by ``rate`` times the relative
-      error of the step's size, so unspent nodes are spent later. The builder's ``max_nodes`` stays the hard limit; set
-      it to twice the budget or more, since a step that it cuts cannot spend what others saved.
-    - ``goodput``: tokens per second. A sampling of value ``v`` adds ``rho * v`` accepted tokens and costs the time of a
-      node. It pays while ``v >= seconds per node * tokens per second / rho``, and the threshold moves towards this
-      bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
+    - ``budget``: a mean tree size of ``budget`` nodes. Each step moves the threshold's logarithm by ``rate`` times the
+      relative error of its tree size, so unspent nodes are spent later. The builder's ``max_nodes`` remains the hard
+      limit. Set it to at least twice the budget, so that large trees can spend the nodes that small trees saved.
+    - ``goodput``: the most tokens per second. A node of value ``v`` adds ``rho * v`` accepted tokens and costs the time
+      of one node. It pays while ``v >= seconds per node * tokens per second / rho``, and the threshold moves towards
+      this bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
       running means over about ``window`` steps.
 
     Args:
-        budget: mean nodes a step, for ``budget``.
+        budget: mean number of nodes per step, for the aim ``budget``.
         initial: initial threshold; 1 / ``budget`` if None.
-        rate: relative size of a step's change of the logarithm of the threshold.
-        step_ms: time of a step without nodes, for ``goodput``.
-        node_ms: time of one more node, drafted and verified. With neither, both are fitted to the measured seconds,
-            and runs cannot be repeated exactly.
-        window: number of steps that a running mean remembers.
+        rate: share of the error by which a step moves the threshold's logarithm.
+        step_ms: milliseconds of a step without nodes, for the aim ``goodput``.
+        node_ms: milliseconds to draft and verify one more node. If neither time is given, both are fitted to measured
+            seconds, and runs are not exactly reproducible.
+        window: effective number of steps in a running mean.
         state: ``carry`` keeps the threshold from prompt to prompt, ``cold`` starts every prompt anew.
 
     Raises:
@@ -58,7 +58,9 @@ class ThresholdTracker(Controller):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if (step_ms is None) != (node_ms is None):
-            raise ValueError("ThresholdTracker was given one of step_ms and node_ms: give both, or neither")
+            raise ValueError(
+                "ThresholdTracker: step_ms and node_ms must be given together: set both, or neither"
+            )
         self.aim = aim
         self.reads_answers = False
         self.uses_seconds = aim == "goodput"
@@ -127,7 +129,7 @@ class ThresholdTracker(Controller):
             self._sums[name] = keep * self._sums[name] + added
 
     def _paying_threshold(self) -> float | None:
-        """Return the value at which one more node just pays; None while too little is known."""
+        """Return the least value at which one more node pays; None while too little is known."""
         sums, node_seconds = self._sums, self._node_seconds()
         if sums["weight"] < 5 or sums["accepted"] <= 0 or sums["seconds"] <= 0 or node_seconds is None:
             return None

@@ -1,7 +1,7 @@
 """A preallocated KV cache with slots that commits tree passes in place, and the masks of these passes.
 
 ``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and keeps only the accepted rows. Each
-*slot* holds one sequence. Keys and values of all layers are in one tensor, so keeping rows is one copy.
+*slot* holds one sequence. Keys and values of all layers are in one tensor, so one copy keeps the rows.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SUPPORTED_ATTENTION = ("sdpa", "eager")
 
 
 def check_attention(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for a model with attention that takes no tree mask, or cannot roll back."""
+    """Raise ``ValueError`` if a model's attention does not accept a tree mask, or its layers cannot roll back."""
     check_layers(config)
     implementation = config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
         model_type = config.get_text_config().model_type
         raise ValueError(
-            f"attn_implementation {implementation!r} takes no tree mask: load the {model_type} model with 'sdpa' or "
-            "'eager'"
+            f"attn_implementation {implementation!r} does not accept a tree mask: load the {model_type} model with "
+            "'sdpa' or 'eager'"
         )
 
 
 def check_layers(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for a model with layers that cannot roll back, with any attention implementation."""
+    """Raise ``ValueError`` if a model has layers that cannot roll back, whatever its attention implementation."""
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -41,7 +41,7 @@ def check_layers(config: PreTrainedConfig) -> None:
         )
     if getattr(text, "num_attention_heads", None) is None:
         raise ValueError(
-            f"the {text.model_type} model has no attention, so that its state of rejected tokens cannot be dropped: "
+            f"the {text.model_type} model has no attention, so it cannot drop the state of rejected tokens: "
             "use a model with full attention in every layer"
         )
     kinds = set(getattr(text, "layer_types", None) or ())
@@ -60,17 +60,17 @@ def check_layers(config: PreTrainedConfig) -> None:
 
 
 def context_limit(config: PreTrainedConfig) -> int:
-    """Return the most positions of a model; raises ``ValueError`` if its configuration states none, as with ALiBi.
+    """Return a model's number of positions; raises ``ValueError`` if its configuration has none, as with ALiBi.
 
-    With ``longrope`` only the positions before its switch count. As soon as one position of a pass lies beyond, the
-    long factors apply to all of them, so cached keys and logits would depend on the depth of a tree.
+    With ``longrope`` only positions below the original limit count. If one position of a pass is beyond it, the long
+    factors apply to the whole pass, so cached keys and logits would depend on the depth of a tree.
     """
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)
     if not isinstance(limit, int):
         raise ValueError(
-            f"the configuration of the {text.model_type} model states no max_position_embeddings, as that of a model "
-            "with ALiBi: use a decoder with full attention, and positions that are learned or rotary"
+            f"the configuration of the {text.model_type} model states no max_position_embeddings, as with ALiBi: use "
+            "a decoder with full attention, and positions that are learned or rotary"
         )
     parameters: Mapping[str, Any] = getattr(text, "rope_parameters", None) or {}
     by_layer_type = [value for value in parameters.values() if isinstance(value, Mapping)]
@@ -79,9 +79,9 @@ def context_limit(config: PreTrainedConfig) -> int:
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return the additive mask of a boolean one ``[b, 1, q, k]``: 0 where true, else the most negative finite value.
+    """Convert a boolean mask ``[b, 1, q, k]`` to an additive one: 0 where true, else the most negative finite value.
 
-    A boolean 4-D mask is right with ``sdpa`` but silently wrong with ``eager``, which adds it.
+    A boolean 4-D mask works with ``sdpa``, but gives wrong results with ``eager``, which adds it to the scores.
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
@@ -106,7 +106,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` behind each open slot's past; return everything up to there."""
+        """Write ``[b, heads, rows, dim]`` after the rows of each open slot; return all keys and values so far."""
         keys, values = self._owner.write(self._layer, key_states, value_states)
         return keys, values
 
@@ -116,11 +116,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return key length and offset of a pass over ``query_length`` rows."""
+        """Return the key length and offset of a pass over ``query_length`` rows."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
-        """Return the rows of a slot."""
+        """Return the number of rows per slot."""
         capacity: int = self._owner.capacity
         return capacity
 
@@ -128,7 +128,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """KV cache with one slot per sequence. A slot has ``capacity`` rows at first: committed tokens plus the rows of the
+    """KV cache with one slot per sequence. A slot starts with ``capacity`` rows, for committed tokens and the
     largest pass.
     """
 
@@ -136,13 +136,13 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         text = config.get_text_config()
-        self._formed = False  # heads and width are the configuration's, until the first pass corrects them
+        self._formed = False  # heads and head_dim are the configuration's, until the first pass corrects them
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
         self._storage = torch.zeros(self._shape(slots, capacity), dtype=dtype, device=device)
         self.lengths = [0] * slots
-        self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes behind them
+        self.uncommitted = [0] * slots  # rows of growing trees; the next pass writes after them
         self._open: tuple[int, ...] = (0,)
         super().__init__(layers=[SlotLayer(self, layer) for layer in range(self._num_layers)])
 
@@ -152,14 +152,14 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @property
     def storage(self) -> torch.Tensor:
-        """``[2 * layers, slots, heads, rows, head_dim]``, keys and values of a layer in turn. :meth:`reserve` replaces
-        it.
+        """``[2 * layers, slots, heads, rows, head_dim]``, keys then values of each layer. :meth:`reserve` replaces the
+        tensor.
         """
         return self._storage
 
     @property
     def capacity(self) -> int:
-        """Rows of a slot."""
+        """Number of rows per slot."""
         return int(self._storage.shape[3])
 
     @property
@@ -185,20 +185,20 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` behind the open slots' pasts; return everything up to there."""
+        """Write ``[b, heads, rows, dim]`` after the rows of the open slots; return all keys and values so far."""
         self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
         end = max(starts) + rows
         if end > self.capacity:
-            raise ValueError(f"the KV cache has room for {self.capacity} rows a slot, {end} must be reserved")
+            raise ValueError(f"the KV cache has {self.capacity} rows per slot; {end} must be reserved")
         stored_keys = self._storage[2 * layer, ..., : keys.shape[3]]
         stored_values = self._storage[2 * layer + 1, ..., : values.shape[3]]
         for index, (slot, start) in enumerate(zip(self._open, starts, strict=True)):
             stored_keys[slot, :, start : start + rows] = keys[index]
             stored_values[slot, :, start : start + rows] = values[index]
         first, last = self._open[0], self._open[-1]
-        if self._open == tuple(range(first, last + 1)):  # neighbours need no copy
+        if self._open == tuple(range(first, last + 1)):  # adjacent slots are a view, without a copy
             kept = stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
         else:
             chosen = list(self._open)
@@ -210,7 +210,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         if (heads, width) != (self._heads, self._head_dim):
             if self._formed:
                 forms = f"{self._heads} heads of {self._head_dim} and {heads} of {width}"
-                raise ValueError(f"all layers must have keys of one form, got {forms}")
+                raise ValueError(f"all layers must have keys of the same shape, got {forms}")
             self._heads, self._head_dim = heads, width
             self._storage = self._storage.new_zeros(self._shape(self.slots, self.capacity))
         self._formed = True
@@ -224,7 +224,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @inference
     def _move(self, slot: int, rows: Sequence[int]) -> None:
-        """Copy these uncommitted rows to directly behind the committed ones; rows in place already stay."""
+        """Move these uncommitted rows directly after the committed ones; rows that are there already are not copied."""
         kept = 0
         while rows[kept] == kept:
             kept += 1

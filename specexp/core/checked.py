@@ -1,6 +1,6 @@
-"""Signatures as contracts: pydantic validates arguments, from Python code and from configurations alike.
+"""Argument checks: pydantic validates arguments against annotations, for Python code and configurations alike.
 
-At the end: families of classes, which are the public classes that the modules of a folder define.
+The last functions find families of classes: the public classes that the modules of a package define.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ REQUIRED = inspect.Parameter.empty
 IntegerKey = typing.Annotated[
     int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
 ]
-"""An integer key of a mapping. JSON and the command line give it as text."""
+"""An integer key of a mapping, which is text in JSON and on the command line."""
 
 
 class Reader(Protocol):
-    """The context of a validation that reads a configuration, where objects are specified."""
+    """The validation context of a configuration: reads values that specify objects."""
 
     def part(self, base: type, given: Any) -> Any:
         """Read ``class_path`` and ``init_args`` of a subclass of ``base``, to be built."""
 
     def spec(self, base: type, given: Any) -> Any:
-        """Read the same, to be kept as a specification."""
+        """Read ``class_path`` and ``init_args``, to be kept as a specification."""
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         """Read the arguments of a class or function."""
 
     def reference(self, reference: Reference, given: str) -> Any:
-        """Read the path of a value."""
+        """Read the path that stands for a value."""
 
 
 class _Marker:
-    """Metadata of an annotation: a configuration specifies the object, Python code passes it."""
+    """Annotation metadata: a configuration specifies an object that Python code passes directly."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -71,14 +71,14 @@ class _Marker:
         return {"described": self}
 
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Read a value of a configuration; ``inner`` validates it by the bare annotation."""
+        """Read a value of a configuration; ``inner`` validates it against the bare annotation."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class PartOf(_Marker):
-    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``, a dotted path that is imported when
-    such a part is given.
+    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``. The dotted path ``base`` is imported
+    when a value is read.
     """
 
     base: str
@@ -96,7 +96,7 @@ class PartOf(_Marker):
 
 @dataclass(frozen=True)
 class SpecOf(PartOf):
-    """Marks a part that is checked and passed on as a specification, to be varied before it is built."""
+    """Marks a part that is checked, but passed on as a specification, so that it can be varied before it is built."""
 
     @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
@@ -105,7 +105,7 @@ class SpecOf(PartOf):
 
 @dataclass(frozen=True)
 class CallOf(_Marker):
-    """Marks a value as the arguments of a class, named by its dotted path."""
+    """Marks a value as the arguments of a class, which is given by its dotted path."""
 
     component: str
 
@@ -119,9 +119,9 @@ class Reference(_Marker):
     """Marks an argument that a configuration may give by reference, as in
     ``Annotated[list[list[int]], Reference("static-tree")]``.
 
-    A constructor takes the plain value and reads no file. In a configuration a text in its place is the path of an
-    artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``). It is
-    resolved when the part is built; the resolved configuration keeps the text.
+    A constructor takes the plain value and reads no file. In a configuration a string can replace it: the path of an
+    artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``). The
+    string is resolved when the part is built; the resolved configuration keeps it.
 
     Args:
         kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
@@ -180,7 +180,7 @@ class Argument:
 
     @cached_property
     def is_nested(self) -> bool:
-        """True if a configuration specifies objects in its value, which are built before the call."""
+        """True if its value in a configuration specifies objects, which are built before the call."""
         return _is_nested(self.annotation)
 
 
@@ -194,9 +194,9 @@ def _is_nested(annotation: Any) -> bool:
 
 @cache
 def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
-    """Return the arguments of a class or function by name, those of ``**kwargs`` from its bases; None if it takes any.
+    """Return the arguments of a class or function by name, or None if it accepts any.
 
-    Annotations keep their bounds (``Annotated``), postponed or not.
+    ``**kwargs`` stand for arguments of the base classes. Annotations keep their bounds (``Annotated``).
     """
     if isinstance(component, type) and issubclass(component, BaseModel):
         return {
@@ -231,7 +231,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
 
 
 def _hint_of(function: Any, name: str) -> Any:
-    """Return an annotation; ``Any`` for none, or for a name that exists only for type checkers."""
+    """Return an argument's annotation; ``Any`` if it has none, or one that only type checkers can resolve."""
     holder = type(
         "_", (), {"__annotations__": {name: getattr(function, "__annotations__", {}).get(name, Any)}}
     )
@@ -285,7 +285,7 @@ class Section(BaseModel):
         return described
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return the section with other values."""
+        """Return a copy of the section with changed values."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def as_values(self) -> dict[str, Any]:
@@ -301,21 +301,21 @@ class _Signature(Section):
 
 @cache
 def model_of(component: Callable[..., Any]) -> type[Section]:
-    """Return a pydantic model of the arguments of a class or function; a section is its own."""
+    """Return a pydantic model of the arguments of a class or function; a section is its own model."""
     known = arguments_of(component) or {}
     if isinstance(component, type) and issubclass(component, Section):
         return component
     found: dict[str, Any] = {}
     for name, one in known.items():
         default = one.default
-        if is_dataclass(default) and not isinstance(default, type):  # as a configuration gives it
+        if is_dataclass(default) and not isinstance(default, type):  # as a mapping, as in a configuration
             default = Field(default_factory=lambda settings=default: asdict(settings))
         found[name] = (one.annotation, ... if default is REQUIRED else default)
     return create_model(component.__name__, __base__=_Signature, **found)
 
 
 def plain(value: Any) -> Any:
-    """Return the result of a validation with mappings in place of models."""
+    """Return the result of a validation with models converted to mappings."""
     if isinstance(value, Section):
         return value.as_values()
     if isinstance(value, dict):
@@ -335,7 +335,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     }
     if not given:
         return
-    # converted only if needed: strict validation refuses tuples and numpy's numbers, and lax validation takes "8"
+    # Convert only if needed: strict validation rejects tuples and numpy's numbers, and lax validation accepts "8".
     for values in (given, _as_in_a_file(given)):
         try:
             model_of(component).__pydantic_validator__.validate_python(values)
@@ -364,13 +364,13 @@ def _positions(component: Callable[..., Any]) -> list[str]:
 
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
-    """Return the error of a validator about a value below its own; the message continues after the key."""
+    """Return a validator's error about the value at a nested ``key``; the message starts with the key, then ``why``."""
     kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
 
 
 def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key, str]:
-    """Word a violation: the only place that does.
+    """Return the key and the message of a validation error. All such messages are worded here.
 
     Args:
         given: the validated value.
@@ -382,7 +382,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     errors = error.errors(include_url=False)
     errors = [one for one in errors if one["type"] != "missing"] or errors
     found = [(_steps(one, given), one) for one in errors]
-    key = max((steps for steps, _ in found), key=len)  # the alternative of a union that was meant
+    key = max((steps for steps, _ in found), key=len)  # likely the union's alternative that was meant
     details = [one for steps, one in found if steps == key]
     first = details[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -462,7 +462,7 @@ def summary_of(part: Any) -> str:
 
 
 def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a section and of the sections in it."""
+    """Yield the dotted keys of a section and of its nested sections."""
     for name, one in model.model_fields.items():
         yield f"{prefix}{name}"
         for kind in (one.annotation, *get_args(one.annotation)):
@@ -489,7 +489,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def classes_of(package: str) -> dict[str, type]:
     """Return the public classes that the modules of a package define, by name.
 
-    Folders inside specexp's own packages are left out: they take seconds to import.
+    Subpackages of specexp's own packages are left out: they take seconds to import.
     """
     modules = iter_modules if package.startswith("specexp.") else walk_packages
     found: dict[str, type] = {}
@@ -502,7 +502,7 @@ def classes_of(package: str) -> dict[str, type]:
 @cache
 def class_named(package: str, name: str) -> type | None:
     """Return a public class of a package by name, or None."""
-    # from __init__ or the class's own module, without the rest of the family, which may take seconds to import
+    # Try __init__ and the class's own module first: to import all modules of the family may take seconds.
     found = vars(import_module(package)).get(name)
     own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
     if found is None and name.isidentifier() and find_spec(own) is not None:
@@ -517,7 +517,7 @@ def _defined_in(module: str) -> dict[str, type]:
 
 
 def classes_in(package: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that finds any class of its modules by name."""
+    """Return a ``__getattr__`` for a package, which finds any class of its modules by name."""
 
     def get(name: str) -> Any:
         found = class_named(package, name) if name[:1].isupper() else None

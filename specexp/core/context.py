@@ -1,4 +1,4 @@
-"""The committed tokens of one continuation, and the place its randomness is keyed by."""
+"""The committed tokens of one continuation, and the keys of its randomness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Context:
 
     Args:
         token_ids: ``[p]`` prompt, at least one token.
-        sequence: which continuation this is, e.g. ``"HumanEval/3#0"``; two samples of one prompt need two values.
+        sequence: key of this continuation, e.g. ``"HumanEval/3#0"``; two samples of one prompt need different keys.
         noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
     """
 
@@ -41,7 +41,7 @@ class Context:
         self.noise_temperature = noise_temperature
         self.continued = False  # a later turn of a conversation: the parts have seen everything before it
         self.steps = 0  # decoding steps absorbed so far
-        self.lanes = 1  # sequences in the next target pass, this one included; 1 where that is not known
+        self.lanes = 1  # sequences in the next target pass, this one included; 1 if unknown
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
@@ -77,7 +77,7 @@ class Context:
     def target_noise(
         self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
-        """Return ``[positions, vocab_size]`` Gumbel noise from an absolute position on; read-only."""
+        """Return a read-only ``[positions, vocab_size]`` tensor of Gumbel noise, from an absolute position on."""
         stream = self._noise.get(str(device))
         if stream is None:
             from specexp.core.noise import GumbelStream  # only decoding with noise needs it
@@ -89,7 +89,7 @@ class Context:
         self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
     ) -> NDArray[np.float64]:
         """Return ``[size]`` uniform numbers in (0, 1), keyed by the root's absolute position and a node's rank path.
-        The first ones are the same for every size. Streams of two purposes, such as ``"draft"``, are independent.
+        A larger size only appends numbers. Streams of different purposes, such as ``"draft"``, are independent.
         """
         numbers: NDArray[np.float64] = self.uniforms_below(purpose, position, (path,), 0, size)[0]
         return numbers
@@ -121,7 +121,7 @@ class Context:
 
 
 class PerSequence(WeakKeyDictionary[Context, T]):
-    """Values by sequence, dropped with their context. A copy of a part, also in another process, starts empty."""
+    """Values by sequence, deleted with their context. It is empty in a copy of a part, also in another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerSequence, ()

@@ -3,8 +3,8 @@
 Drafters guess tokens, builders choose the guesses that become nodes of a tree, verifiers decide which nodes become
 output, and controllers decide how much to draft.
 
-A part declares its abilities as attributes. The defaults are the least favourable, so a part that declares nothing is
-correct. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
+A part declares its abilities as attributes. The defaults are the most cautious, so a part that declares nothing works
+correctly. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Part(metaclass=Checked):
 
     @property
     def shares_state(self) -> bool:
-        """True if state learned from one sequence serves the next ones."""
+        """True if state learned from one sequence is used for the next ones."""
         return self.state == "carry"
 
     def for_new_sequence(self) -> Self:
-        """Return a part for a sequence decoded at the same time, in one thread.
+        """Return a part for another sequence that is decoded at the same time, in the same thread.
 
-        It shares weights and carried state. A part that shares its state keeps what belongs to one sequence apart
-        (:class:`~specexp.core.context.PerSequence`), so it may return itself.
+        Both share weights and carried state. A part that shares its state may return itself, because it stores the
+        data of each sequence separately (:class:`~specexp.core.context.PerSequence`).
         """
         return self if self.shares_state else deepcopy(self)
 
@@ -83,39 +83,39 @@ class Part(metaclass=Checked):
 
 
 class Drafter(Part):
-    """Guesses the next tokens. A subclass implements :meth:`propose` and :attr:`max_candidates`, declares what applies
-    of the attributes, and learns only in :meth:`observe`.
+    """Guesses the next tokens. A subclass implements :meth:`propose` and :attr:`max_candidates`, sets the
+    attributes that apply, and learns only in :meth:`observe`.
     """
 
     wants_prefill_logits: bool = False  # begin() needs the target's logits of every prompt position
     wants_hidden: bool = False  # outcomes must have the target's hidden states
     coupled: bool = False  # the target's noise is added to the draft's scores, so that both agree more often
     gives_log_probs: bool = False  # candidates have log-probabilities
-    draws: bool = False  # candidates can be drawn from a stated distribution
+    draws: bool = False  # candidates can be drawn from a distribution that it returns
     phrase_length: int = 1  # tokens of the longest candidate; 1 without phrases
-    # the part of an outcome, besides the committed tokens, that later answers depend on: nothing, or the target's
-    # answers after accepted nodes or all nodes; a wrapper declares what it adds to its inner drafters
+    # the target's answers that later candidates depend on, besides the committed tokens: nothing, those after accepted
+    # nodes, or those after all nodes. A wrapper declares only what it adds to its inner drafters
     learns_from: LearnsFrom = "unknown"
-    learned_candidates: int = 0  # number of the target's best tokens learned per node; 0 if none, or unknown
+    learned_candidates: int = 0  # the target's top tokens learned per node; 0 if none, or unknown
     runs_model: bool = False  # a draft model is run
-    # how candidates are chosen from a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of these
-    # answers can take the model's place
+    # rule that ranks candidates by a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of these
+    # answers can replace the model
     scoring: Any | None = None
     inner: tuple[Drafter, ...] = ()  # the wrapped drafters
 
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """Most candidates of a node. A tree with a higher rank is refused when the parts are composed."""
+        """Most candidates of a node. A composition with a tree that has a higher rank is rejected."""
 
     @abstractmethod
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Answer a builder's request, without changing what later answers depend on."""
+        """Answer a builder's request, without changing state that later answers depend on."""
 
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
-        """Fill a whole tree, whose rows are ordered by depth, as requests depth by depth would; None to get requests.
+        """Fill a whole tree, with rows ordered by depth, as requests depth by depth would. None: send requests instead.
 
-        A drafter that runs a model is called only if its sequence drafts alone and no controller ends drafts early.
+        If the drafter runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
         """
         return None
 
@@ -123,7 +123,7 @@ class Drafter(Part):
         """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
 
     def use_target(self, target: Runtime) -> None:
-        """Take what is needed of the target's ``model``; raises ``ValueError`` if it is missing."""
+        """Take the modules that are needed from the target's ``model``; raises ``ValueError`` if one is missing."""
 
     # Drafters with a draft model:
 
@@ -143,21 +143,21 @@ class Drafter(Part):
 
     @property
     def team(self) -> Hashable:
-        """A key: drafters of several sequences with an equal team answer in one pass. None for no team."""
+        """A key: drafters of several sequences with equal keys answer in one pass. None: no team."""
         return None
 
     def propose_together(self, asked: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
-        """Answer requests of several sequences, for drafters of one team, as :meth:`propose` would."""
+        """Answer requests of several sequences as :meth:`propose` would; all drafters are of one team."""
         return [drafter.propose(context, request) for drafter, context, request in asked]
 
 
 class TreeBuilder(metaclass=Checked):
     """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
-    or one batched pass for several sequences. It keeps nothing between two trees.
+    or one batched pass for several sequences. It keeps no state between trees.
     """
 
     kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are the best ones, or drawn
-    # of all trees, cut only by a plan's limits; None if it depends on the candidates
+    # the shape of all trees, which only a plan's limits cut; None if it depends on the candidates
     shape: TreeShape | None = None
     needs_log_probs: bool = False  # candidates must have log-probabilities
     accepts_fewer_candidates: bool = False  # a drafter may rank fewer candidates than requested
@@ -170,7 +170,7 @@ class TreeBuilder(metaclass=Checked):
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """Most nodes of a tree: the room a cache must keep after the committed tokens."""
+        """Most nodes of a tree. A cache must have room for them after the committed tokens."""
 
     @property
     @abstractmethod
@@ -182,17 +182,17 @@ class TreeBuilder(metaclass=Checked):
         """Build one tree within the limits of this step."""
 
     def shape_of(self, plan: Plan) -> TreeShape | None:
-        """Return the shape of this step's tree, if :meth:`build` only fills it with the best candidates."""
+        """Return this step's shape if :meth:`build` only fills it with the best candidates, else None."""
         return None
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:
-        """Add to a tree of an inner builder."""
+        """Add nodes to a tree of an inner builder; by default none."""
         return tree
         yield  # makes it a generator
 
     @property
     def narrower(self) -> tuple[TreeBuilder, ...]:
-        """Smaller builders with other requests, which a recording must answer too."""
+        """Smaller variants of this builder that make other requests, which a recording must answer too."""
         return ()
 
     @property
@@ -202,7 +202,7 @@ class TreeBuilder(metaclass=Checked):
 
     @property
     def max_leaves(self) -> int:
-        """Upper bound of the leaves of a tree."""
+        """Upper bound on the number of leaves of a tree."""
         return self.max_nodes if self.shape is None else max(1, self.shape.children[1:].count(()))
 
 
@@ -214,24 +214,24 @@ class Verifier(metaclass=Checked):
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
     # temperature, top-k and top-p of the target's distribution; None if unknown
     processors: Processors | None = None
-    # temperature at which tokens are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens take
-    # no noise, None if their noise is not the context's
+    # temperature of tokens that are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens have
+    # no noise, None if they have other noise
     noise_temperature: float | None = None
     # a token is the argmax of DeterministicVerifier.scores with that noise
     keyed_scores: ClassVar[bool] = False
 
     @property
     def sampling_settings(self) -> Mapping[str, float | int | None] | None:
-        """Temperature, top-k and top-p of the output's distribution, whatever is drafted; None if unknown."""
+        """Temperature, top-k and top-p of the output's distribution; None if unknown or if it depends on the draft."""
         return self.processors.settings if self.processors is not None and self.lossless else None
 
     @abstractmethod
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Decide one step.
+        """Return the verdict on one tree.
 
         Args:
             context: its last token is the tree's root.
-            logits: ``[n + 1, V]`` the target's answer after every row.
+            logits: ``[n + 1, V]`` the target's logits after every row.
         """
 
 
@@ -242,8 +242,8 @@ class DeterministicVerifier(Verifier):
 
     @property
     def law(self) -> Hashable:
-        """A key: verifiers with an equal law have equal :meth:`scores`, so that one pass reads for several sequences.
-        None: no other verifier has them.
+        """A key: verifiers with equal keys have equal :meth:`scores`, so one pass can serve several sequences.
+        None: no other verifier has equal scores.
         """
         return None
 
@@ -252,12 +252,12 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. They are
-        computed by tensor operations, so that a step waits for the device once.
+        """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. Scores
+        use tensor operations only, so that a step waits for the device once.
 
         Args:
-            logits: ``[m, V]`` the target's answers.
-            noise: ``[m, V]`` :meth:`Context.target_noise` of the tokens' positions, at a ``noise_temperature`` above 0.
+            logits: ``[m, V]`` the target's logits.
+            noise: ``[m, V]`` :meth:`Context.target_noise` of the tokens' positions; None at ``noise_temperature`` 0.
         """
         return None
 
@@ -304,7 +304,7 @@ class ArgmaxVerifier(DeterministicVerifier):
 
 
 class Controller(Part):
-    """Plans a step, decides between draft passes, and learns when the step is over."""
+    """Plans each step, decides before each draft pass whether to make it, and learns from finished steps."""
 
     plans_threshold: bool = False  # plans have a threshold
     needs_log_probs: bool = False  # decisions need the candidates' log-probabilities
@@ -314,8 +314,8 @@ class Controller(Part):
     # it learns from the target's answers, not only from accepted and committed tokens
     reads_answers: bool = True
     same_plan: bool = False  # every step has the same plan and no draft is ended early
-    changes_nothing: bool = False  # that plan is the builder's own limits
-    needs_foresight: bool = False  # a prompt's output must be known beforehand, as only an evaluation can
+    changes_nothing: bool = False  # every plan is the builder's own limits
+    needs_foresight: bool = False  # it must know a prompt's output in advance: for evaluations only
     mean_nodes: int | None = None  # mean tree size that it aims at
     sees_load: bool = False  # plans depend on how many sequences are decoded together
     table: Any | None = None  # the learned action values (specexp.controllers.q_table.QTable), if any
@@ -326,17 +326,17 @@ class Controller(Part):
         """Return the limits of the next step."""
 
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Return whether to spend the next draft pass; random choices are keyed by place."""
+        """Return whether to make the next draft pass; random choices must be keyed by place."""
         return True
 
     def check_parts(
         self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
     ) -> None:
-        """Raise ``ValueError`` for parts that cannot be steered; None is plain decoding, or greedy verification."""
+        """Raise ``ValueError`` for parts that it cannot control; None means plain decoding, or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the latencies that model a run (None if seconds are measured); raises ``ValueError`` if needed and
-        missing.
+        """Take the profile that models a run's seconds, or None if they are measured; raises ``ValueError`` if it is
+        needed and None.
         """
 
     def watched(self) -> dict[str, float]:
@@ -344,7 +344,7 @@ class Controller(Part):
         return {}
 
     def learned(self) -> str:
-        """Return a clause on what was learned, or an empty text."""
+        """Return a clause that describes the learned state, or an empty string."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Messages between parts: requests of a builder, candidates of a drafter, plans of a controller, and verdicts."""
+"""Messages between parts: builders' requests, drafters' candidates, controllers' plans and verifiers' verdicts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from specexp.core.tree import NodeKind, RankPath, TokenTree
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A builder's request for ``k`` candidates after each of these rows of the tree so far.
+    """A builder's request for ``k`` candidates after each frontier row of the tree so far.
 
     During one build a row keeps its number, its parent and, once filled, its token.
     """
 
-    tokens: NDArray[np.int64]  # [m] of the tree so far, the root's in row 0; negative where not yet filled
+    tokens: NDArray[np.int64]  # [m] tokens of the tree so far, the root in row 0; negative if not yet filled
     parents: NDArray[np.int64]  # [m] row of each row's parent, -1 for the root
     ranks: NDArray[np.int64]  # [m] rank of each row among its parent's candidates, -1 for the root
     rows: NDArray[np.int64]  # [f] the frontier: filled rows, after which candidates are requested
     k: int
-    # the best ones or drawn; a longer answer begins with the shorter one
+    # whether candidates are the best ones or drawn; the answer for a larger k begins with that for a smaller one
     kind: NodeKind = NodeKind.POINT_MASS
     # [f] probability mass after which a row needs no more candidates; None requests all k. A drafter that draws may
-    # leave the rest of a row, or of all rows, out.
+    # then omit the remaining candidates of that row, or of all rows.
     enough: NDArray[np.float64] | None = None
-    # tokens of a candidate; above 1 the request is for phrases, which only some drafters have
+    # tokens per candidate; above 1, phrases are requested, which only some drafters have
     length: int = 1
     log_probs: NDArray[np.float32] | None = None  # [m] draft log-probability given the parent, 0 for the root
 
@@ -48,7 +48,7 @@ class Request:
 
     def _paths(self) -> list[list[int]]:
         """Return the rows from each frontier row up to depth 1."""
-        parents = self.parents.tolist()  # a walk in Python: for trees of this size numpy's calls cost more
+        parents = self.parents.tolist()  # a Python loop: numpy's calls cost more for such small trees
         paths = []
         for row in self.rows.tolist():
             path = []
@@ -78,30 +78,30 @@ class Request:
 class Candidates:
     """A drafter's answer to a :class:`Request`."""
 
-    # [f, k] (or fewer, see Request.enough) token ids, best first or in the order drawn, then NO_CANDIDATE; distinct
-    # unless drawn with replacement. Phrases: [f, k, length], padded likewise.
+    # [f, k] token ids (fewer columns if Request.enough allows it), best first or in the order drawn, padded with
+    # NO_CANDIDATE; distinct unless drawn with replacement. Phrases: [f, k, length], padded likewise.
     tokens: NDArray[np.int64]
-    # [f, k] draft log-probabilities given the frontier row, of drawn tokens before any was taken out
+    # [f, k] draft log-probabilities given the frontier row; for draws, those of the whole distribution q
     log_probs: NDArray[np.float32] | None = None
-    # [f, V] draft distribution of each frontier row, where tokens were drawn
+    # [f, V] draft distribution of each frontier row, if tokens were drawn
     q: NDArray[np.float32] | None = None
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each forward pass of a draft model for this answer
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Limits of one step; None leaves the builder's own."""
+    """Limits of one step; None keeps the builder's own limit."""
 
     max_nodes: int | None = None
     max_depth: int | None = None  # 0 switches speculation off for the step
-    threshold: float | None = None  # least estimated worth of a node, for builders that take one
+    threshold: float | None = None  # least estimated value of a node, for builders that take a threshold
     choice: int | None = None  # index of the builder of a specexp.builders.choice.Choice
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
-        """Return the most nodes and the greatest depth of the step, by these limits and the builder's own."""
+        """Return the step's most nodes and greatest depth: the tighter of these limits and the builder's own."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
-        return nodes, min(depths, default=max_nodes)  # no tree is deeper than it has nodes
+        return nodes, min(depths, default=max_nodes)  # a tree of n nodes is at most n deep
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,9 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's decision. The bonus is the target's token after the last accepted node, or after the root."""
+    """A verifier's decision. The bonus is the target's token after the last accepted node, or after the root if no
+    node is accepted.
+    """
 
     accepted: tuple[int, ...]  # rows from depth 1 down, each the parent of the next
     bonus: int
@@ -142,7 +144,7 @@ class Filled:
     """The tokens of a whole tree of a known shape, from a drafter that needs no requests.
 
     Attributes:
-        tokens: ``[n + 1]`` the root's first, -1 where there is no candidate.
+        tokens: ``[n + 1]`` the root's token first, -1 for a node without candidate.
         pass_tokens: tokens fed in each forward pass of a draft model.
     """
 
@@ -155,5 +157,5 @@ Build = Generator[Request, Candidates | None, TokenTree]
 
 
 def kind_of(candidates: Selection) -> NodeKind:
-    """Return the kind of node that a selection makes."""
+    """Return the kind of the nodes that a selection makes."""
     return NodeKind.DRAWN if candidates == "drawn" else NodeKind.POINT_MASS

@@ -1,11 +1,11 @@
-// Gumbel noise of places: the words of Philox4x32-10 (Salmon et al. 2011), and two logarithms in float64 of each.
-// noise.py has the same in tensors. Every loop over k is made of vector instructions, the logarithms too: the library's
-// are taken one at a time, and -ffast-math would make the loading thread flush denormal numbers to zero.
+// Gumbel noise keyed by place: words of Philox4x32-10 (Salmon et al. 2011), then two float64 logarithms of each word.
+// noise.py computes the same with tensors. Every loop over k is vectorised, with a logarithm of its own: libm's is not
+// vectorised, and -ffast-math would make the loading thread flush denormal numbers to zero.
 
 #include <cstdint>
 #include <cstring>
 
-// Within two units in the last place: x = 2^power * part, with part between sqrt(1/2) and sqrt(2), and
+// Accurate to two units in the last place: x = 2^power * part, with part between sqrt(1/2) and sqrt(2), and
 // log(part) = 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...) where s = (part - 1) / (part + 1), at most 0.172.
 static inline double log_of(double x) {
     int64_t bits;
@@ -21,9 +21,9 @@ static inline double log_of(double x) {
     return power * high + (2 * s + (2 * s * square * tail + power * low));
 }
 
-static const int AT_ONCE = 64;  // blocks of four words; all of them stay in the nearest cache
+static const int AT_ONCE = 64;  // blocks of four words; few enough to stay in the L1 cache
 
-// Writes [positions, size] noise of the positions from `first` on.
+// Writes noise [positions, size] of the positions from `first` on.
 extern "C" void gumbel(uint32_t first_key, uint32_t second_key, int64_t first, int64_t positions, int64_t size, float* noise) {
     for (int64_t row = 0; row < positions; ++row)
         for (int64_t start = 0; 4 * start < size; start += AT_ONCE) {

@@ -1,4 +1,4 @@
-"""C++ of this package, compiled once per machine for its processor and cached."""
+"""Compiles this package's C++ files, once per machine and processor, and caches the libraries."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MOST_KEPT = 8
 
 
 class CannotRunError(ValueError):
-    """A runtime cannot run this model, or not on this machine."""
+    """Raised if a runtime cannot run a model, or cannot run it on this machine."""
 
 
 class CannotCompileError(CannotRunError):
-    """Passes of this model cannot be compiled, or not on this machine."""
+    """Raised if a model's passes cannot be compiled, or not on this machine."""
 
 
 @cache
@@ -53,7 +53,7 @@ def library(
 
     Raises:
         CannotCompileError: there is no C++ compiler, it fails, the library is damaged, or another user could have
-            written it.
+            written the library.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
@@ -73,7 +73,7 @@ def library(
             os.utime(file)  # the least recently used ones are removed first
         return ctypes.CDLL(str(file))
     except OSError as error:
-        raise CannotCompileError(f"{file} cannot be made or loaded: {first_line(error)}") from error
+        raise CannotCompileError(f"{file} cannot be compiled or loaded: {first_line(error)}") from error
 
 
 def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
@@ -94,11 +94,11 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _check_private(path: Path) -> None:
-    """Raise if another user than root could have written a file or folder: loading a library runs its code."""
+    """Raise if any user but this one and root could have written a path: loading a library runs its code."""
     about = path.stat()
     if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CannotCompileError(
-            f"{path} belongs to another user or can be written by one, so that its code is not loaded: delete it, "
+            f"{path} belongs to another user or can be written by one, so its code is not loaded: delete it, "
             "or set XDG_CACHE_HOME to a folder of your own"
         )
 

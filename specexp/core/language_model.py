@@ -25,13 +25,13 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes the model's runtimes wherever the bare model is passed."""
+    """Set the function that makes a runtime wherever this bare model is passed."""
     _MAKERS[model] = make
 
 
 def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
-    """Return a runtime of the model with an empty cache, made by :func:`set_runtime`'s function or by the model's own
-    code. A runtime is returned as it is. Raises ``ValueError`` if the model cannot be run.
+    """Return a runtime of the model with an empty cache, from the function of :func:`set_runtime` or, without one, a
+    :class:`LanguageModel`. A runtime is returned unchanged. Raises ``ValueError`` if the model cannot be run.
     """
     if isinstance(model, Runtime):
         return model
@@ -139,7 +139,7 @@ class LanguageModel(Runtime):
     def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return tokens, positions and mask for :meth:`_forward`; ``shape`` is that of a single whole tree."""
+        """Return tokens, positions and mask for :meth:`_forward`. ``shape`` is set if one whole tree is fed."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -161,7 +161,9 @@ class LanguageModel(Runtime):
                 position_rows[index, :size] += growth.depths
                 visible[index, 0, :, :past] = True
                 visible[index, 0, :size, past:end] = growth.visible
-                visible[index, 0, size:, end - size] = True  # so that no softmax of a padding row is empty
+                visible[index, 0, size:, end - size] = (
+                    True  # a key for padding rows, so that no softmax is empty
+                )
             tokens = torch.from_numpy(token_rows).to(self.device)
             positions = torch.from_numpy(position_rows).to(self.device)
             mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
@@ -209,8 +211,8 @@ class LanguageModel(Runtime):
     ) -> torch.Tensor:
         """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence.
 
-        It is a view of a kept buffer, so that no pass allocates memory of the context's size. Zeros for the past end at
-        column ``begin``, where the mask of the rows ahead starts.
+        It is a view of a reused buffer, so no pass allocates memory of the context's size. In the buffer, zeros for the
+        past end at column ``begin``, where the mask of the rows ahead starts.
 
         Args:
             past: committed tokens.
@@ -228,7 +230,7 @@ class LanguageModel(Runtime):
             rows_visible = visible.ancestor_mask if isinstance(visible, TreeShape) else visible
             block = additive_mask(torch.from_numpy(rows_visible).to(self.device), self.dtype)
             self._mask[:rows, begin : begin + ahead] = block
-            self._masked = shape  # a static tree comes again
+            self._masked = shape  # a static tree is fed again and finds its mask
         return self._mask[None, None, :rows, begin - past : begin + ahead]
 
     def _forward(
@@ -262,7 +264,9 @@ class LanguageModel(Runtime):
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
         try:
             error = tree_error(self)
-        except Exception as failure:  # of modelling code that takes no such mask, positions or cache
+        except (
+            Exception
+        ) as failure:  # from modelling code that does not accept such a mask, positions or cache
             raise ValueError(
                 f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
                 f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
@@ -272,7 +276,7 @@ class LanguageModel(Runtime):
         if not error <= tolerance(self.dtype):
             raise ValueError(
                 f"the {model_type} model failed the tree self-check: with attn_implementation {attention!r} the logits "
-                f"of a tree differ from its own by {error:.2g} of their spread"
+                f"of a tree differ from those of plain passes by {error:.2g} of their spread: use another model"
             )
 
 
@@ -305,7 +309,7 @@ def tree_error(runtime: Runtime) -> float:
         error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
         same = bool(error <= 1e-6 * (1 + expected.norm()))  # constant logits have no spread to divide by
         errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
-    return sorted(errors)[1]  # rounding may send one row's token to other experts
+    return sorted(errors)[1]  # in a mixture of experts, rounding may send one row's token to other experts
 
 
 def is_spread(model: PreTrainedModel) -> bool:
@@ -322,7 +326,7 @@ def compute_device(model: PreTrainedModel) -> torch.device:
     if not is_spread(model) or _processes(model) > 1:
         own: torch.device = model.device
         return own
-    # as accelerate has it: the first device that computes; modules on cpu and disk wait for their turn
+    # as in accelerate: the first device that computes. Modules on cpu and disk are moved when they run
     placed = [place for place in model.hf_device_map.values() if str(place) not in ("cpu", "disk")]
     return torch.device(placed[0] if placed else "cpu")
 

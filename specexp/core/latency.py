@@ -1,5 +1,5 @@
-"""Costs of steps on a device: passes by the tokens fed and the prefix, and the rest of a step; measured, published or
-assumed.
+"""Costs of steps on a device, measured, published or assumed: of passes, by tokens fed and prefix length, and of the
+rest of a step.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Milliseconds = Annotated[float, Field(ge=0)]
 ByTokens = dict[Annotated[IntegerKey, Field(ge=1)], Milliseconds]
 MOST_OFF = 0.1
-"""Relative difference between modelled and live speed that a report puts first."""
+"""Relative difference between modelled and live speed above which a report begins with a warning."""
 
-_SHORTEST = 0.1  # least time of a pass over a short prefix, as a share of one over the stated prefix
+_SHORTEST = 0.1  # least time of a pass after a short prefix, as a share of the time at the stated prefix
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Overhead(metaclass=Checked):
     """Costs of a composition's steps outside their passes.
 
     Args:
-        step_ms: milliseconds of a step that drafts.
-        node_ms: milliseconds of every node it drafts.
-        token_ms: milliseconds of every new token, in plain steps too.
+        step_ms: milliseconds per step that drafts.
+        node_ms: milliseconds per drafted node.
+        token_ms: milliseconds per new token, in plain steps too.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -53,32 +53,32 @@ class StepSeconds(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
-    """Milliseconds of a target pass and of a draft pass by the tokens they are fed, linear between two stated numbers
-    of tokens, extrapolated with the last slope (never falling). A longer prefix adds to both.
+    """Milliseconds of target and draft passes by the number of tokens fed. Between stated numbers they are interpolated
+    linearly, beyond them extrapolated with the last slope, which is at least 0. A longer prefix adds to both.
 
     Args:
-        name: what is modelled, e.g. ``Llama 2 7B drafts for 70B on an A100``; the artifact's if left out.
-        target_ms: milliseconds of a target pass by the tokens fed, 1 among them.
-        draft_ms: the same of a draft pass; empty without a draft model.
-        step_ms: milliseconds of a step that drafts, outside its passes.
-        node_ms: milliseconds of every drafted node, outside the passes.
-        token_ms: milliseconds of every new token, outside the passes, in plain steps too.
-        prefix_tokens: prefix that ``target_ms`` and ``draft_ms`` are stated at.
-        target_prefix_ms: cost of 1,000 more prefix tokens in a target pass; a shorter prefix takes less.
-        target_prefix_token_ms: the same for every token fed, which attends to the prefix.
+        name: what is modelled, e.g. ``Llama 2 7B drafts for 70B on an A100``; by default the artifact's name.
+        target_ms: milliseconds of a target pass by the number of tokens fed, which must include 1.
+        draft_ms: the same for a draft pass; empty without a draft model.
+        step_ms: milliseconds per step that drafts, outside its passes.
+        node_ms: milliseconds per drafted node, outside the passes.
+        token_ms: milliseconds per new token, outside the passes, in plain steps too.
+        prefix_tokens: prefix length at which ``target_ms`` and ``draft_ms`` are stated.
+        target_prefix_ms: milliseconds that 1,000 more prefix tokens add to a target pass; a shorter prefix takes less.
+        target_prefix_token_ms: the same per token fed, because each token attends to the prefix.
         draft_prefix_ms: as ``target_prefix_ms``, in a draft pass.
         draft_prefix_token_ms: as ``target_prefix_token_ms``, in a draft pass.
         overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by the label of their parts, such as
             ``DraftModel + StaticTree``; see :meth:`of`.
         source: whether it was measured, published, or assumed.
-        modelled: whether the seconds of a run are modelled by it; if not they are measured, and only controllers weigh
-            costs by it.
-        lanes_ms: milliseconds of a target pass over several lanes, from 2, by the tokens fed of each, 1 among them; if
-            empty it costs as much as one lane with all their tokens.
-        buckets: whether a pass costs what the next stated number of tokens costs, as in an engine that pads passes to
-            those numbers.
-        artifact: another profile to take all values from, but ``modelled`` and, if given, the name; in a configuration
-            the path of a ``latency-profile`` artifact. None once they are taken.
+        modelled: whether the profile models the seconds of a run. If not, they are measured, and only controllers use
+            the profile, to weigh costs.
+        lanes_ms: milliseconds of a target pass by the number of lanes (2 or more) and of tokens fed per lane (1 must be
+            included). If empty, a pass costs as much as one lane with all tokens.
+        buckets: whether a pass costs as much as one with the next stated number of tokens, as in an engine that pads
+            passes to those numbers.
+        artifact: another profile, from which all values except ``modelled`` and a given name are copied. In a
+            configuration, the path of a ``latency-profile`` artifact. None after the copy.
 
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
@@ -110,14 +110,12 @@ class LatencyProfile(metaclass=Checked):
             self._take(self.artifact)
         if not self.name:
             raise ValueError(
-                "a latency profile needs a name, such as its models and device, or an artifact to take it from"
+                "a latency profile needs a name, such as its models and device, or an artifact that has one"
             )
         lanes = {f"lanes_ms of {lanes}": ms for lanes, ms in self.lanes_ms.items()}
         for what, ms in {"target_ms": self.target_ms, "draft_ms": self.draft_ms, **lanes}.items():
             if 1 not in ms and (ms or what in lanes):
-                raise ValueError(
-                    f"{what} of latency profile {self.name!r} states no milliseconds for 1 token"
-                )
+                raise ValueError(f"{what} of latency profile {self.name!r} must have an entry for 1 token")
         if min(self.target_ms.values(), default=0) <= 0:
             raise ValueError(f"target_ms of latency profile {self.name!r} must hold milliseconds above 0")
 
@@ -127,8 +125,8 @@ class LatencyProfile(metaclass=Checked):
                 default = one.default if one.default_factory is MISSING else one.default_factory()
                 if getattr(self, one.name) != default:
                     raise ValueError(
-                        f"a latency profile was given artifact {other.name!r} and {one.name}: the artifact has it, "
-                        "leave one of the two out"
+                        f"a latency profile was given artifact {other.name!r} and {one.name}: the artifact sets "
+                        f"{one.name}, so leave one of the two out"
                     )
                 object.__setattr__(self, one.name, getattr(other, one.name))
         object.__setattr__(self, "name", self.name or other.name)
@@ -141,25 +139,25 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def max_target_tokens(self) -> int:
-        """Most tokens of a target pass with stated milliseconds."""
+        """The largest number of tokens in ``target_ms``."""
         return max(self.target_ms)
 
     def exceeded_by(self, tokens: int) -> bool:
-        """Return whether a target pass feeds more tokens than are stated; one point holds for any number."""
+        """Return whether a target pass feeds more tokens than ``target_ms`` covers; a single entry covers all."""
         return len(self.target_ms) > 1 and tokens > self.max_target_tokens
 
     @property
     def by_prefix(self) -> bool:
-        """True if passes take longer behind a longer prefix."""
+        """True if passes take longer after a longer prefix."""
         target = self.target_prefix_ms + self.target_prefix_token_ms
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
     def of(self, composition: str) -> Self:
-        """Return the profile with the overheads of a composition (:attr:`~specexp.core.parts.Parts.label`), without
-        further ones to look up.
+        """Return the profile with the overheads of a composition (:attr:`~specexp.core.parts.Parts.label`), and with
+        empty :attr:`overheads`.
 
-        If none are listed for it, those of the first listed composition with the same drafter are taken, else they
-        stay.
+        If the composition is not listed, the first listed one with the same drafter is used. Without one, the
+        profile's own overheads are kept.
         """
         if not self.overheads:
             return self
@@ -171,12 +169,12 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **({} if found is None else asdict(found)))
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds of a target pass over ``tokens`` tokens, the root among them."""
+        """Return the seconds of a target pass over ``tokens`` tokens, root included."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(self._ms(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
-        """Return the seconds of a target pass over several lanes, ``tokens`` of each, at the stated prefix."""
+        """Return the seconds of a target pass over several lanes with ``tokens`` each, at the stated prefix."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
         known = [(one, self._ms(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
@@ -185,7 +183,9 @@ class LatencyProfile(metaclass=Checked):
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Return the seconds of a draft pass; raises ``ValueError`` if none are stated."""
         if not self.draft_ms:
-            raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run")
+            raise ValueError(
+                f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it"
+            )
         by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
         return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 
@@ -203,7 +203,7 @@ class LatencyProfile(metaclass=Checked):
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> StepSeconds:
-        """Return :meth:`step_seconds` by part."""
+        """Return the seconds of :meth:`step_seconds` by part."""
         return StepSeconds(
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
@@ -213,7 +213,7 @@ class LatencyProfile(metaclass=Checked):
     def outcome_parts(self, outcome: Outcome) -> StepSeconds:
         """Return the seconds of a decoded step by part."""
         new_tokens = len(outcome.new_token_ids)
-        prefix = len(outcome.context) - new_tokens - 1  # all that was committed before it, but the root
+        prefix = len(outcome.context) - new_tokens - 1  # tokens committed before the step, without the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
 
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
@@ -225,14 +225,14 @@ class LatencyProfile(metaclass=Checked):
         return sum(plain.step_seconds(1, prefix=prefix) for prefix in known)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, the keys of milliseconds as text; :meth:`from_dict` reads them."""
+        """Return plain values for JSON, with integer keys as text; :meth:`from_dict` reads them."""
         exclude = {"modelled", "artifact"}
         values: dict[str, Any] = TypeAdapter(LatencyProfile).dump_python(self, mode="json", exclude=exclude)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
-        """Return the profile of :meth:`to_dict`'s values; raises ``ValueError`` for others."""
+        """Return the profile with the values of :meth:`to_dict`; raises ``ValueError`` for invalid ones."""
         return TypeAdapter(cls).validate_python({**values, "modelled": modelled})
 
     @cached_property

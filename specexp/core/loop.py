@@ -39,7 +39,7 @@ OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
 """Returns whether the output ends with these new tokens. Called after each token, even if several were accepted."""
 Clock = Callable[[Outcome], Mapping[str, float]]
-"""Modelled seconds of a step by phase."""
+"""Returns the modelled seconds of a step by phase."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
@@ -48,7 +48,7 @@ _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft tree, the tokens fed in each draft pass, and the seconds of the drafter and of builder and controller."""
+    """A draft tree, the tokens fed in each draft pass, and the seconds of drafter and of builder and controller."""
 
     tree: TokenTree
     pass_tokens: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ class Drafting:
         self.controller.begin(self.context, prefill)
 
     def learn(self, outcome: Outcome) -> None:
-        """Let the parts learn from a step. Its tokens are in the context already."""
+        """Let the parts learn from a step, once its tokens are in the context."""
         if self.drafter is not None:
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
@@ -137,19 +137,19 @@ class _GrowingTree:
                 request = self._build.send(answer)
                 while drafting.stops(request, self.pass_tokens):
                     request = self._build.send(None)
-                assert drafting.drafter is not None  # without a drafter nothing is requested
+                assert drafting.drafter is not None  # builders make requests only if there is a drafter
                 self.question = drafting.drafter, drafting.context, request
             except StopIteration as finished:
                 self.question, built = None, finished.value
                 self.tree = built.tree
                 self.pass_tokens += built.pass_tokens
                 self.draft_seconds += built.draft_seconds
-                self.build_seconds -= built.draft_seconds  # it is part of this call's time
+                self.build_seconds -= built.draft_seconds  # this call's time includes it
         self.build_seconds += perf_counter() - started
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree, at most as deep as stated, of one sequence, or of several with drafters of one team."""
+    """Build the next tree of each drafting, up to its greatest depth. Several drafters must be of one team."""
     alone = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, alone) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
@@ -173,7 +173,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
 
 
 def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
-    """Indices of the draftings by team, in the order of the first member of each team."""
+    """Return the indices of draftings, grouped by team in the order of each team's first member."""
     found: dict[Hashable, list[int]] = {}
     for number, drafting in enumerate(draftings):
         team = None if drafting.drafter is None else drafting.drafter.team
@@ -211,7 +211,7 @@ class Lane:
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
-        self.draft: Draft | None = None  # of the next target pass
+        self.draft: Draft | None = None  # the draft for the next target pass
         self.result = GenerationResult(seed=self.context.seed)  # output, counters and seconds so far
         room = self.target.context_limit - len(self.context)
         self._limit: FinishReason = "length" if self.max_new_tokens <= room else "context"
@@ -220,7 +220,7 @@ class Lane:
 
     @property
     def depth(self) -> int:
-        """Greatest useful depth of the next tree: the tokens still wanted, less the bonus token."""
+        """Greatest useful depth of the next tree: the number of tokens still wanted, minus the bonus token."""
         return self._end - len(self.context) - 1
 
     @property
@@ -237,7 +237,7 @@ class Lane:
 
     @property
     def reader(self) -> PassReader | None:
-        """Its reader for the target, if the verifier needs only tokens."""
+        """The lane's reader for the target, or None if the verifier needs the logits themselves."""
         if not isinstance(self.verifier, DeterministicVerifier):
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
@@ -245,8 +245,8 @@ class Lane:
 
     @property
     def read(self) -> Read | None:
-        """Results that came with the last pass for this lane."""
-        read = self.target.reads.get(self.slot)  # maybe of an earlier lane of its slot
+        """Results of the last pass for this lane's reader, or None."""
+        read = self.target.reads.get(self.slot)  # may belong to an earlier lane of the slot
         return read if read is not None and read.context is self.context else None
 
     @property
@@ -256,7 +256,7 @@ class Lane:
 
     def take(self, draft: Draft) -> None:
         """Begin a step with a draft; raises ``ValueError`` if a token is not in the target's vocabulary."""
-        tokens = draft.tree.tokens.tolist()  # for trees of this size numpy's reductions cost more
+        tokens = draft.tree.tokens.tolist()  # numpy's reductions cost more for such small trees
         vocab_size = self.target.vocab_size
         if not 0 <= min(tokens) <= max(tokens) < vocab_size:
             token = next(token for token in tokens if not 0 <= token < vocab_size)
@@ -271,25 +271,25 @@ class Lane:
         self.draft = draft
 
     def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
-        """Return the verdict on the draft and, if they were read together with it, the target's best tokens.
+        """Return the verdict on the draft and, if the same copy contained them, the target's top tokens.
 
         Args:
-            logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
+            logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
         """
         started = perf_counter()
         read = self.read or self._read(logits)
         if read is not None:
             check_best(read.highest, "target", self.context)
             verdict = follow(self.tree, read.tokens.tolist().__getitem__)
-        else:  # the verifier reads the logits itself, and moves what it needs from a device
-            if logits.numel():  # a recording has none
+        else:  # the verifier reads the logits itself, and copies the needed part from a device
+            if logits.numel():  # a recording has no logits
                 check_logits(logits, "target", self.context)
             verdict = self.verifier.verify(self.context, self.tree, logits)
         self.result.seconds["verify"] += perf_counter() - started
         return verdict, None if read is None else read.top
 
     def _read(self, logits: torch.Tensor) -> Read | None:
-        """Read logits on a device in one copy; None if they are on the host, or the verifier has no scores."""
+        """Read logits from a device in one copy. None if they are on the host, or the verifier has no scores."""
         if on_host(logits) or (reader := self.reader) is None:
             return None
         shape = self.tree.shape
@@ -315,12 +315,12 @@ class Lane:
         hidden: torch.Tensor | None = None,
         top: Top | None = None,
     ) -> Outcome:
-        """Keep the accepted rows and commit the new tokens; with the last of them the lane has :attr:`ended`.
+        """Keep the accepted rows and commit the new tokens. The output's last token makes the lane :attr:`ended`.
 
         Args:
-            logits: ``[n + 1, V]`` the target's answer to the tree of :attr:`draft`.
-            hidden: ``[n + 1, d]`` the target's hidden states, where they are kept.
-            top: the target's best tokens, if they were read already.
+            logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
+            hidden: ``[n + 1, d]`` the target's hidden states, if they are kept.
+            top: the target's top tokens, if they were read already.
         """
         result, draft = self.result, self.draft
         assert draft is not None
@@ -328,7 +328,7 @@ class Lane:
         started = perf_counter()
         tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
         accepted = verdict.accepted[: len(tokens)]
-        # The last new token is the next root: it stays out of the cache even where a cut left it a drafted node.
+        # The last new token is the next root. It stays out of the cache, even if it is a drafted node after a cut.
         self.target.commit(self.slot, [0, *accepted[: len(tokens) - 1]])
         self.context.append(tokens)
         self.context.steps += 1
@@ -375,13 +375,13 @@ class Lane:
 
 
 class Decoding:
-    """Lanes on one target, taken through a step at a time; they come and go between two steps.
+    """Takes the lanes of one target through one step at a time. Lanes are added and removed between steps.
 
     Each stage is a method, which a subclass may time or replace.
 
     Args:
         observers: called with every step's outcome after the parts have learned from it, outside the lanes' clocks.
-        together: whether drafters of a team draft together; if not, no draft depends on another lane by rounding.
+        together: whether drafters of a team draft in one pass. If not, rounding cannot make lanes depend on each other.
     """
 
     def __init__(
@@ -390,12 +390,12 @@ class Decoding:
         self.target = target
         self.together = together
         self.observers = tuple(observers)
-        self.lanes: dict[int, Lane] = {}  # active lanes by slot, in the order they came
+        self.lanes: dict[int, Lane] = {}  # active lanes by slot, in the order they were added
         self.passes = 0  # of the target so far
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        """Feed the missing part of the prompt to the lane's slot, all but the root, and start its parts. Its prefill is
-        timed from ``since`` on. The slot holds a prefix of the prompt, or nothing.
+        """Prefill the rest of the prompt, without the root, and start the lane's parts. The lane's slot must be empty
+        or hold a prefix of the prompt. The prefill is timed from ``since`` on, or from now.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -403,7 +403,7 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, pass, absorb, learn. Return the lanes with an output that has ended; these are removed."""
+        """Draft, pass, absorb, learn. Return the lanes that have ended, which are removed."""
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
@@ -423,7 +423,7 @@ class Decoding:
         return [lane for lane in lanes if lane.ended]
 
     def add(self, lane: Lane) -> None:
-        """Let a lane take part from the next step on; its prompt is fed already."""
+        """Add a lane with a prefilled prompt, from the next step on."""
         if lane.slot in self.lanes:
             raise ValueError(
                 f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
@@ -432,7 +432,7 @@ class Decoding:
         self.target.read_for(lane.slot, lane.reader)
 
     def remove(self, lane: Lane) -> None:
-        """Free a lane's slot; its output ends where it is."""
+        """Remove a lane and free its slot. Its output ends here."""
         del self.lanes[lane.slot]
         self.target.read_for(lane.slot, None)
 
@@ -453,7 +453,7 @@ class Decoding:
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
-        """Draft; return the lanes of the next pass."""
+        """Draft for all lanes; return the lanes of the next pass."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
@@ -491,11 +491,11 @@ class Decoding:
 
 
 class Decoder:
-    """Generates with a target model and four freely composed parts: one lane.
+    """Continues one prompt at a time with a target model and four freely composed parts.
 
     Args:
         target: a Hugging Face causal LM with full attention, or a runtime. A model of :func:`specexp.load_pair` runs
-            in its pair's mode, any other model by its own code.
+            in its pair's mode, any other model with its own code.
         drafter: None, with ``builder`` None, is plain autoregressive decoding.
         verifier: greedy decoding if None.
         controller: the builder's own limits if None.
@@ -541,13 +541,13 @@ class Decoder:
         Args:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
             eos_token_id: token or tokens that end the output.
-            seed: for verifiers and drafters that draw; drawn and returned in :attr:`GenerationResult.seed` if None. A
-                continued conversation keeps its own.
-            sequence: which continuation: n samples of a prompt need n values; 0 if None. A continued conversation
-                keeps its own.
+            seed: seed of verifiers and drafters that draw. If None, a random seed is used and returned in
+                :attr:`GenerationResult.seed`. A continued conversation keeps its seed.
+            sequence: key of this continuation; n samples of a prompt need n different keys. Default: 0. A continued
+                conversation keeps its key.
             continue_conversation: ``input_ids`` begins with all tokens that the last call fed and generated: keep the
                 cache and the parts' state, and prefill only what follows.
-            observers: called with every step's outcome, outside the clock.
+            observers: called with every step's outcome, outside the measured time.
 
         Raises:
             ValueError: the prompt has no tokens, does not fit the context or does not continue the conversation;
@@ -568,7 +568,9 @@ class Decoder:
             else:
                 seed = randbits(62) if seed is None else seed
                 context = parts.context(prompt, seed, 0 if sequence is None else sequence)
-            if context is not model.conversation:  # it is new, or another decoder used the cache in between
+            if (
+                context is not model.conversation
+            ):  # the context is new, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             self._kept = model.conversation = context
             model.keep_hidden(parts.wants_hidden)  # another decoder of the model may have changed it
@@ -592,7 +594,7 @@ class Decoder:
         context = self._kept
         if context is None:
             raise ValueError(
-                "continue_conversation needs an earlier call: there is no conversation to continue"
+                "continue_conversation must be false in a decoder's first call: there is no conversation yet"
             )
         for name, given, kept in (("seed", seed, context.seed), ("sequence", sequence, context.sequence)):
             if given is not None and given != kept:
@@ -633,13 +635,13 @@ def eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> froz
         raise ValueError(f"eos_token_id must be a token id or several, got {eos_token_id!r}") from error
     if unknown := sorted(token for token in found if not 0 <= token < vocab_size):
         raise ValueError(
-            f"eos_token_id is {unknown[0]}; the target's vocabulary has ids 0 to {vocab_size - 1}"
+            f"eos_token_id must be in the target's vocabulary, 0 to {vocab_size - 1}, got {unknown[0]}"
         )
     return frozenset(found)
 
 
 def _integers(given: Iterable[Any]) -> list[int]:
-    """Return integers of any library as Python's; raises ``TypeError`` for other values."""
+    """Return integers of any library as Python integers; raises ``TypeError`` for other values."""
     if any(isinstance(value, bool) for value in given):
         raise TypeError("a truth value is not a token")
     return list(map(index, given))

@@ -53,10 +53,10 @@ SAME_MEANING = tuple(
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'nodes'?`` or, if nothing is near, ``; allowed are ...`` (``""`` without any).
+    """Return ``; did you mean 'nodes'?`` or, if no name is near, ``; allowed are ...`` (``""`` for none or too many).
 
-    Near names have the same last step, another word for it (:data:`SAME_MEANING`), or a similar spelling, compared
-    after the dotted prefix that all names share.
+    A name is near if its last step is equal, a synonym (:data:`SAME_MEANING`), or spelled similarly. The dotted prefix
+    that all names share is ignored.
 
     Example:
         >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
@@ -78,7 +78,9 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     if nearest and nearness(nearest) >= 0.65:
         return f"; did you mean {nearest!r}?"
     level = min((known.count(".") for known in names), default=0)
-    shallow = [known for known in names if known.count(".") == level]  # nested keys would be too many
+    shallow = [
+        known for known in names if known.count(".") == level
+    ]  # listing nested keys too would be too long
     return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
 
 
@@ -95,9 +97,9 @@ def shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error without its final stop, or its type if it has no text."""
+    """Return the first line of an error without its full stop, or its type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):  # it only announces the next line
+    if len(lines) > 1 and lines[0].endswith(":"):  # the first line only introduces the next
         lines[0] = f"{lines[0]} {lines[1]}"
     return lines[0].rstrip(".") if lines else type(error).__name__
 

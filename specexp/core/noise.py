@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model i
     import torch
 
 NOISE_VERSION = 2
-"""Version of the numbers drawn; a recording of another version cannot be replayed. 2 is Philox4x32-10."""
+"""Version of the random numbers. A recording with another version cannot be replayed. 2 is Philox4x32-10."""
 
 Key = tuple[int, int]
 Words = Any
@@ -32,7 +32,7 @@ _MASK = 0xFFFFFFFF
 _NUMBERS_AHEAD = 1 << 16
 _POSITIONS_AHEAD = 16
 _POSITIONS_BEHIND = 16
-_FEW_BLOCKS = 16  # numpy's calls cost what as many blocks in Python do
+_FEW_BLOCKS = 16  # up to this many blocks, Python takes no longer than numpy's calls
 
 
 def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
@@ -57,11 +57,11 @@ def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> 
 def gumbel(
     key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Return ``[positions, size]`` float32 Gumbel(0, 1) noise from an absolute position on, made where it is used.
+    """Return ``[positions, size]`` float32 Gumbel(0, 1) noise from an absolute position on, made on ``device``.
 
     ``argmax(log p + noise)`` of a row is an exact sample of ``p``. The integers are the same on every device. The two
     logarithms are taken in float64 and rounded, so that devices differ by one unit in the last place at most. On a CPU
-    it is made in C++, if there is a compiler.
+    the noise is made in C++, if there is a compiler.
     """
     import torch
 
@@ -101,7 +101,7 @@ class GumbelStream:
         self._device = device
         self._on_cpu = torch.device(device).type == "cpu"
         self._first = 0
-        self._rows = torch.empty((0, 0), device=device)  # of the positions from the first on
+        self._rows = torch.empty((0, 0), device=device)  # noise of the positions from the first on
 
     def at(self, position: int, positions: int, size: int) -> torch.Tensor:
         """Return ``[positions, size]`` noise from a position on; read-only."""
@@ -113,10 +113,10 @@ class GumbelStream:
         if start + positions > known.shape[0]:
             forgotten = max(
                 start - _POSITIONS_BEHIND, 0
-            )  # some are kept: a drafter looks ahead of the verifier
+            )  # some earlier rows are kept: a drafter reads ahead of the verifier
             kept = known[forgotten:]
             self._first, start = self._first + forgotten, start - forgotten
-            # a device takes as long for one position as for many, a CPU for many numbers longer than for few
+            # an accelerator makes many positions as fast as one; on a CPU the time grows with their number
             few = max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size))
             more = max(start + positions - kept.shape[0], few if self._on_cpu else _POSITIONS_AHEAD)
             made = gumbel(self._key, self._first + kept.shape[0], more, size, self._device)
@@ -125,7 +125,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """Uniform numbers in (0, 1), any number of them at every place of a stream."""
+    """A stream of uniform numbers in (0, 1), with as many as wanted at every place."""
 
     def __init__(self, key: Key) -> None:
         self._key = key

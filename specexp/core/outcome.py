@@ -31,9 +31,9 @@ class Outcome:
     new_token_ids: tuple[int, ...]  # accepted drafts, then the bonus token unless the output ended before it
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of the step
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase (PHASES), before learning
-    # [n + 1, d] input of the target's output layer, where a drafter wants it
+    # [n + 1, d] input of the target's output layer, if a drafter wants it
     hidden: torch.Tensor | None = None
-    top: Top | None = field(default=None, repr=False)  # the part of top_k that was read already
+    top: Top | None = field(default=None, repr=False)  # the part of top_k that was read so far
 
     @property
     def draft_passes(self) -> int:
@@ -58,7 +58,7 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        """Return the argmax of every row, in an array of its own; a recorded outcome has no logits to take it from."""
+        """Return the argmax of every row as a new array. It comes from ``top`` if the outcome is a recorded one."""
         if self.top is not None or not on_host(self.logits):
             return self.top_k(1)[:, 0].copy()
         logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
@@ -67,7 +67,7 @@ class Outcome:
         return tokens
 
     def _best(self, k: int) -> Top:
-        if self.top is None or self.top[0].shape[1] < k:  # a later, larger k reads again
+        if self.top is None or self.top[0].shape[1] < k:  # read again only for a larger k
             values, indices = self.logits.topk(k, dim=-1)
             ids, highest = to_host(indices, values.float())
             self.top = ids, highest
@@ -88,10 +88,10 @@ def prefill_outcome(
 
 
 FinishReason = Literal["", "eos", "stop", "length", "context"]
-"""The end of an output: a token, a stop, ``max_new_tokens`` or the model's limit; empty while it continues."""
+"""Reason for an output's end: EOS, a stop rule, ``max_new_tokens`` or the context limit; empty until then."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""Parts of a step's time, which add up to it: drafter, builder and controller, target pass, acceptance, cache and
-context, and learning."""
+"""Phases of a step, in this order: the drafter, builder and controller, the target pass, acceptance, the update of
+cache and context, and learning. Their seconds add up to those of the step."""
 
 
 @dataclass

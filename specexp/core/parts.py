@@ -1,6 +1,6 @@
-"""The four parts of a decoder together, and the check that they fit, before anything runs.
+"""The four parts of a decoder, and the checks that they work together, made before anything runs.
 
-The loop (:mod:`specexp.core.loop`) and everything above use parts only by the contracts of their families.
+The loop (:mod:`specexp.core.loop`) and all higher layers use parts only through the contracts of their families.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, root included: the room a cache needs after the committed tokens."""
+        """Rows of the largest tree, root included. A cache needs this many rows after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
@@ -64,7 +64,7 @@ class Parts(_FourParts):
 
     @property
     def reads_answers(self) -> bool:
-        """True if drafter or controller learn from the target's logits, so that a drafting worker needs them."""
+        """True if the drafter or controller learns from the target's logits; a drafting worker needs them."""
         # a wrapper declares only what it adds to its inner drafters
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
@@ -73,14 +73,14 @@ class Parts(_FourParts):
 
     @property
     def keeps_learning(self) -> bool:
-        """True if drafter or controller start the next prompt with what they learned; assumed of parts without a
-        policy.
+        """True if the drafter or controller keeps learned state for the next prompt. A part with state but no policy is
+        assumed to keep it.
         """
         learning = [part for part in (self.drafter, self.controller) if part is not None]
         return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """Start a sequence, its noise at the verifier's temperature."""
+        """Return the context of a new sequence, with noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
@@ -101,7 +101,7 @@ def _drafter_label(drafter: Drafter) -> str:
 
 
 def _builder_label(builder: TreeBuilder) -> str:
-    if builder.shape is not None:  # all fixed shapes cost alike
+    if builder.shape is not None:  # all fixed shapes have equal costs
         return "StaticTree"
     name, inner = type(builder).__name__, dict.fromkeys(map(_builder_label, builder.inner))
     return f"{name}({', '.join(inner)})" if inner else name
@@ -113,13 +113,13 @@ def check_composition(
     verifier: Verifier | None = None,
     controller: Controller | None = None,
 ) -> None:
-    """Raise ``ValueError`` for parts that cannot work together, in one sentence that names the change to make."""
+    """Raise ``ValueError`` if the parts cannot work together. The message states what to change."""
     given = {"drafter": drafter, "builder": builder, "verifier": verifier, "controller": controller}
     for (role, part), family in zip(given.items(), (Drafter, TreeBuilder, Verifier, Controller), strict=True):
         if part is not None and not isinstance(part, family):
             what = f"the class {part.__name__}" if isinstance(part, type) else f"a {type(part).__name__}"
             raise ValueError(
-                f"the {role} is {what}; a {family.__name__} is expected: the order is drafter, builder, verifier, "
+                f"the {role} must be a {family.__name__}, got {what}: the order is drafter, builder, verifier, "
                 "controller"
             )
     if drafter is None or builder is None:
@@ -143,15 +143,15 @@ def check_composition(
 def _conflicts_of(
     controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None
 ) -> Iterator[str]:
-    """Yield what a controller needs and the other parts lack."""
+    """Yield a message for each need of the controller that the other parts do not meet."""
     name = "plain decoding" if builder is None else type(builder).__name__
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
-        yield f"decides by draft probabilities and {type(drafter).__name__} gives none: draft with DraftModel"
+        yield f"needs draft probabilities, but {type(drafter).__name__} gives none: draft with DraftModel"
     if builder is not None and controller.num_choices > builder.num_choices:
-        choices = f"chooses from {controller.num_choices} builders and {name} holds {builder.num_choices}"
-        yield f"{choices}: list as many builders in a Choice"
+        choices = f"chooses from {controller.num_choices} builders, but {name} holds {builder.num_choices}"
+        yield f"{choices}: list {controller.num_choices} builders in a Choice"
     if controller.plans_threshold and (builder is None or not builder.takes_threshold):
-        yield f"plans a threshold and {name} follows none: use DySpecThreshold"
+        yield f"plans a threshold, but {name} does not take one: use DySpecThreshold"
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
@@ -162,22 +162,22 @@ def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
 
 
 def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str]:
-    """Yield what a builder requests and the drafter does not have."""
+    """Yield a message for each request of the builder that the drafter cannot answer."""
     if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
         limit = f"{name} ranks at most {drafter.max_candidates}"
-        yield f"asks for {builder.max_candidates} candidates a node and {limit}: narrow the tree or widen the drafter"
+        yield f"asks for {builder.max_candidates} candidates a node, but {limit}: narrow the tree or widen the drafter"
     if builder.phrase_length > drafter.phrase_length:
-        has = f"keeps phrases of {drafter.phrase_length}: shorten them or keep longer ones"
+        has = f"keeps phrases of {drafter.phrase_length}: set phrase_length of both to the same value"
         has = has if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache"
-        yield f"asks for phrases of {builder.phrase_length} tokens and {name} {has}"
+        yield f"asks for phrases of {builder.phrase_length} tokens, but {name} {has}"
     if builder.needs_log_probs and not drafter.gives_log_probs:
-        yield f"decides by draft probabilities and {name} gives none: draft with DraftModel or build a static tree"
+        yield f"needs draft probabilities, but {name} gives none: use the drafter DraftModel or a static tree"
     if (
         builder.kind is not NodeKind.POINT_MASS and drafter.coupled
-    ):  # it ranks candidates by the target's noise
-        yield f"draws its candidates and {name} is coupled: set candidates to top-k or coupled to false"
+    ):  # a coupled drafter ranks candidates by the target's noise
+        yield f"draws its candidates, but {name} is coupled: set candidates to top-k or coupled to false"
     elif builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
-        yield f"draws its candidates and {name} has no distribution to draw from: set candidates to top-k"
+        yield f"draws its candidates, but {name} has no distribution to draw from: set candidates to top-k"
 
 
 def join_target(parts: Parts, target: Runtime) -> None:
@@ -191,9 +191,9 @@ def join_target(parts: Parts, target: Runtime) -> None:
     name, nodes, leaves = type(parts.builder).__name__, parts.builder.max_nodes, parts.builder.max_leaves
     if nodes >= target.context_limit:
         room = f"the target's context holds {target.context_limit} tokens"
-        raise ValueError(f"{name} makes trees of up to {nodes} nodes and {room}: lower its budget")
-    drafts = () if parts.drafter is None else parts.drafter.models  # these grow the same tree
+        raise ValueError(f"{name} makes trees of up to {nodes} nodes, but {room}: lower its budget")
+    drafts = () if parts.drafter is None else parts.drafter.models  # draft models grow the same tree
     if leaves > (most := min(model.max_leaves for model in (target, *drafts))):
         raise ValueError(
-            f"{name} makes trees of up to {leaves} leaves and a pass of the model takes {most}: lower its budget"
+            f"{name} makes trees of up to {leaves} leaves, but a pass takes at most {most}: lower its budget"
         )

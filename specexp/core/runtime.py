@@ -1,7 +1,7 @@
-"""Runtimes of models: slots of committed tokens, and passes over them.
+"""Runtimes run models: they keep committed tokens in slots, and make passes over draft trees.
 
-:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model by its own code; a compiled pass, or
-another library, is another :class:`Runtime`.
+:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model with its own code. Compiled passes and
+other libraries are other subclasses of :class:`Runtime`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 def inference(method: Callable[P, R]) -> Callable[P, R]:
-    """Run a method in ``torch.inference_mode``: storage that was made in a pass can be written nowhere else."""
+    """Run a method in ``torch.inference_mode``, because only there can tensors made in a pass be written."""
 
     @wraps(method)
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +49,7 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """The committed tokens of several sequences, one slot each, and the rows of passes behind them."""
+    """Storage of several sequences, one slot each: the committed tokens, followed by the rows of passes."""
 
     lengths: list[int]  # committed tokens of each slot
 
@@ -76,17 +76,17 @@ class Slots(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New rows of a tree that grows pass by pass, behind its ``u`` uncommitted rows."""
+    """New rows of a tree that grows pass by pass, after its ``u`` uncommitted rows."""
 
     tokens: NDArray[np.int64]  # [m]
-    depths: NDArray[np.int64]  # [m] distance from the last committed token, less one
+    depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
     visible: NDArray[
         np.bool_
     ]  # [m, u + m] true where a new row may attend to an uncommitted one, itself included
 
 
 class TokenRule(Protocol):
-    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` that a pass uses to read its tokens."""
+    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` with which a pass computes its tokens."""
 
     noise_temperature: float | None
 
@@ -97,8 +97,8 @@ class TokenRule(Protocol):
 
 
 class PassReader(NamedTuple):
-    """The reader of a slot's tree passes: its sequence, its verifier, and how many of the best tokens of every row are
-    learned.
+    """The reader of a slot's tree passes: its sequence, its verifier, and how many top tokens of every row a
+    drafter learns.
     """
 
     context: Context
@@ -107,8 +107,8 @@ class PassReader(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Results of a tree pass for its :class:`PassReader`, on the host: the verifier's token after every row, its score,
-    and the tokens to learn with their logits, if any.
+    """Results of a tree pass for its :class:`PassReader`, on the host: the verifier's token and score after every row
+    and, if a drafter learns them, the top tokens with their logits.
     """
 
     context: Context
@@ -118,20 +118,20 @@ class Read(NamedTuple):
 
 
 class Target(ABC):
-    """A model, or a recording of one, as the loop needs it."""
+    """The loop's interface to a model, or to a recording of one."""
 
     context_limit: int  # most positions
-    vocab_size: int = 2**64  # V; unbounded where no model is run
+    vocab_size: int = 2**64  # V; unbounded if no model is run
     keeps_hidden: bool = False  # hidden states are kept for a drafter
-    # [rows, d] input of the output layer for each tree of the last pass, or for the last prefill; else empty
+    # hidden states [rows, d], the input of the output layer: of each tree of the last pass, or of the last prefill
     hidden: Sequence[torch.Tensor] = ()
-    # by slot, what was read of the last tree pass for the slot's reader; valid once the target is synchronized, until
-    # the next pass. Empty where verifiers read the logits themselves.
+    # results of the last tree pass for each slot's reader, by slot; valid from synchronize() until the next pass.
+    # Empty if verifiers read the logits themselves.
     reads: Mapping[int, Read] = MappingProxyType({})
 
     @abstractmethod
     def length(self, slot: int) -> int:
-        """Return the committed tokens of a slot."""
+        """Return the number of committed tokens in a slot."""
 
     @abstractmethod
     def prefill(
@@ -147,19 +147,19 @@ class Target(ABC):
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. The rows are
-        increasing and at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. There is at
+        least one row, and rows increase, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
     def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
         """Set the reader of a slot's later tree passes, or remove it."""
 
     def keep_hidden(self, wanted: bool) -> None:
-        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if there are none."""
+        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if it has none."""
         if wanted:
             raise ValueError(
-                f"{type(self).__name__} gives no hidden states, which the drafter reads: run the target by its own "
-                "code or compiled, or use another drafter"
+                f"{type(self).__name__} has no hidden states, but the drafter reads them: set pair.mode to eager or "
+                "compiled, or use another drafter"
             )
 
     @abstractmethod
@@ -168,32 +168,34 @@ class Target(ABC):
 
 
 class Runtime(Target):
-    """A model that runs: the target of a loop, or a draft model.
+    """A model that is run, as a target or as a draft model.
 
     A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
     """
 
     kind: ClassVar[str]  # name of the runtime in artifacts, and of its mode, e.g. compiled
-    # auto tries modes from the highest rank down to 0; a mode below 0 is used by its name alone. None: not a mode of
+    # auto tries modes from the highest rank down to 0; a mode below 0 must be set by name. None: not a mode of
     # Hugging Face models
     mode_rank: ClassVar[int | None] = None
-    # types of the devices on which auto tries it; None: all
+    # device types on which auto tries the mode; None: all
     auto_devices: ClassVar[frozenset[str] | None] = None
-    pads_rows: ClassVar[bool] = False  # a pass costs what one over the next power of two of rows does
-    takes_device_map: ClassVar[bool] = False  # a model on several devices can be run
-    draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: passes one by one
-    model: Any  # as its library has it
+    pads_rows: ClassVar[bool] = False  # a pass costs as much as one with the next power of two of rows
+    takes_device_map: ClassVar[bool] = False  # models spread over several devices can be run
+    draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: separate passes
+    model: Any  # its library's model object
     vocab_size: int
     cache: Slots
-    device: torch.device  # of the logits, as dtype
+    device: torch.device  # device and dtype of the logits
     dtype: torch.dtype
-    max_leaves: int = maxsize  # of all trees of a pass together
-    # the logits of a row are the same, bit by bit, whatever else its pass feeds
+    max_leaves: int = maxsize  # most leaves of all trees of a pass
+    # the logits of a row are bit-identical, whatever other rows its pass feeds
     independent_rows: bool = False
 
     def __init__(self) -> None:
         self.passes = 0  # since construction, prefill included
-        self.conversation: Context | None = None  # in slot 0, for decoders that share the model
+        self.conversation: Context | None = (
+            None  # the sequence in slot 0; decoders that share the model compare it
+        )
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
@@ -243,11 +245,11 @@ class Runtime(Target):
         """Draft a whole tree without returning to Python between its levels.
 
         Feed the pending tokens, the root last, then the nodes of :func:`~specexp.core.tree.fed_nodes`, committing
-        nothing. A node gets the candidate of its rank by logit, or by logit / temperature + noise.
+        nothing. A node's token is the candidate of its rank by logit or, with noise, by logit / temperature + noise.
 
         Args:
             shape: its rows are ordered by depth.
-            noise: ``[depth, V]`` of the positions behind the root, in float32.
+            noise: float32 ``[depth, V]`` for the positions after the root.
 
         Returns:
             ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.
@@ -267,7 +269,7 @@ class Runtime(Target):
         """Lock the model for this thread; raises ``ValueError`` if the thread already decodes with it."""
         if self._user == get_ident():
             raise ValueError(
-                "the model is decoding already: give an observer that decodes a Decoder around another LanguageModel"
+                "the model is decoding already: in an observer, decode with a Decoder of another LanguageModel"
             )
         with self._lock:
             self._user = get_ident()
@@ -277,7 +279,7 @@ class Runtime(Target):
                 self._user = None
 
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """Raise ``ValueError`` for an empty, too long or unknown prompt, or ``max_new_tokens < 1``."""
+        """Raise ``ValueError`` if a prompt is empty, too long or has unknown tokens, or ``max_new_tokens < 1``."""
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
         if max_new_tokens < 1:
@@ -296,7 +298,7 @@ class Runtime(Target):
 
 
 def check_model(model: object) -> None:
-    """Raise ``ValueError`` if an object is not a Hugging Face model, such as a name or a pair."""
+    """Raise ``ValueError`` if an object is not a Hugging Face model but, for example, a name or a pair."""
     if not hasattr(getattr(model, "config", None), "get_text_config"):
         raise ValueError(
             f"a model was expected and {shown(model)} is a {type(model).__name__}: load one with specexp.load_pair "

@@ -23,7 +23,7 @@ class Processors:
     Args:
         temperature: 0 keeps only the argmax (ties go to the lowest id).
         top_k: keep only this many of the most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     temperature: float = 1.0
@@ -37,7 +37,7 @@ class Processors:
 
     @cached_property
     def _processors(self) -> list[LogitsProcessor]:
-        # imported here: a configuration is checked without the seconds this takes
+        # imported here: the import takes seconds, which checking a configuration does not need
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         processors: list[LogitsProcessor] = []
@@ -50,7 +50,10 @@ class Processors:
         return processors
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return float32 (float64 stays) log-probabilities of ``[n, V]`` logits plus a constant a row, or ``-inf``."""
+        """Return ``[n, V]`` log-probabilities up to a constant per row, ``-inf`` for excluded tokens.
+
+        They are float32, or float64 if the logits are.
+        """
         import torch
 
         scores = logits if logits.dtype == torch.float64 else logits.float()
@@ -71,16 +74,16 @@ def highest(scores: torch.Tensor) -> int:
     """Return the argmax of ``[V]`` scores; ties go to the lowest id."""
     if not on_host(scores):
         return int(scores.argmax())
-    return int(scores.float().numpy(force=True).argmax())  # five times faster than torch's
+    return int(scores.float().numpy(force=True).argmax())  # numpy's argmax is five times faster than torch's
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is in the host's memory, so that reading it waits for no device."""
+    """Return whether a tensor is in host memory, so that reading it does not wait for a device."""
     return tensor.device.type == "cpu"
 
 
 def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Return arrays of tensors with numbers of 4 or 8 bytes, in one copy: the host waits once."""
+    """Return tensors of 4- or 8-byte numbers as arrays, in one copy: the host waits for the device once."""
     import torch
 
     if on_host(tensors[0]):
@@ -101,7 +104,9 @@ class LogitsError(ValueError):
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
     """Raise :class:`LogitsError` for NaN, ``+inf`` or rows of only ``-inf`` in ``[n, V]`` logits."""
-    check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)  # NaN wins every comparison
+    check_best(
+        logits.amax(dim=-1).float().numpy(force=True), role, context
+    )  # a row with NaN has NaN as maximum
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
@@ -113,5 +118,5 @@ def check_best(best: NDArray[Any], role: str, context: Context) -> None:
     found = "NaN" if worst != worst else ("infinite" if worst > 0 else "only -inf")
     raise LogitsError(
         f"the {role} model gave {found} logits in step {context.steps + 1} of prompt {context.sequence!r} "
-        f"(after {len(context)} tokens): its weights, dtype or attention are at fault, and nothing can be sampled"
+        f"(after {len(context)} tokens): check its weights, dtype and attention implementation"
     )

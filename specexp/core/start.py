@@ -1,6 +1,6 @@
-"""The first act of a command, before slow imports: handle signals and hide passwords in URLs.
+"""Start-up of every command, before slow imports: handle signals and hide passwords in URLs.
 
-Before the command acts, or while modules are imported, a signal ends the process at once; later it raises
+Before the command acts, and while modules are imported, a signal ends the process at once. Otherwise it raises
 :class:`Interrupted`, so that open files and databases are closed.
 """
 
@@ -38,12 +38,12 @@ def begin() -> None:
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
-    os.environ["MPLBACKEND"] = "agg"  # another backend may be impossible to import here
+    os.environ["MPLBACKEND"] = "agg"  # another backend may not be importable here
 
 
 @contextmanager
 def acting() -> Iterator[None]:
-    """Let signals raise :class:`Interrupted` meanwhile: something is open that must be closed."""
+    """Within the block, signals raise :class:`Interrupted`, so that open files and databases are closed."""
     global _acting
     _acting = True
     try:
@@ -55,9 +55,9 @@ def acting() -> Iterator[None]:
 def _answer(number: int, frame: FrameType | None) -> None:
     global _acting
     if _acting and not _is_importing(frame):
-        _acting = False  # a second signal does not wait for what the first one closes
+        _acting = False  # a second signal ends the process without waiting for clean-up
         raise Interrupted(number)
-    os.write(2, f"error: {Interrupted(number)}: the same command can be given again\n".encode())
+    os.write(2, f"error: {Interrupted(number)}: the same command can be run again\n".encode())
     os._exit(128 + number)
 
 

@@ -1,7 +1,7 @@
 """Supervisor process: kills a command and its process group when the starter exits, however that happens.
 
-``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when its
-standard input ends. The starter holds the other end of that pipe, which closes even if the starter is killed.
+``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when the
+supervisor's standard input is closed. The starter holds that pipe, which closes even if the starter is killed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides
 
 
 def start(command: Sequence[str], grace: float = 5.0, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command under a supervisor, which is the returned process. Its exit code is the command's, or 127 if the
-    command cannot be started.
+    """Start a command under a supervisor, and return the supervisor's process. Its exit code is the command's, or
+    127 if the command cannot be started.
 
     Args:
         grace: seconds between SIGTERM and SIGKILL when the command is ended.
@@ -46,7 +46,7 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
 def _begin() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
-    with contextlib.suppress(OSError, AttributeError):  # elsewhere than on Linux
+    with contextlib.suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # if the supervisor itself is killed
 
 
@@ -73,7 +73,7 @@ def _supervise(grace: float, command: list[str]) -> int:
 
 
 def _group_lives(child: subprocess.Popen[bytes]) -> bool:
-    child.poll()  # a zombie would still be a member
+    child.poll()  # reaps the child: a zombie would still be a member of the group
     try:
         os.killpg(child.pid, 0)
     except ProcessLookupError:
@@ -83,7 +83,7 @@ def _group_lives(child: subprocess.Popen[bytes]) -> bool:
 
 if __name__ == "__main__":
     code = _supervise(float(sys.argv[1]), sys.argv[2:])
-    if code < 0:  # end by the same signal
+    if code < 0:  # exit by the signal that ended the command
         with contextlib.suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

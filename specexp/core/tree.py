@@ -23,7 +23,7 @@ NO_CANDIDATE = -1
 
 
 class NodeKind(IntEnum):
-    """The choice of a node's token: point mass or draw. Rejection sampling accepts the two by different rules."""
+    """The way a node's token was chosen: point mass or draw. Rejection sampling has a rule for each."""
 
     POINT_MASS = 0
     """A deterministic choice: a top-k candidate, a retrieved token."""
@@ -41,8 +41,8 @@ class TreeShape:
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
     Attributes:
-        recurs: whether it is used in many steps, as the shape of a static tree is, so that data derived from it is
-            worth keeping.
+        recurs: whether the shape is used in many steps, as that of a static tree is. Then data derived from it should
+            be cached.
 
     Example:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
@@ -60,7 +60,9 @@ class TreeShape:
         if self.parents.size == 0 or self.parents[0] != -1:
             raise ValueError("a tree starts with its root: parents[0] must be -1")
         if self.ranks.shape != self.parents.shape:
-            raise ValueError(f"{self.parents.size} rows must have as many ranks, got {self.ranks.size}")
+            raise ValueError(
+                f"ranks must have {self.parents.size} entries, one per row, got {self.ranks.size}"
+            )
         if (self.parents[1:] >= rows[1:]).any() or (self.parents[1:] < 0).any():
             raise ValueError("every node's parent must be before it (parents[i] in 0..i-1)")
 
@@ -78,7 +80,7 @@ class TreeShape:
         parents, ranks = [-1], [-1]
         for path in ordered:
             if not path or min(path) < 0:
-                raise ValueError(f"rank path {list(path)} must have ranks >= 0, and the root is not listed")
+                raise ValueError(f"rank path {list(path)} must have ranks >= 0, and at least one (no root)")
             if path[:-1] not in row_of:
                 raise ValueError(f"rank path {list(path)} has no parent: {list(path[:-1])} is missing")
             row_of[path] = len(parents)
@@ -133,7 +135,7 @@ class TreeShape:
 
     @cached_property
     def depth_first(self) -> tuple[int, ...]:
-        """All rows in depth-first order, children in row order: the order that makes the mask block-sparse."""
+        """All rows in depth-first order, children in row order. In this order the mask is block-sparse."""
         order: list[int] = []
         stack = [0]
         while stack:
@@ -152,7 +154,7 @@ class TreeShape:
 
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
         """Return the shape of the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
-        new_row = np.cumsum(keep) - 1  # [n + 1] its row in the selection
+        new_row = np.cumsum(keep) - 1  # [n + 1] each row's number in the selection
         parents = self.parents[keep]
         if not keep[parents[1:]].all():
             raise ValueError("a selection must keep the parent of every node it keeps")
@@ -164,12 +166,12 @@ class TreeShape:
 
 
 def fed_nodes(shape: TreeShape) -> NDArray[np.int64]:
-    """Return the rows of the nodes with children, the root left out: those that a draft model is fed."""
+    """Return the rows of nodes with children, without the root: the nodes that a draft model is fed."""
     return np.unique(shape.parents[shape.parents > 0])
 
 
 ROOT_ONLY = TreeShape([-1], [-1])
-"""The shape of plain decoding: nothing drafted."""
+"""The shape of plain decoding: the root alone."""
 ROOT_ONLY.recurs = True
 
 
@@ -178,17 +180,17 @@ class TokenTree:
     """A drafted tree: a shape, the token of every row, and the drafting data that verifiers need."""
 
     shape: TreeShape
-    tokens: NDArray[np.int64]  # [n + 1] the root's first
+    tokens: NDArray[np.int64]  # [n + 1] the root's token first
     # [n + 1] draft log-probability given the parent, 0 for the root
     log_probs: NDArray[np.float32] | None = None
     # [n + 1] NodeKind of each node; None if all are point masses. Among siblings drawn nodes come before point masses.
     kinds: NDArray[np.int8] | None = None
     # [V] draft distribution of every row with drawn children
     q: Mapping[int, NDArray[np.float32]] | None = None
-    # for rows with children drawn with replacement, the children in the order of the draws, one repeated as often as
-    # its token was drawn
+    # for rows with children drawn with replacement: the child of each draw, in order; a child is repeated if its token
+    # was drawn again
     draws: Mapping[int, tuple[int, ...]] | None = None
-    # [n + 1] worth of each sampling for a dynamic builder, 1 for the root
+    # [n + 1] a dynamic builder's estimated value of each sampling, 1 for the root
     values: NDArray[np.float64] | None = None
     # [n + 1] true for nodes of phrases added to a drafted tree, which have a log-probability of NaN; None without any
     grafted: NDArray[np.bool_] | None = None

@@ -1,4 +1,4 @@
-"""Parts that contain parts of their own family: whatever a wrapper does not define is folded over ``inner``."""
+"""Parts that contain parts of their own family. Attributes that a wrapper does not define are folded over ``inner``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Folded:
-    """An attribute that folds the inner parts' attribute of its name, unless an object has a value of its own."""
+    """An attribute that combines the inner parts' attributes of its name, unless an object has its own value."""
 
     def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
         self.fold = fold
@@ -35,7 +35,7 @@ folded: Any = _Folded
 
 
 def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
-    """Fold the inner parts' methods into one that calls all of them."""
+    """Return one method that calls all of the inner parts' methods."""
     bound = list(methods)
 
     def call(*args: Any) -> None:
@@ -46,11 +46,11 @@ def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller around others: each event goes to all of them.
+    """The life cycle of a drafter or controller that wraps others: each event is passed to all of them.
 
     Attributes:
-        inner_key: entry of an inner part's state, by its number.
-        own_entries: entries of the wrapper's own state.
+        inner_key: format of the state's key for an inner part, from its number.
+        own_entries: keys of the wrapper's own state.
     """
 
     inner: tuple[Any, ...]
@@ -121,7 +121,7 @@ class DrafterWrapper(PartWrapper, Drafter):
 
 
 class BuilderWrapper(TreeBuilder):
-    """A builder that builds with others, and needs whatever one of them needs."""
+    """A builder that uses other builders, and needs all that any of them needs."""
 
     kind = folded(lambda kinds: max(kinds, key=lambda kind: kind is not NodeKind.POINT_MASS))
     needs_log_probs = folded(any)

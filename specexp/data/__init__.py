@@ -1,6 +1,6 @@
-"""Prompts to decode: a prompt set defines their source, a workload which of them and in which order.
+"""Prompts to decode: a prompt set defines their source, and a workload selects and orders them.
 
-Importing this package imports neither Lightning nor ``datasets``; the Lightning side is
+Importing this package imports neither Lightning nor ``datasets``. The Lightning data module is in
 ``specexp.data.prompts``.
 """
 

@@ -1,4 +1,4 @@
-"""Prompt sets read from one table: published ones by name, and raw text."""
+"""Published prompt sets, such as HumanEval and GSM8K, and raw text; each is read from one table."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MT_BENCH_CATEGORIES = frozenset(
     {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 )
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""Text in SPEED-Bench's file on the hub for a prompt of another data set."""
+"""Text in place of a prompt in SPEED-Bench's file on the hub, which omits the prompts of other data sets."""
 
 
 class PromptColumns(NamedTuple):
-    """The columns that make a prompt."""
+    """The names of the columns from which prompts are read."""
 
-    turns: str  # a text or a list of texts
-    prompt_id: str | None = None  # by default the row number from 0
-    category: str | None = None  # by default ``name`` is the category of all rows
+    turns: str  # column of the turns: a text or a list of texts
+    prompt_id: str | None = None  # None: the prompt id is the row number, from 0
+    category: str | None = None  # None: ``name`` is the category of all rows
     name: str = ""
-    others: tuple[str, ...] = ()  # other columns that the table must have
+    others: tuple[str, ...] = ()  # further columns that the table must have
 
 
 _QUESTIONS = PromptColumns("turns", "question_id", "category")
@@ -37,12 +37,12 @@ _QUESTIONS = PromptColumns("turns", "question_id", "category")
 
 @dataclass(frozen=True)
 class TablePrompts(PromptSet):
-    """A table in its original format; an implementation names the columns that make a prompt.
+    """A prompt set that is read from a table in its published format. A subclass names the columns of the prompts.
 
     Args:
-        path: a file in its original format, its URL, or a hub data set.
-        subset: the subset of a hub data set.
-        split: the split of a hub data set.
+        path: a file in the published format, its URL, or the name of a hub data set.
+        subset: subset of the hub data set.
+        split: split of the hub data set.
 
     Example::
 
@@ -59,19 +59,19 @@ class TablePrompts(PromptSet):
     @property
     @abstractmethod
     def columns(self) -> tuple[PromptColumns, ...]:
-        """The forms of the table. The first one with its prompt column present is read, else the last."""
+        """The possible layouts of the table. The first one with an existing ``turns`` column is used, else the last."""
 
     @property
     def limit(self) -> int | None:
-        """Number of rows that are read, from the first; None reads all of them."""
+        """Maximal number of rows to read; None for all."""
         return None
 
     def category_of(self, name: str) -> str | None:
-        """Return the category of a row from its name in the table; None leaves the row out."""
+        """Map the table's category of a row to the prompt's category; None leaves the row out."""
         return name
 
     def turns_of(self, row: Row, column: str) -> list[str]:
-        """Return the turns of a row; its prompt is in ``column``."""
+        """Return the turns of a row, which are read from ``column``."""
         return row.texts(column) if isinstance(row.values[column], list) else [row.text(column)]
 
     @override
@@ -91,10 +91,10 @@ class TablePrompts(PromptSet):
 
 @dataclass(frozen=True)
 class SpecBench(TablePrompts):
-    """Spec-Bench (Xia et al. 2024): ``question.jsonl`` with ``question_id, category, turns, reference``.
+    """Spec-Bench (Xia et al. 2024), with the columns ``question_id, category, turns, reference``.
 
-    The eight MT-bench categories are one category, ``multi-turn conversation``, as in the benchmark's own tables;
-    :class:`MTBench` reads them one by one from the same file.
+    The eight MT-bench categories become one category, ``multi-turn conversation``, as in the benchmark's own tables.
+    :class:`MTBench` reads the same file and keeps them apart.
     """
 
     path: str = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
@@ -107,9 +107,10 @@ class SpecBench(TablePrompts):
 
 @dataclass(frozen=True)
 class MTBench(TablePrompts):
-    """MT-bench (Zheng et al. 2023): ``question_id, category, turns``; rows of other categories are left out.
+    """MT-bench (Zheng et al. 2023), with the columns ``prompt_id, category, prompt`` as on the hub.
 
-    The hub's copy, with ``prompt_id, category, prompt``, is read as well.
+    Files with ``question_id, category, turns``, such as Spec-Bench's, are read too. Rows of other categories are left
+    out.
     """
 
     path: str = "HuggingFaceH4/mt_bench_prompts"
@@ -122,11 +123,11 @@ class MTBench(TablePrompts):
 
 @dataclass(frozen=True)
 class SpeedBench(TablePrompts):
-    """SPEED-Bench (Abramovich et al. 2026), a file as its ``prepare.py`` writes it.
+    """SPEED-Bench (Abramovich et al. 2026), a file that the benchmark's ``prepare.py`` wrote.
 
-    ``qualitative.jsonl`` has 80 prompts of each of 11 categories, ``throughput_1k.jsonl`` to ``throughput_32k.jsonl``
-    have 512 prompts of each of three entropies. The user's turns are ``messages`` or, on the hub, ``turns``. A row
-    without its text is refused.
+    ``qualitative.jsonl`` has 80 prompts in each of 11 categories. ``throughput_1k.jsonl`` to ``throughput_32k.jsonl``
+    have 512 prompts in each of three entropy classes. The turns are in the column ``messages`` or, on the hub,
+    ``turns``. A row with a placeholder instead of its text is an error.
     """
 
     columns = tuple(
@@ -139,8 +140,8 @@ class SpeedBench(TablePrompts):
         turns = super().turns_of(row, column) if column == "turns" else _user_turns(row)
         if any(PLACEHOLDER in turn for turn in turns):
             raise row.refusal(
-                f": question {row.label('question_id')} is a placeholder; fetch the texts with SPEED-Bench's own "
-                "prepare.py, and give the file it writes."
+                f": question {row.label('question_id')} is a placeholder without its text; run SPEED-Bench's "
+                "prepare.py, and set path to the file that it writes."
             )
         return turns
 
@@ -150,13 +151,13 @@ def _user_turns(row: Row) -> list[str]:
     for message in given if isinstance(given, list) and given else [given]:
         content = message.get("content") if isinstance(message, dict) else None
         if not is_text(content) or message["role"] != "user":
-            raise row.error("messages", "messages of the user, each with a content", message)
+            raise row.error("messages", "a list of messages with the role 'user' and a content", message)
     return [str(message["content"]) for message in given]
 
 
 @dataclass(frozen=True)
 class HumanEval(TablePrompts):
-    """HumanEval (Chen et al. 2021): ``task_id, prompt, ...``; a prompt is a signature and docstring to continue."""
+    """HumanEval (Chen et al. 2021). A prompt is the signature and docstring of a function to complete."""
 
     path: str = "openai/openai_humaneval"
     split: str = "test"
@@ -165,11 +166,11 @@ class HumanEval(TablePrompts):
 
 @dataclass(frozen=True)
 class MBPP(TablePrompts):
-    """MBPP (Austin et al. 2021) in either of its two forms, which differ in their keys.
+    """MBPP (Austin et al. 2021) in either of two formats, which are recognised by their columns.
 
-    - ``question_id, category, turns``: the Spec-Bench form that Token Recycling measures on.
-    - ``task_id, text, test_list``: the original. The prompt is the task and its first test as a docstring, as in the
-      other form, but with a line break at its end.
+    - ``question_id, category, turns``: the format of Spec-Bench, which Token Recycling uses.
+    - ``task_id, text, test_list``: the original format. The prompt is the task and its first test as a docstring, as in
+      the other format, but with a line break at the end.
     """
 
     path: str = "google-research-datasets/mbpp"
@@ -183,16 +184,16 @@ class MBPP(TablePrompts):
 
 
 def mbpp_docstring(row: Row) -> str:
-    """Return a task of MBPP's original form as the prompt of the other one."""
+    """Convert a row of MBPP's original format to the prompt of the Spec-Bench format."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
     return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'
 
 
 @dataclass(frozen=True)
 class GSM8K(TablePrompts):
-    """GSM8K (Cobbe et al. 2021): ``question, answer``; the question is the prompt, the row number from 0 its id.
+    """GSM8K (Cobbe et al. 2021). The prompt is the question, and its id is the row number from 0.
 
-    :class:`specexp.data.tasks.gsm8k.GSM8K` reads the same files, with the answers.
+    :class:`specexp.data.tasks.gsm8k.GSM8K` reads the same files as a reasoning task, with the answers.
     """
 
     path: str = "openai/gsm8k"
@@ -203,9 +204,9 @@ class GSM8K(TablePrompts):
 
 @dataclass(frozen=True)
 class Alpaca(TablePrompts):
-    """Alpaca (Taori et al. 2023): ``instruction, input, output``; the instruction, a blank line, the input.
+    """Alpaca (Taori et al. 2023). The prompt is the instruction and, if there is one, a blank line and the input.
 
-    The row number, from 0, is the prompt id.
+    The prompt id is the row number from 0.
     """
 
     path: str = "tatsu-lab/alpaca"
@@ -219,16 +220,16 @@ class Alpaca(TablePrompts):
 
 @dataclass(frozen=True)
 class RawText(TablePrompts):
-    """The first ``items`` texts of a source, each cut to its first ``prompt_tokens`` tokens.
+    """Raw text: the first ``items`` texts of a source, each cut to its first ``prompt_tokens`` tokens.
 
-    DySpec and Sequoia measure like this, with 128 tokens and 128 new ones. Large sources are streamed. The row number,
-    from 0, is the prompt id.
+    DySpec and Sequoia are measured this way, with 128 prompt tokens and 128 new tokens. Hub data sets are streamed. The
+    prompt id is the row number from 0.
 
     Args:
-        key: the column of the text; in a ``.txt`` file, which has one text a line, it is ``text``.
-        category: the category of all rows.
-        items: number of texts to read, from the first.
-        prompt_tokens: number of tokens of each text that are the prompt; a shorter text is one as a whole.
+        key: column of the text; ``text`` for a ``.txt`` file, which has one text on each line.
+        category: category of all rows.
+        items: number of texts to read.
+        prompt_tokens: maximal length of a prompt in tokens; shorter texts are used whole.
     """
 
     key: str = "text"
@@ -244,13 +245,13 @@ class RawText(TablePrompts):
     @property
     @override
     def columns(self) -> tuple[PromptColumns, ...]:
-        # Whole texts: the workload cuts them when it tokenizes them.
+        # the texts are returned whole; the workload cuts them, since it has the tokenizer
         return (PromptColumns(self.key, name=self.category),)
 
 
 @dataclass(frozen=True)
 class C4(RawText):
-    """C4 (Raffel et al. 2020): the first texts of its English validation split; a shard is a file."""
+    """C4 (Raffel et al. 2020): the first texts of the English validation split. ``path`` may also be one shard."""
 
     path: str = "allenai/c4"
     subset: str | None = "en"
@@ -260,7 +261,7 @@ class C4(RawText):
 
 @dataclass(frozen=True)
 class CNNDailyMail(RawText):
-    """CNN/DailyMail (Hermann et al. 2015; See et al. 2017): the first articles of its test split."""
+    """CNN/DailyMail (Hermann et al. 2015; See et al. 2017): the first articles of the test split."""
 
     path: str = "abisee/cnn_dailymail"
     subset: str | None = "3.0.0"
@@ -271,8 +272,8 @@ class CNNDailyMail(RawText):
 
 @dataclass(frozen=True)
 class OpenWebText(RawText):
-    """OpenWebText (Gokaslan and Cohen 2019): its first texts."""
+    """OpenWebText (Gokaslan and Cohen 2019): the first texts."""
 
-    # The repository itself needs a loading script, which datasets no longer runs; the hub's conversion does not.
+    # the hub's conversion to parquet, since datasets no longer runs the loading script of the repository
     path: str = "hf://datasets/Skylion007/openwebtext@refs/convert/parquet/**/*.parquet"
     category: str = "web_text"

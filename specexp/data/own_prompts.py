@@ -1,4 +1,4 @@
-"""A user's own prompts: a file, a folder or a hub data set with recognised fields."""
+"""Prompts of the user's own: a file, a folder or a hub data set, with automatic recognition of the fields."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ FIELDS = (
     *("prompt", "text", "question", "instruction", "article", "turns"),
     *("messages", "conversations", "conversation", "body"),
 )
-"""Fields that prompts are read from by default."""
+"""Fields from which prompts are read by default."""
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
 }
-"""Roles of chat templates by their names in files."""
+"""The role in chat templates for each role name in files."""
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
     *("tools", "tool_choice", "functions", "response_format", "suffix"),
 )
-"""Fields of a request that a run ignores."""
+"""Fields of requests that are ignored with a remark, since a study sets decoding parameters itself."""
 
 
 class OwnPrompts(PromptSet):
-    """Prompts of your own; ``data.prompts: my.jsonl`` is short for it.
+    """Your own prompts; ``data.prompts: my.jsonl`` is the short form.
 
-    The field of the prompts is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
+    The field with the prompts is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
     its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request. If
-    there are two or none, ``data.field`` names it. A prompt is a text, a list of texts (turns), or chat messages up to
-    the user's last one, with the system prompt and earlier answers. Ids are read from ``prompt_id``, ``question_id``,
-    ``task_id``, ``custom_id``, ``session_id`` or ``id``, the category from ``category``.
+    the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
+    chat messages up to the user's last message, with the system prompt and earlier answers. The prompt id is read from
+    ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
+    ``category``.
 
-    This covers logs and batch files of OpenAI requests, input of ``vllm bench serve`` (``custom`` and ShareGPT),
-    AIPerf's single and multi-turn files and the ``inputs.json`` of its runs.
+    Supported are logs and batch files of OpenAI requests, the input of ``vllm bench serve`` (``custom`` and ShareGPT),
+    AIPerf's single-turn and multi-turn files, and the ``inputs.json`` of AIPerf's runs.
 
     Args:
-        path: a file (``.jsonl``, ``.json``, ``.csv``, ``.parquet``; ``.txt``: one prompt a line, without its line
-            break; also compressed), its URL, a folder that ``datasets`` saved, or a hub data set.
-        subset: the subset of a hub data set; a file has none.
-        split: the split of a hub data set or saved folder; a file has none.
+        path: a file, its URL, a folder that ``datasets`` saved, or the name of a hub data set. Files may be ``.jsonl``,
+            ``.json``, ``.csv``, ``.parquet`` or ``.txt`` (one prompt on each line), also compressed.
+        subset: subset of a hub data set; files have none.
+        split: split of a hub data set or saved folder; files have none.
     """
 
     def __init__(self, path: str, subset: str | None = None, split: str = "train") -> None:
@@ -82,7 +83,7 @@ class OwnPrompts(PromptSet):
         for name, default in (("subset", None), ("split", "train")):
             if (given := getattr(self, name)) != default and Path(self.path).is_file():
                 raise PromptSetError(
-                    f"{self.path}: a file has no {name}s; leave {given!r} out.",
+                    f"{self.path}: {name} must be left out for a file, got {given!r}.",
                     ("prompts", "init_args", name),
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
@@ -95,7 +96,7 @@ class OwnPrompts(PromptSet):
             return []
         requested = ", ".join(f"{name} ({count})" for name, count in self._ignored.most_common())
         return [
-            f"{self.path}: these fields of its requests are ignored: {requested}; set generation and verifier instead."
+            f"{self.path}: the requests' fields {requested} are ignored; configure generation and verifier instead."
         ]
 
     def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:
@@ -118,9 +119,9 @@ class OwnPrompts(PromptSet):
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield one row a request; sessions of AIPerf are split into their ``payloads``.
+    """Yield one row for each request; AIPerf's sessions are split into their requests, the ``payloads``.
 
-    A request of a later turn holds the earlier ones with their answers, so each is a prompt by itself.
+    The request of a later turn contains the earlier turns and answers, so each request is a separate prompt.
     """
     number = 0
     for row in rows:
@@ -151,8 +152,8 @@ def _recognised_field(row: Row) -> str:
         return found[0]
     names = found or list(map(str, row.values))
     raise row.refusal(
-        f" has {'the prompts' if found else 'the fields'} {', '.join(names) or 'none'}, and a prompt is read from one "
-        f"of {', '.join(FIELDS)}: choose it with --data.field {(names or ['NAME'])[0]}."
+        f" has the fields {', '.join(names) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
+        f"example, --data.field {(names or ['NAME'])[0]}."
     )
 
 
@@ -170,20 +171,20 @@ def _conversation(row: Row, key: str) -> _Conversation:
     if system is not None:
         first: Message = {"role": "system", "content": row.text(system)}
         return _Conversation(found.turns, [first, *found.context], True, ignored)
-    if key == "instruction" and row.values.get("input"):  # Alpaca's; most instructions have none
+    if key == "instruction" and row.values.get("input"):  # Alpaca's format, in which the input may be empty
         found = found._replace(turns=[f"{found.turns[0]}\n\n{row.text('input')}", *found.turns[1:]])
     return found._replace(ignored=ignored)
 
 
 def _read(row: Row, key: str, value: Any) -> _Conversation:
-    """Read a value: a text, a list of texts (turns), a list of messages, or a request that holds one of these."""
+    """Read a field's value: a text, a list of texts (turns), a list of messages, or a request with one of these."""
     if is_text(value):
         return _Conversation([value])
     if _are_objects(value):
         if all(is_text(one.get("text")) and not one.keys() & {"role", "from"} for one in value):  # AIPerf
             return _Conversation([one["text"] for one in value])
         messages = [_message(row, key, number, one) for number, one in enumerate(value, start=1)]
-        while messages and messages[-1]["role"] != "user":  # the recorded answer
+        while messages and messages[-1]["role"] != "user":  # drop the recorded answer at the end
             messages.pop()
         if not messages:
             raise row.error(key, "at least one message of the user", value)
@@ -193,7 +194,7 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
     if isinstance(value, dict):
         return _request(row, key, value)
     if key not in row.values:
-        raise row.refusal(f" has no {key!r} (its fields are {', '.join(map(str, row.values))}).")
+        raise row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}.")
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
 
 
@@ -202,31 +203,31 @@ def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
     inner = next((name for name in ("messages", "prompt") if name in given), None)
     if inner is None:
         raise row.refusal(
-            f", key {key!r} has the fields {', '.join(given) or 'none'}; requests with messages or prompt are read."
+            f", key {key!r} must be a request with messages or prompt, got the fields {', '.join(given) or 'none'}."
         )
     if inner == "prompt" and isinstance(given[inner], list) and not is_text(next(iter(given[inner]), None)):
-        raise row.error(f"{key}.{inner}", "a text, not the ids of tokens", given[inner])
+        raise row.error(f"{key}.{inner}", "a text (token ids are not supported)", given[inner])
     ignored = tuple(name for name in given if name not in (inner, "model", "user", "metadata"))
     return _read(row, f"{key}.{inner}", given[inner])._replace(ignored=ignored)
 
 
 def _message(row: Row, key: str, number: int, given: dict[str, Any]) -> Message:
     where = f", key {key!r}: message {number}"
-    # datasets fills fields that other messages have with None.
+    # datasets gives all messages the same fields, and fills missing ones with None
     name = given.get("role") or given.get("from")
     role = ROLES.get(str(name))
     if role is None:
-        raise row.refusal(f"{where} has the role {shown(name)}; roles are {', '.join(ROLES)}.")
+        raise row.refusal(f"{where}: the role must be one of {', '.join(ROLES)}, got {shown(name)}.")
     content = given.get("content")
     if content is None:
         content = given.get("value")
-    if isinstance(content, list):  # OpenAI's parts
+    if isinstance(content, list):  # OpenAI's list of content parts
         other = [part for part in content if not isinstance(part, dict) or part.get("type") != "text"]
         if other:
-            raise row.refusal(f"{where} holds {shown(other[0])}; only text is read.")
+            raise row.refusal(f"{where} must have only text parts, got {shown(other[0])}.")
         content = "".join(str(part.get("text", "")) for part in content)
     if not is_text(content):
         if role == "assistant" and given.get("tool_calls"):
-            raise row.refusal(f"{where} is a call of tools; only text is read.")
-        raise row.refusal(f"{where} has no text, found {shown(content)}.")
+            raise row.refusal(f"{where} must have a text, got a tool call, which is not supported.")
+        raise row.refusal(f"{where} must have a text that is not blank, got {shown(content)}.")
     return Message(role=role, content=str(content))

@@ -1,14 +1,14 @@
-"""The contract of a prompt set, and the row format of all sets.
+"""The base class of prompt sets, and their common row format.
 
 A row has five columns:
 
-- ``prompt_id``, unique in its set
-- ``category``, the group in tables
-- ``turns``, the user's texts, one a turn
-- ``context``, messages before the first turn, such as a system prompt
-- ``chat``, whether it is made of chat messages
+- ``prompt_id``: an id that is unique in the set
+- ``category``: the group in result tables
+- ``turns``: the user's texts, one for each turn
+- ``context``: the messages before the first turn, such as a system prompt
+- ``chat``: whether the prompt consists of chat messages
 
-Each turn is answered with the model's own earlier answers in its context.
+The model's own answers to earlier turns are part of the context of each later turn.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class PromptSetError(ValueError):
-    """A prompt set cannot be read; the message is one sentence with the file and the row or key.
+    """A prompt set cannot be read. The message is one sentence that names the file and the row or key.
 
     Args:
-        key: the wrong argument of :class:`~specexp.data.workload.Workload`; empty if the content of a file is wrong.
+        key: path of the wrong argument of :class:`~specexp.data.workload.Workload`; empty if a file's content is wrong.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
@@ -37,14 +37,14 @@ class PromptSetError(ValueError):
 
 
 class Message(TypedDict):
-    """One message of a conversation."""
+    """A message of a conversation."""
 
     role: str
     content: str
 
 
 class PromptRow(NamedTuple):
-    """One prompt in the common row format."""
+    """A prompt in the common row format."""
 
     prompt_id: str
     category: str
@@ -54,10 +54,11 @@ class PromptRow(NamedTuple):
 
 
 class PromptSet(metaclass=Checked):
-    """Prompts to decode. The constructor of an implementation is its configuration schema, and reads nothing.
+    """A set of prompts. A subclass's constructor is its configuration schema and must not read files.
 
     Attributes:
-        prompt_tokens: tokens to which :class:`~specexp.data.workload.Workload` cuts raw texts; None for whole prompts.
+        prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None for
+            whole prompts.
 
     Example::
 
@@ -70,43 +71,45 @@ class PromptSet(metaclass=Checked):
 
     @property
     def label(self) -> str:
-        """Name of the set in errors."""
+        """The name of the set in error messages."""
         return type(self).__name__
 
     @classmethod
     def reader_of(cls, given: str) -> str | None:
-        """Return the class that reads a path or hub name given in place of a class; None if it names a class."""
-        # Class names are capitalised, endings of files are not.
+        """Return the name of the class that reads ``given`` if it is a path or hub name; None if it is a class name."""
+        # the part after the last dot is capitalised in a class path, but not in a file name
         is_file = "." in given and not given.rpartition(".")[2][:1].isupper()
         is_path = is_file or any(mark in given for mark in "/\\~") or Path(given).exists()
         return "OwnPrompts" if is_path else None
 
     def with_field(self, field: str) -> PromptSet:
-        """Return the same prompts, read from another field of the rows; raises ValueError by default."""
-        raise ValueError(f"field is for prompts of your own, not for {type(self).__name__}: leave it out")
+        """Return the same prompt set, but read from another field of the rows; raises ValueError by default."""
+        raise ValueError(f"field is only for OwnPrompts, not for {type(self).__name__}: leave it out")
 
     def first(self, count: int | None) -> Dataset:
-        """Return at least the first ``count`` prompts, all if None."""
+        """Return at least the first ``count`` prompts; None returns all."""
         return self.load()
 
     def remarks(self) -> list[str]:
-        """Return sentences about parts of the rows that were ignored in the last reading."""
+        """Return sentences about fields of the rows that were ignored when the set was last read."""
         return []
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Return all prompts in the order of the file, as :func:`prompt_rows` makes them; the same at every call.
+        """Return all prompts in the order of the source, as a data set from :func:`prompt_rows`.
+
+        Every call must return the same prompts.
 
         Raises:
-            PromptSetError: the source is missing, unreadable, empty or of another format.
+            PromptSetError: the source is missing, empty or not readable, or has another format.
         """
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
-    """Collect rows into a data set with the common columns; ``where`` is the source in errors.
+    """Collect rows into a data set with the common columns; ``where`` names the source in error messages.
 
     Raises:
-        PromptSetError: there is no row, or two rows share a ``prompt_id``.
+        PromptSetError: there are no rows, or two rows share a ``prompt_id``.
     """
     numbers: dict[str, int] = {}
     collected = []
@@ -114,12 +117,12 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         earlier = numbers.setdefault(row.prompt_id, number)
         if earlier != number:
             raise PromptSetError(
-                f"{where}: rows {earlier} and {number} share the prompt id {row.prompt_id!r}; ids are unique."
+                f"{where}: prompt ids must be unique, but rows {earlier} and {number} share {row.prompt_id!r}."
             )
         collected.append(row._asdict())
     if not collected:
-        raise PromptSetError(f"{where}: the data set is empty; at least one prompt is needed.")
-    from datasets import Dataset, Features, List, Value  # takes a second, so errors are reported first
+        raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt.")
+    from datasets import Dataset, Features, List, Value  # takes a second, so errors are raised before
 
     text = Value("string")
     message = {"role": text, "content": text}

@@ -1,4 +1,4 @@
-"""Items of reasoning tasks as prompts, to be searched by trees of thought."""
+"""Prompt sets of reasoning problems, which are solved by a tree-of-thoughts search."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """An item and its task."""
+    """An item together with its task."""
 
     task: Task
     item: Item
 
 
 class TaskItems(PromptSet):
-    """The items of one or several tasks; the task is the category, and the text of an item is the only turn.
+    """The items of one or more tasks. The category is the task's name, and the only turn is the item's text.
 
     Args:
-        tasks: at least one, with different names.
-        items: number of items of each task, from the first; None for all.
+        tasks: one or more tasks with different names.
+        items: number of items of each task, from the first on; None for all.
     """
 
     def __init__(self, tasks: list[Task], items: Annotated[int, Field(ge=1)] | None = None) -> None:
         if not tasks:
-            raise ValueError("TaskItems was given no task; at least one is needed")
+            raise ValueError("TaskItems: tasks must hold at least one task, got none")
         names = [task.name for task in tasks]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise ValueError(f"TaskItems was given the task {twice[0]} twice; list every task once")
+            raise ValueError(f"TaskItems: tasks must have different names, got {twice[0]!r} twice")
         self.tasks = tasks
         self.items = items
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """Every item with its task, by prompt id; raises PromptSetError if a file cannot be read."""
+        """All items with their tasks, by prompt id; raises PromptSetError if a file cannot be read."""
         try:
             return {
                 f"{task.name}/{item.item_id}": Problem(task, item)

@@ -1,4 +1,4 @@
-"""Training text: its sources, the split of the standard library's modules, and prompts from held-out texts."""
+"""Training text: its sources, the train and test splits of the standard library, and prompts from held-out texts."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ _TEST = """aifc bisect calendar cgi chunk configparser copy csv difflib fileinpu
     gzip heapq imaplib linecache lzma mailbox netrc optparse plistlib pstats pyclbr sched shelve
     statistics stringprep symtable tarfile textwrap uuid webbrowser zipapp zipfile"""
 
-# Named, not drawn, so that the split is the same on every version of the interpreter.
+# a fixed list and not a random draw, so that the split is the same for all Python versions
 VALIDATION_MODULES = frozenset(_VALIDATION.split())
 TEST_MODULES = frozenset(_TEST.split())
 
 
 class Text(NamedTuple):
-    """A document and the name of its module, file or problem; ``given`` are its parts without loss, in their order."""
+    """A document of training text.
+
+    ``name`` is its module, file or problem. ``given`` are the parts of ``text``, in order, that have no training loss.
+    """
 
     name: str
     text: str
@@ -58,9 +61,9 @@ class Text(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A held-out problem with the prompt of its reasoning task.
+    """A held-out problem that can be checked.
 
-    ``is_right`` checks a continuation, cut at ``ending``; it returns None if that is unreadable.
+    ``is_right`` checks a continuation of ``prompt`` that was cut at ``ending``; it returns None if it cannot be parsed.
     """
 
     kind: str
@@ -70,13 +73,14 @@ class Probe(NamedTuple):
 
 
 class TextSource(metaclass=Checked):
-    """A source of training text. The constructor of an implementation is its configuration schema and reads nothing.
+    """A source of training text. A subclass's constructor is its configuration schema and must not read files.
 
-    Splits share no module, no file and no problem.
+    Different splits must not share modules, files or problems.
 
     Attributes:
-        licence: licence of the texts, with the attribution it requires.
-        written: whether people wrote the texts. Copies of held-out texts are then removed from the training text.
+        licence: licence of the texts, with the required attribution.
+        written: whether people wrote the texts (they were not generated). If true, copies of held-out texts are removed
+            from the training text.
     """
 
     licence: ClassVar[str]
@@ -84,24 +88,24 @@ class TextSource(metaclass=Checked):
 
     @abstractmethod
     def texts(self, split: Split) -> Iterator[Text]:
-        """Yield the documents of a split, the same at every call."""
+        """Yield the documents of a split; every call yields the same ones."""
 
     def probes(self, split: Split) -> Iterator[Probe]:
-        """Yield the problems of a split that can be checked; most sources have none."""
+        """Yield the problems of a split, for sources that have problems; the default yields none."""
         return iter(())
 
 
 def split_of_name(name: str) -> Split:
-    """Return a split by the hash of a name: 3 % each for validation and test."""
+    """Return the split of a name by its hash: 3 % of names are in validation, 3 % in test."""
     place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % 100
     return "test" if place < 3 else "validation" if place < 6 else "train"
 
 
 def split_of(module: str) -> Split:
-    """Return the split of a standard library module, from its dotted name.
+    """Return the split of a standard library module, given its dotted name.
 
-    Only the top-level name counts, without leading underscores. A module's tests follow the module:
-    ``test.test_zipfile64`` is in the split of ``zipfile``.
+    The split is that of the top-level package, without leading underscores. A test module is in the split of the module
+    that it tests: ``test.test_zipfile64`` in that of ``zipfile``.
     """
     parts = [part.lstrip("_") for part in module.split(".")]
     for part in parts[:1] if not is_test_module(module) else parts:
@@ -115,14 +119,14 @@ def split_of(module: str) -> Split:
 
 
 def is_test_module(module: str) -> bool:
-    """Return whether a dotted name is in a test package or is a test module."""
+    """Return whether a dotted name is that of a test module or of a module in a test package."""
     return any(
         part in ("test", "tests", "idle_test") or part.startswith("test_") for part in module.split(".")
     )
 
 
 class Document(NamedTuple):
-    """The source of a function or a whole module, with the dotted name of its module."""
+    """The source code of a function or a whole module, with the dotted name of the module."""
 
     module: str
     kind: Literal["function", "module"]
@@ -130,19 +134,22 @@ class Document(NamedTuple):
 
 
 def python_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield dotted module name and path of every Python file below ``root``, sorted, without bundled packages."""
+    """Yield the dotted module name and path of each Python file below ``root``, sorted by path.
+
+    Installed and bundled packages (``_BUNDLED``) are left out.
+    """
     paths = []
     for folder, inner, names in os.walk(root):
-        inner[:] = set(inner) - set(_BUNDLED.split())  # os.walk then skips them: many times the library
+        inner[:] = set(inner) - set(_BUNDLED.split())  # os.walk skips removed folders, such as site-packages
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
     for path in sorted(paths):
         yield ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), path
 
 
 def documents_of(path: Path, module: str) -> Iterator[Document]:
-    """Yield the documents of one file: outermost functions, dedented, and a small module as a whole.
+    """Yield the documents of a file: its outermost functions, dedented, and the whole module if it is small.
 
-    A file that cannot be parsed has none. Repetitive texts are left out: they teach a small model to loop.
+    A file that cannot be parsed yields none. Repetitive texts are left out, since small models learn to loop from them.
     """
     try:
         with tokenize.open(path) as file:
@@ -164,13 +171,13 @@ def documents_of(path: Path, module: str) -> Iterator[Document]:
 
 
 def fingerprint(text: str) -> str:
-    """Return a hash that ignores comments, white space and blank lines."""
+    """Return a hash of a text that ignores comments and white space."""
     without = re.sub(r"#[^\n]*", "", text)
     return hashlib.sha256("".join(without.split()).encode("utf-8", "replace")).hexdigest()
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether 40 % of six or more lines are near copies of one another, or the text compresses 6-fold.
+    """Return whether a text repeats itself: many of its lines are near copies, or it compresses more than 6-fold.
 
     >>> is_repetitive("\\n".join(f"assert f({i}) == {i + 1}" for i in range(20)))
     True
@@ -188,7 +195,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield functions and methods, outermost only, in source order."""
+    """Yield all functions and methods that are not inside another function, in source order."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
@@ -199,12 +206,12 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 class HeldOut(PromptSet):
     """Prompts from the held-out texts of a source of training text.
 
-    A prompt is a problem of the source, or if it has none the beginning of a text. The category is the kind of problem,
-    or the source.
+    The prompts are the source's problems or, if it has none, the beginnings of its texts. The category is the kind of
+    problem, or the name of the source.
 
     Args:
-        source: the source; the same arguments as in training hold out the same texts.
-        split: a search uses ``validation``, and the confirmed figures come from ``test``.
+        source: the source; with the same arguments as in training, its held-out texts were not trained on.
+        split: ``validation`` for a search, ``test`` for its confirmation.
         items: maximal number of prompts.
     """
 
@@ -236,10 +243,10 @@ class HeldOut(PromptSet):
 
 
 def opening(text: str) -> str:
-    """Return the first lines of a text, about 40 % of it but at most 600 characters, as a prompt to be continued.
+    """Return the beginning of a text as a prompt: its first lines, about 40 % of it but at most 600 characters.
 
-    It ends after a line break and before a line that is not blank; in a single line, before a blank. Tokenizers join
-    successive line breaks, and a blank with the word after it.
+    The prompt ends where a token starts, since tokenizers join successive line breaks, and a blank with the next word.
+    It is therefore cut before a line that is not blank or, in a text of one line, before a blank.
 
     Example:
         >>> opening("one\\ntwo\\n\\nthree\\nfour\\nfive\\n"), opening("one line alone")
@@ -253,17 +260,17 @@ def opening(text: str) -> str:
     return kept if len(kept) < len(text) else text[: len(text) // 2].rsplit(maxsplit=1)[0]
 
 
-# About 3.3 characters make a token of the embedded tokenizer: prompts of 32 to 128 tokens, 48 or more left to write.
+# at about 3.3 characters per token of the embedded tokenizer: prompts of 32 to 128 tokens, and 48 or more to generate
 MIN_PROMPT_CHARACTERS = 110
 MAX_PROMPT_CHARACTERS = 420
 MIN_REST_CHARACTERS = 160
 
 
 class StdlibFunctions(PromptSet):
-    """Openings of standard library functions; needs no network and no file.
+    """The beginnings of standard library functions. They need neither network nor files.
 
     Args:
-        split: splits share no module. The embedded models were trained on ``train``.
+        split: the splits have different modules; the embedded models were trained on ``train``.
     """
 
     def __init__(self, split: Literal["train", "validation", "test"] = "test") -> None:
@@ -274,15 +281,15 @@ class StdlibFunctions(PromptSet):
         return prompt_rows(openings(self.split), where=f"StdlibFunctions({self.split!r})")
 
 
-@cache  # a search, its confirmation and its counts read the same files, which do not change meanwhile
+@cache  # a search and its confirmation read the same files, which do not change in the meantime
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
-    """Return prompts from functions of the standard library without its tests, in one fixed shuffled order.
+    """Return prompts from the functions of the standard library, without its tests, in a fixed shuffled order.
 
-    A prompt is the signature, the docstring and the first part of the body, cut after a line break. The category is the
-    module. The folder of the library is ``root``, by default the running interpreter's own.
+    A prompt is the signature, the docstring and the first part of the body, cut after a line break. Its category is the
+    module. ``root`` is the library's folder, by default that of the running interpreter.
 
     Raises:
-        PromptSetError: the library's source is not there.
+        PromptSetError: the folder has no functions of the split.
     """
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     rows: dict[str, PromptRow] = {}
@@ -295,16 +302,16 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
                 rows.setdefault(fingerprint(document.text), _row(document, prompt))
     if not rows:
         raise PromptSetError(
-            f"no functions of the {split} modules in {str(folder)!r}; is the library's source installed?"
+            f"{str(folder)!r} has no functions of the {split} modules: install the source of the standard library"
         )
     return tuple(sorted(rows.values(), key=lambda row: hashlib.sha256(row.prompt_id.encode()).digest()))
 
 
 def prompt_of(function: str) -> str | None:
-    """Return the beginning of a function's source; None if it is too short, or its head too long, for a prompt.
+    """Return the beginning of a function's source as a prompt; None if no cut gives a prompt and rest of valid length.
 
-    The cut is after the line break nearest to 40 % of the source, after the docstring and at least one line of the
-    body. The next line is not blank, because the tokenizer joins successive line breaks.
+    The cut is at the line break nearest to 40 % of the source, after the docstring and at least one line of the body.
+    The line after the cut is not blank, since the tokenizer joins successive line breaks.
     """
     try:
         node = ast.parse(function).body[0]

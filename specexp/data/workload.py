@@ -1,6 +1,6 @@
-"""Prompts as token ids: the choice of prompts of a set, their order, and the context of each turn.
+"""Workloads: the selection and order of a set's prompts, their token ids, and the context of each turn.
 
-It imports no Lightning, so that a configuration is checked fast; :mod:`specexp.data.prompts` does.
+This module does not import Lightning, so configurations are checked fast; :mod:`specexp.data.prompts` does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS = "prompts.json"
-"""File with every change to a prompt on its way to the model."""
+"""Name of the result file that lists all changes to prompts, such as cuts."""
 ANSWER = "specexp-answer-stands-here"
-"""Placeholder of an answer while a chat template is rendered."""
+"""Placeholder for the model's answers when a chat template is rendered."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Prompt:
     """A prompt of one or more turns.
 
     Attributes:
-        turns: the user's texts, one a turn, exactly as in the set.
-        token_ids: the first turn as the model reads it, with chat template or special tokens, cut by the workload.
-        index: row in the set's own order, from 0; random numbers are keyed by it.
-        chat_template: whether turns are written with the tokenizer's chat template.
+        turns: the user's texts, one for each turn, unchanged.
+        token_ids: the model's input for the first turn, with chat template or special tokens, as cut by the workload.
+        index: row number in the set's own order, from 0; part of the key of random numbers.
+        chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
 
     Example::
@@ -54,27 +54,27 @@ class Prompt:
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
     ) -> list[int]:
-        """Return the whole context of a turn, from 0, to be continued by its answer.
+        """Return the model's whole input for a turn (numbered from 0), after which the answer is generated.
 
-        The result starts with ``previous_token_ids``, so that their cache stays valid. Without chat template a later
-        turn follows after a blank line. With one, the template's text between an answer and the next turn is added;
-        an end-of-turn token at the end of the answer is not repeated.
+        The result starts with ``previous_token_ids``, so that their KV cache stays valid. A later turn is appended as
+        the chat template renders it after an answer, or after a blank line if there is no template. An end-of-turn
+        token at the end of the answer is not repeated.
 
         Args:
-            previous_token_ids: the context so far with the last answer, EOS included; empty for turn 0.
+            previous_token_ids: input and answer of the previous turn, EOS included; empty for turn 0.
 
         Raises:
             IndexError: there is no such turn.
-            ValueError: previous tokens are missing or not expected, or the chat template leaves out answers.
+            ValueError: ``previous_token_ids`` does not fit the turn, or the chat template drops earlier answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
-                f"prompt {self.prompt_id!r} has {len(self.turns)} turn(s), so there is no turn {turn}."
+                f"prompt {self.prompt_id!r}: turn must be an integer from 0 to {len(self.turns) - 1}, got {turn}."
             )
         if (turn == 0) == bool(previous_token_ids):
             raise ValueError(
-                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids must be empty for turn 0 and hold at "
-                "least one token for a later turn."
+                f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids must be empty for turn 0, and must not be "
+                "empty for a later turn."
             )
         if turn == 0:
             return list(self.token_ids)
@@ -86,15 +86,15 @@ class Prompt:
         return [*previous_token_ids, *added]
 
     def longest_context(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> int:
-        """Return the number of tokens of all turns if every answer has ``max_new_tokens``."""
+        """Return the context length after the last turn if every answer has ``max_new_tokens`` tokens."""
         length = len(self.token_ids) + max_new_tokens
         for turn in range(1, len(self.turns)):
-            # -1 is not a token, so it is never taken for a repeated end-of-turn token.
+            # -1 stands for the previous tokens, since it never equals an end-of-turn token
             length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
         return length
 
     def _after_answer(self, tokenizer: PreTrainedTokenizerBase, turn: int) -> str:
-        """Return the chat template's text from the answer before ``turn`` to the next answer."""
+        """Return the chat template's text between the answer before ``turn`` and the answer to ``turn``."""
         messages = list(self.context)
         for text in self.turns[:turn]:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
@@ -103,8 +103,8 @@ class Prompt:
         _, found, after = str(rendered).rpartition(ANSWER)
         if not found:
             raise ValueError(
-                f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template "
-                "leaves out earlier answers; set chat_template: false."
+                f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template drops "
+                "earlier answers; set chat_template: false."
             )
         return after
 
@@ -112,23 +112,23 @@ class Prompt:
 def first_turn_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool, context: Sequence[Message] = ()
 ) -> list[int]:
-    """Return the first turn as the model reads it, with the messages before it.
+    """Return the model's input for the first turn, with the messages before it.
 
-    It is written with the tokenizer's chat template, up to where the answer starts. Without one, the texts of all
-    messages are separated by blank lines, and the tokenizer adds its special tokens.
+    With ``chat_template`` they are rendered with the tokenizer's chat template, up to the start of the answer.
+    Otherwise their texts are joined by blank lines, and the tokenizer adds its special tokens.
     """
     messages = [*context, Message(role="user", content=text)]
     if not chat_template:
         return list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
-    # A template writes the special tokens itself, so the tokenizer must not add them again.
+    # the template renders the special tokens, so the tokenizer must not add them again
     rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return _ids(tokenizer, str(rendered))
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Return whether a text ends in white space that becomes other tokens when a word follows, as ``"Answer: "``.
+    """Return whether white space at the end of a text, as in ``"Answer: "``, is tokenized differently before a word.
 
-    A model has rarely seen a word after such tokens, so it continues the text badly.
+    The model has then rarely seen these tokens before a word, so it continues the text badly.
     """
     if not text[-1:].isspace():
         return False
@@ -142,17 +142,17 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @dataclass
 class Preparation:
-    """Changes to prompts between the file and the model, of one loading of a workload.
+    """A report of the changes that loading a workload made to its prompts.
 
     Attributes:
-        taken: number of prompts that are decoded.
-        cut: original length in tokens of each prompt above ``max_prompt_tokens`` that was cut, by id.
-        skipped: the same for prompts that were left out.
-        prompt_tokens: length to which raw texts are cut; None for other prompts.
-        openings: ids of raw texts that were longer.
-        repeated: number of prompts with the same text as an earlier one.
-        end_inside_a_token: ids of prompts that end in white space that becomes other tokens when a word follows.
-        remarks: sentences about ignored parts of the rows.
+        taken: number of loaded prompts.
+        cut: original length in tokens, by prompt id, of prompts that were cut to ``max_prompt_tokens``.
+        skipped: length in tokens, by prompt id, of prompts that were left out as too long.
+        prompt_tokens: number of tokens to which raw texts are cut; None for other prompts.
+        openings: ids of raw texts that were longer than ``prompt_tokens``.
+        repeated: number of prompts that have the same text as an earlier one.
+        end_inside_a_token: ids of prompts for which :func:`ends_inside_a_token` is true.
+        remarks: sentences about ignored fields of the rows.
     """
 
     taken: int = 0
@@ -167,31 +167,31 @@ class Preparation:
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
-        """Return the changes in sentences; none if prompts are decoded as they are."""
+        """Return a sentence for each kind of change; the list is empty if there are no changes."""
         taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
         end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
         notes = {
-            f"{len(self.cut)} of {taken} cut to the {end} {self.max_prompt_tokens} of up to {longest} tokens "
-            f"(too_long: {self.too_long}).": self.cut,
-            f"{skipped} of more than {self.max_prompt_tokens} tokens left out (too_long: skip).": self.skipped,
-            f"{len(self.openings)} of {taken} are the first {self.prompt_tokens} tokens of a longer text "
+            f"{len(self.cut)} of {taken} (of up to {longest} tokens) were cut to their {end} {self.max_prompt_tokens} "
+            f"tokens (too_long: {self.too_long}).": self.cut,
+            f"{skipped} with more than {self.max_prompt_tokens} tokens left out (too_long: skip).": self.skipped,
+            f"{len(self.openings)} of {taken} were cut to the first {self.prompt_tokens} tokens of a longer text "
             "(prompt_tokens).": self.openings,
-            f"{self.repeated} of {taken} repeat the text of an earlier one, so the intervals are narrower than they "
-            "should be.": self.repeated,
+            f"{self.repeated} of {taken} repeat the text of an earlier prompt, so the confidence intervals are too "
+            "narrow.": self.repeated,
         }
         return [*self.remarks, *(note for note, found in notes.items() if found), *self.warnings()]
 
     def warnings(self) -> list[str]:
-        """Return a sentence, to be printed before decoding, if prompts end inside a token."""
+        """Return a warning, to be printed before decoding, if prompts end inside a token; otherwise an empty list."""
         ids = self.end_inside_a_token
         return [
-            f"{len(ids)} of {counted(self.taken, 'prompt')} end in white space that becomes other tokens when a word "
-            f"follows (the first is {first!r}); specexp does no token healing, so remove it."
+            f"{len(ids)} of {counted(self.taken, 'prompt')} end in white space that is tokenized differently before a "
+            f"word (the first is {first!r}); remove it, since specexp does not support token healing."
             for first in ids[:1]
         ]
 
     def files(self) -> dict[str, str]:
-        """Return :data:`PROMPTS` and its content; none if prompts are decoded as they are."""
+        """Return the content of the file :data:`PROMPTS` by its name; empty if there are no changes."""
         if not self.notes():
             return {}
         found = asdict(self)
@@ -200,28 +200,28 @@ class Preparation:
 
 
 class Workload(metaclass=Checked):
-    """A choice of prompts from a set.
+    """A selection of prompts from a prompt set.
 
-    The order is fixed first (the file's, or shuffled by ``shuffle_seed``), then ``offset`` prompts are skipped, then
-    at most ``max_prompts`` are taken. Two workloads with the same seed, the second with an ``offset`` of the first's
-    ``max_prompts``, share no prompt: search on the one, confirm on the other.
+    The prompts are ordered first (as in the file, or shuffled by ``shuffle_seed``). Then ``offset`` prompts are
+    skipped, and at most ``max_prompts`` are taken. To search and confirm on different prompts, use two workloads with
+    the same seed, and set the ``offset`` of the second to the ``max_prompts`` of the first.
 
     Args:
         prompts: the prompt set.
-        max_prompts: maximal number of prompts; None for all that are left after ``offset``.
-        shuffle_seed: seed of one fixed shuffled order, the same for every trial and arm; None for the file's order.
-        offset: number of prompts of that order that are skipped.
-        max_prompt_tokens: the longest first turn, in tokens, template and special tokens included; None for no limit.
-            Later turns depend on the answers: see :meth:`Prompt.longest_context`.
-        too_long: policy for a longer one. ``refuse``: the run stops before it starts. ``keep-last``: the last
-            tokens stay, since the question is mostly at the end, and with them a leading BOS token. ``keep-first``:
-            the first tokens stay. ``skip``: it is left out, and no other takes its place. All are counted and reported.
-        chat_template: whether turns are written with the tokenizer's chat template. If null, chat messages are and
-            other prompts are not; if false, messages are joined by blank lines.
-        field: the field of your own prompts that holds them; recognised if null.
+        max_prompts: maximal number of prompts; None for all after ``offset``.
+        shuffle_seed: seed of the shuffled order, which all trials and arms share; None for the order of the file.
+        offset: number of prompts to skip, after shuffling.
+        max_prompt_tokens: maximal length of the first turn in tokens, template and special tokens included; None for no
+            limit. For later turns see :meth:`Prompt.longest_context`.
+        too_long: policy for longer prompts. ``refuse``: raise an error before decoding starts. ``keep-last``: keep the
+            last tokens, where the question usually is, and a leading BOS token. ``keep-first``: keep the first tokens.
+            ``skip``: leave the prompt out without a replacement. Changed prompts are counted and reported.
+        chat_template: whether to render turns with the tokenizer's chat template. If null, only chat messages are
+            rendered with it. If false, messages are joined by blank lines.
+        field: the field with the prompts, for your own prompts; recognised automatically if null.
 
     Attributes:
-        preparation: changes to the prompts when they were last loaded.
+        preparation: report of the changes to the prompts when they were last loaded.
 
     Example::
 
@@ -242,12 +242,11 @@ class Workload(metaclass=Checked):
     ) -> None:
         if too_long != "refuse" and max_prompt_tokens is None:
             raise ValueError(
-                f"too_long: {too_long} is for prompts of more than max_prompt_tokens, which is not set: set it, or "
-                "leave too_long out"
+                f"max_prompt_tokens must be set if too_long is {too_long!r}: set it, or leave too_long out"
             )
         if chat_template and prompts.prompt_tokens is not None:
             raise ValueError(
-                f"chat_template: true does not go with {type(prompts).__name__}: its prompts are the first "
+                f"chat_template must not be true for {type(prompts).__name__}, since its prompts are the first "
                 f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
             )
         self.prompts = prompts if field is None else prompts.with_field(field)
@@ -260,11 +259,11 @@ class Workload(metaclass=Checked):
         self.preparation = Preparation()
 
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-        """Return the chosen prompts in their order, at least one.
+        """Return the selected prompts in order; there is at least one.
 
         Raises:
-            PromptSetError: the set cannot be read, ``offset`` passes over all of it, a prompt is too long or has no
-                token, all were left out, or the tokenizer has no chat template and one is needed.
+            PromptSetError: the set cannot be read, ``offset`` skips all of it, a prompt is too long or has no tokens,
+                all prompts are left out, or the tokenizer lacks a chat template that is needed.
         """
         self.preparation = Preparation(
             too_long=self.too_long,
@@ -277,25 +276,25 @@ class Workload(metaclass=Checked):
         self.preparation.remarks = self.prompts.remarks()
         if not prompts:
             raise PromptSetError(
-                f"all {len(self.preparation.skipped)} prompts of {self.prompts.label} have more tokens than "
-                f"max_prompt_tokens: {self.max_prompt_tokens}, and too_long: skip leaves none; raise it.",
+                f"all {len(self.preparation.skipped)} prompts of {self.prompts.label} were left out (too_long: skip): "
+                f"each has more than max_prompt_tokens: {self.max_prompt_tokens} tokens; raise max_prompt_tokens.",
                 ("max_prompt_tokens",),
             )
         return prompts
 
     def rows(self) -> Dataset:
-        """Return the chosen prompts in their order, not tokenized: ``prompt_id``, ``category``, ``turns``, ``index``.
+        """Return the selected rows in order, not tokenized, with their ``index`` in the set's own order.
 
         Raises:
-            PromptSetError: the set cannot be read, or ``offset`` passes over all of it.
+            PromptSetError: the set cannot be read, or ``offset`` skips all of it.
         """
-        # A shuffled order needs all of them.
+        # shuffling needs all rows
         whole = self.max_prompts is None or self.shuffle_seed is not None
         rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
         if self.offset >= len(rows):
             raise PromptSetError(
-                f"offset {self.offset} passes over all {len(rows)} prompts of {self.prompts.label}; "
-                f"it can be at most {len(rows) - 1}.",
+                f"offset must be at most {len(rows) - 1}, since {self.prompts.label} has {len(rows)} prompts, got "
+                f"{self.offset}.",
                 ("offset",),
             )
         rows = rows.add_column("index", list(range(len(rows))))
@@ -305,28 +304,29 @@ class Workload(metaclass=Checked):
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
-        """Return a row as a prompt; None if it is too long and left out."""
+        """Convert a row to a prompt; returns None if the prompt is too long and left out."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
         name = f"prompt {prompt_id!r} of {self.prompts.label}"
         chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
         if chat_template and tokenizer.chat_template is None:
             raise PromptSetError(
-                "chat_template is true, but the tokenizer has none; set it to false, or take a chat model."
+                "chat_template must be false, since the tokenizer has no chat template, got true; set it to false, or "
+                "use a chat model."
                 if self.chat_template
-                else f"{name} is made of chat messages, but the tokenizer has no chat template; take a chat model, or "
-                "set data.chat_template: false, which joins their texts with blank lines.",
+                else f"{name} consists of chat messages, but the tokenizer has no chat template; use a chat model, or "
+                "set data.chat_template: false, which joins the messages with blank lines.",
                 ("chat_template",),
             )
         try:
             whole = first_turn_ids(tokenizer, turns[0], chat_template, context)
-        except Exception as error:  # templates are programs, and some refuse a role
+        except Exception as error:  # templates are programs, and some raise for a role they do not support
             by = " with the tokenizer's chat template" if chat_template else ""
             raise PromptSetError(f"{name} cannot be tokenized{by} ({first_line(error)}).") from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):
             self.preparation.openings.append(prompt_id)
         if not ids:
-            raise PromptSetError(f"{name} has no token with this tokenizer.")
+            raise PromptSetError(f"{name} is empty after tokenization.")
         if self.max_prompt_tokens is not None and len(ids) > self.max_prompt_tokens:
             kept = self._shortened(name, ids, self.max_prompt_tokens, tokenizer.bos_token_id, chat_template)
             counts = self.preparation.skipped if kept is None else self.preparation.cut
@@ -334,7 +334,7 @@ class Workload(metaclass=Checked):
             if kept is None:
                 return None
             ids = kept
-        # A template's own text follows a turn, and the first tokens of a raw text end at a token's end.
+        # with a template, its own text follows the turn, and a cut raw text ends at the end of a token
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
             self.preparation.end_inside_a_token.append(prompt_id)
@@ -343,23 +343,23 @@ class Workload(metaclass=Checked):
     def _shortened(
         self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool
     ) -> list[int] | None:
-        """Return the kept tokens of a prompt that is too long; None if it is left out."""
+        """Return the tokens of a too long prompt that are kept; None if the prompt is left out."""
         if self.too_long == "refuse":
             raise PromptSetError(
-                f"{name} has {len(ids)} tokens, more than max_prompt_tokens: {limit}; raise it, or set too_long: "
-                "keep-last, keep-first or skip.",
+                f"{name} has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set "
+                "too_long to keep-last, keep-first or skip.",
                 ("max_prompt_tokens",),
             )
         if self.too_long == "skip":
             return None
         if self.too_long == "keep-last":
-            # Models trained with a BOS token answer badly without it.
+            # models that were trained with a BOS token answer badly without it
             kept = ids[:1] if ids[0] == bos_token_id and limit > 1 else []
             return kept + ids[len(ids) - (limit - len(kept)) :]
         if chat_template:
             raise PromptSetError(
                 f"{name} has {len(ids)} tokens, and too_long: keep-first would cut off the end of its chat template, "
-                "where the answer begins; set too_long: keep-last or skip.",
+                "after which the answer begins; set too_long to keep-last or skip.",
                 ("too_long",),
             )
         return ids[:limit]

@@ -1,4 +1,4 @@
-"""A draft model: any causal language model with the target's vocabulary, and its own tree KV cache."""
+"""Drafts with a second causal language model that has the target's vocabulary and its own KV cache."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 
 class DraftModel(Drafter):
-    """Drafts with a smaller model, which is fed the nodes of the growing tree.
+    """Drafts with a smaller model, which reads the nodes of the tree as it grows.
 
-    One pass feeds all frontier nodes that were not fed before; repeated requests cost nothing. After a step the
-    accepted rows stay in the cache, the others are dropped. Candidates are the best tokens, or draws from the
-    distribution keyed by place (seed, sequence, root position, the parent's rank path). So a tree does not depend on
-    the batching of passes.
+    One pass feeds all frontier nodes that the model has not read yet; a repeated request needs no pass. After a step
+    the cache keeps the rows of accepted nodes and drops the others. Candidates are the most probable tokens or random
+    draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's rank
+    path), so a tree does not depend on how passes are batched.
 
     Args:
-        model: a Hugging Face causal LM; the pair's own draft if None.
-        temperature: temperature of the distribution drawn from; 1 if None, or the target's own if ``coupled``.
+        model: a Hugging Face causal LM; if None, the pair's draft model is used.
+        temperature: temperature of the draft's distribution; None means 1, or the target's temperature if ``coupled``.
         top_k: keep only this many of the most probable tokens.
         top_p: keep only the smallest set of most probable tokens with at least this probability.
-        coupled: under ``KeyedSampling``, rank by score plus the target's own noise of the position: more is accepted
-            and the output is unchanged. A node's log-probability is then that of the noisy scores, and nothing is
-            drawn.
+        coupled: for the verifier ``KeyedSampling``: rank tokens by their score plus the noise that the target adds at
+            that position. More drafts are accepted and the output is unchanged. Log-probabilities are those of the
+            noisy scores, and no candidate is drawn.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``model`` is a name.
+        ValueError: ``coupled`` is given with a temperature, or ``model`` is a string.
     """
 
     gives_log_probs = True
     learns_from: LearnsFrom = "nothing"
     runs_model = True
-    _filled: tuple[TreeShape, NDArray[np.int64]] | None  # a tree drafted at once, and its fed nodes
+    _filled: tuple[TreeShape, NDArray[np.int64]] | None  # shape of a whole drafted tree, and its fed rows
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DraftModel(Drafter):
     ) -> None:
         if isinstance(model, str):
             raise ValueError(
-                f"DraftModel was given model {model!r}, a name: name the draft in pair.draft instead"
+                f"DraftModel: model must be a Hugging Face model, got the name {model!r}: set pair.draft to it instead"
             )
         self.temperature = temperature
         self.top_k = top_k
@@ -83,9 +83,9 @@ class DraftModel(Drafter):
 
     @override
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
-        """Take the pair's draft or a recording of it, unless the drafter was given its own model.
+        """Use the pair's draft model or a recording of it, unless the constructor was given a model.
 
-        A runtime is copied: drafters share weights, and each has its own cache.
+        A runtime is copied, so that drafters share the weights and each has its own cache.
         """
         if self._has_own or (model is None and self._source is not None):
             return
@@ -105,11 +105,11 @@ class DraftModel(Drafter):
         self.reset()
         self._source = source
         self._given = model
-        self._siblings = _Siblings()  # the others have rows of the previous model
+        self._siblings = _Siblings()  # the old siblings' caches hold rows of the previous model
 
     @property
     def source(self) -> DraftSource:
-        """The source of its answers; raises ``ValueError`` if no model was given yet."""
+        """The model or recording that answers the drafter's passes; raises ``ValueError`` if it is not set yet."""
         if self._source is None:
             raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
         return self._source
@@ -136,8 +136,8 @@ class DraftModel(Drafter):
     def check_vocabulary(self, vocab_size: int) -> None:
         if self.source.vocab_size != vocab_size:
             raise ValueError(
-                f"the draft model has {self.source.vocab_size} tokens and the target {vocab_size}: "
-                "a draft must have the target's vocabulary"
+                f"the draft model must have the target's vocabulary of {vocab_size} tokens, got "
+                f"{self.source.vocab_size}: choose another draft model"
             )
 
     @override
@@ -223,7 +223,7 @@ class DraftModel(Drafter):
                     break
                 node = child
                 kept.append(self._pending - 1 + node)
-            room = len(outcome.context) - 1 - self.source.length  # the root is always fed anew
+            room = len(outcome.context) - 1 - self.source.length  # the new root is fed in the next step
             self.source.commit(kept[:room])
         self._forget_tree()
 
@@ -235,9 +235,10 @@ class DraftModel(Drafter):
         self._forget_tree()
 
     def _known_of(self, context: Context) -> int:
-        """Return the number of cached rows that a prefill of this sequence would repeat bit by bit.
+        """Return how many cached rows equal, bit for bit, those that a prefill of this sequence would write.
 
-        That is the common prefix where rows are independent of others in their pass, else only an equal prompt.
+        If a row does not depend on the other rows of its pass, these are the rows of the common prefix. Otherwise, the
+        whole prompt must be equal.
         """
         last, prompt = self._context, context.token_ids[: context.prompt_length]
         if last is None:
@@ -251,19 +252,17 @@ class DraftModel(Drafter):
 
     def _forget_tree(self) -> None:
         self._filled = None
-        self._pending = 0  # committed tokens the step's first pass feeds, the root last
+        self._pending = 0  # committed tokens fed in the step's first pass, the root last
         self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
-        self._answers: list[Any] = []  # of each fed node, in the source's own form
-        self._ancestors: list[list[int]] = []  # of each fed node, itself included
+        self._answers: list[Any] = []  # answers by fed node, in the source's own form
+        self._ancestors: list[list[int]] = []  # by fed node: the nodes on its path, itself included
 
     def _nodes_of(
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
-        """Yield the fed nodes of a request's frontier rows, found from the root down. ``enter`` makes a missing node
-        from its parent and token.
-        """
+        """Yield the fed node of each frontier row. ``enter`` may create a missing node from its parent and token."""
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
-        found: dict[int, int | None] = {0: 0}  # by row
+        found: dict[int, int | None] = {0: 0}  # row -> node
         for frontier in request.rows.tolist():
             row, path = frontier, []
             while row not in found:
@@ -279,9 +278,7 @@ class DraftModel(Drafter):
             yield node
 
     def _rows_to_feed(self, context: Context, request: Request) -> tuple[Sequence[int | None], Fed | None]:
-        """Return the frontier rows' nodes, None beyond the draft's context, and the pass that feeds missing rows, if
-        any.
-        """
+        """Return each frontier row's node (None beyond the context limit), and the pass for missing nodes, if any."""
         source = self.source
         past, old = source.length, len(self._ancestors)
         tokens: list[int] = []
@@ -317,7 +314,7 @@ class DraftModel(Drafter):
 
 
 class SelfDrafter(DraftModel):
-    """A :class:`DraftModel` with a model made of the target's weights. A recording does not hold its answers.
+    """A :class:`DraftModel` with a model made from the target's weights. Recordings do not contain its answers.
 
     A subclass makes the model in :meth:`use_target` and passes it to :meth:`draft_with`.
     """
@@ -332,19 +329,19 @@ class SelfDrafter(DraftModel):
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None: ...
 
     @override
-    def check_vocabulary(self, vocab_size: int) -> None: ...  # it is the target's own
+    def check_vocabulary(self, vocab_size: int) -> None: ...  # the vocabulary is the target's
 
     @abstractmethod
     @override
     def use_target(self, target: Runtime) -> None: ...
 
     def draft_with(self, model: Runtime | DraftSource) -> None:
-        """Take the model made of the target."""
+        """Draft with this model, which was made from the target's weights."""
         super().use_draft_model(model)
 
 
 class _Siblings(WeakSet[DraftModel]):
-    """Drafters of one model that hold a sequence. A copy, also in another process, is empty."""
+    """Drafters of one model that have a sequence in their cache. Copies, also in other processes, are empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()

@@ -1,4 +1,4 @@
-"""Sources of a :class:`~specexp.drafters.DraftModel`'s answers: a model, or a recording of one."""
+"""The interface behind a :class:`~specexp.drafters.DraftModel`, implemented by a model or by a recording of one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class Fed:
     """The rows of one pass: committed tokens not fed before, then new nodes of the step's tree.
 
     Attributes:
-        tokens: ``[m]`` of all rows.
-        depths: ``[m]`` distance from the last committed row.
-        pending: committed tokens in the step's first pass, the root last.
-        known: nodes fed in earlier passes of this step, the root (node 0) among them; 0 in the first pass.
-        ancestors: nodes from the root down to every node of the step so far, itself included; the new ones last.
+        tokens: ``[m]`` token ids of all rows.
+        depths: ``[m]`` positions of the rows, counted from the end of the cached rows.
+        pending: number of committed tokens in the step's first pass, the root last.
+        known: number of nodes fed in earlier passes of this step, including the root (node 0); 0 in the first pass.
+        ancestors: for each node of the step so far, its path of nodes from the root, itself included; new nodes are
+            last.
     """
 
     tokens: Sequence[int]
@@ -47,13 +48,13 @@ class Fed:
 
 
 class DraftSource(ABC):
-    """Answers passes over a growing tree, and ranks or draws from the answers.
+    """Answers a drafter's passes over a growing tree, and turns the answers into candidates.
 
-    It keeps the committed rows of one sequence, as the cache of a model does.
+    It holds the committed rows of one sequence, like the KV cache of a model.
 
     Attributes:
-        team: a key: sources with an equal team are answered in one pass. None for no team.
-        independent_rows: whether a row is the same, bit by bit, whatever else its pass feeds.
+        team: a key: sources with equal keys share a pass. None if this source shares none.
+        independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
     """
 
     team: Hashable = None
@@ -62,43 +63,44 @@ class DraftSource(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Tokens of the draft's vocabulary."""
+        """Number of tokens in the draft's vocabulary."""
 
     @property
     @abstractmethod
     def context_limit(self) -> int:
-        """Most positions of the draft."""
+        """Longest sequence that the draft can read, in tokens."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Committed rows."""
+        """Number of committed rows."""
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
-        """Keep the first rows only, and drop an unfinished step."""
+        """Keep only the first ``rows`` rows, and drop those of an unfinished step."""
 
     @abstractmethod
     def copy_from(self, other: DraftSource, rows: int) -> None:
-        """Copy the first rows of another source of the same kind."""
+        """Copy the first ``rows`` rows of another source of the same kind."""
 
     @abstractmethod
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Commit tokens; not a draft pass."""
+        """Feed and commit tokens of the prompt, without counting a draft pass."""
 
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Run one pass; return the answer of every new node, as :meth:`candidates` takes it.
+        """Run one pass, and return the answer for each new node, in the form that :meth:`candidates` takes.
 
         A subclass implements this method or :meth:`feed_together`.
         """
         return self.feed_together([(self, context, fed)])[0]
 
     def feed_together(self, questions: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        """Return :meth:`feed` of several sources that share their passes."""
+        """Return the results of :meth:`feed` for several sources of one team."""
         return [source.feed(context, fed) for source, context, fed in questions]
 
     def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
-        """Return ``[n + 1]`` the tokens of a whole tree behind the root; None if it must be drafted pass by pass.
+        """Draft a whole tree; return its ``[n + 1]`` tokens, the root's first, or None if it must be drafted pass by
+        pass.
 
         See :meth:`~specexp.core.runtime.Runtime.draft_tree` for the rows that are fed.
         """
@@ -106,18 +108,18 @@ class DraftSource(ABC):
 
     @abstractmethod
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep these of the rows fed since the last commit, and drop the others."""
+        """Commit these rows, numbered among those fed since the last commit, and drop the others."""
 
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw from the answers of the ``f`` frontier rows, by default pairs of logits ``[m, V]`` and a row."""
+        """Rank or draw candidates for the ``f`` frontier rows. An answer is by default logits ``[m, V]`` and a row."""
         return rank(scoring, [ToRank(context, request, _stacked(answers))])[0]
 
     def candidates_together(
         self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        """Return :meth:`candidates` of several sources that share their passes."""
+        """Return the results of :meth:`candidates` for several sources of one team."""
         return [
             source.candidates(scoring, context, request, answers)
             for source, context, request, answers in questions
@@ -129,7 +131,7 @@ class DraftSource(ABC):
 
 
 class _Slots:
-    """The slots of a model's cache. A source that was deleted leaves its slot to the next one."""
+    """Assigns the slots of a model's cache. The slot of a deleted source is used again."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -142,11 +144,11 @@ class _Slots:
 
 
 class ModelSource(DraftSource):
-    """A slot of a language model's cache. Sources made for new sequences are further slots, which one pass feeds.
+    """A source that runs a language model. Each sequence has its own source and cache slot; they share passes.
 
     Args:
         model: the draft, with a cache that only these sources use.
-        slots: the slots of that cache; None for the first source.
+        slots: the allocator of that cache's slots; None for the first source.
     """
 
     vocab_size: int = 0
@@ -185,7 +187,7 @@ class ModelSource(DraftSource):
     def prefill(self, token_ids: Sequence[int]) -> None:
         passes = self.model.passes
         self.model.prefill(self.slot, token_ids)
-        self.model.passes = passes  # the prefill is not drafting
+        self.model.passes = passes  # a prefill is not counted as a draft pass
 
     @override
     def feed_together(self, questions: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
@@ -193,7 +195,7 @@ class ModelSource(DraftSource):
         answered = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
         answers = []
         for logits, (_, context, fed) in zip(answered, questions, strict=True):
-            if on_host(logits):  # on a device they are checked with the candidates, in one copy
+            if on_host(logits):  # logits on a GPU are checked by rank(), which copies the candidates anyway
                 check_logits(logits, "draft", context)
             first = 0 if fed.known else fed.pending - 1  # the root's row is the last committed one
             answers.append([(logits, index) for index in range(first, len(fed.tokens))])
@@ -230,9 +232,9 @@ class ModelSource(DraftSource):
 
 def _growth(fed: Fed) -> Growth:
     pending, size = fed.pending, len(fed.tokens)
-    first = fed.known + pending - 1 if fed.known else 0  # of the new rows among the uncommitted ones
+    first = fed.known + pending - 1 if fed.known else 0  # index of the first new uncommitted row
     visible = np.zeros((size, first + size), dtype=np.bool_)
-    visible[:, :pending] = True  # the committed tokens, the root among them
+    visible[:, :pending] = True  # the committed tokens, including the root
     if fed.known == 0:
         visible[:pending, :pending] = np.tri(pending, dtype=np.bool_)
     new_nodes = fed.ancestors[fed.known or 1 :]
@@ -242,7 +244,7 @@ def _growth(fed: Fed) -> Growth:
 
 
 def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
-    """Return ``[f, V]`` logits; a view where they are consecutive rows of one pass."""
+    """Return the answers' ``[f, V]`` logits, as a view if they are consecutive rows of one pass."""
     import torch
 
     logits, start = answers[0]

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Eagle(SelfDrafter):
-    """Drafts with a head that predicts each node's state from its token and its parent's state.
+    """Drafts with a head that predicts a node's hidden state from its token and its parent's hidden state.
 
-    The states of accepted tokens are the target's own, those of drafted ones the head's. The published trees are
-    :class:`~specexp.builders.BeamRerank` (EAGLE-2) and fixed ones (EAGLE). A head belongs to the target it was trained
-    for, see ``experiments/heads``.
+    Accepted tokens have the target's hidden states, and drafted tokens have those that the head predicts. The papers
+    use :class:`~specexp.builders.BeamRerank` trees (EAGLE-2) and fixed trees (EAGLE). A head works only with the target
+    it was trained for; ``experiments/heads`` trains one.
 
     Args:
-        head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark of its target; in a
-            configuration the path of a ``draft-head`` artifact.
-        temperature: as of :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
+            configuration, the path of a ``draft-head`` artifact.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` has no mark of a target.
+        ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.
     """
 
     learns_from = "accepted"
@@ -79,6 +79,6 @@ class Eagle(SelfDrafter):
     @override
     def observe(self, outcome: Outcome) -> None:
         assert outcome.hidden is not None  # wants_hidden
-        rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]  # the fed rows that are committed now
+        rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]  # the fed rows that were committed
         self.source.learn(outcome.hidden[rows])
         super().observe(outcome)

@@ -1,4 +1,4 @@
-"""The source of :class:`~specexp.drafters.Eagle`: one layer over the target's hidden states."""
+"""The draft source of :class:`~specexp.drafters.Eagle`: one layer over the target's hidden states."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class EagleSource(DraftSource):
-    """A head with the rows of one sequence. A row is a token with the state of the position before it.
+    """An EAGLE head and its KV cache for one sequence.
 
-    Committed rows are made of the target's own states, drafted rows of the head's. Drafted rows are dropped when the
-    step ends: an accepted token is fed anew, with the target's state for it.
+    A row is computed from a token and the hidden state of the position before it. This state is the target's for
+    committed tokens and the head's for drafted ones. Drafted rows are dropped when the step ends, and accepted tokens
+    are fed again with the target's states.
     """
 
     vocab_size: int = 0
@@ -46,15 +47,15 @@ class EagleSource(DraftSource):
         return self._cache[0].shape[-2]
 
     def learn(self, states: torch.Tensor) -> None:
-        """Add ``[m, d]`` inputs of the target's output layer at the next positions."""
+        """Append the target's hidden states ``[m, d]`` (inputs of its output layer) for the next positions."""
         self._states = torch.cat((self._states, states.to(self._dtype)))
 
     def begin(self, positions: int, states: torch.Tensor | None) -> None:
-        """Set the states of a text up to a position.
+        """Set the target's hidden states for the first ``positions`` tokens.
 
         Args:
             positions: number of positions fed to the target.
-            states: ``[m, d]`` of the last ones; unknown states before them are zero.
+            states: ``[m, d]`` hidden states of the last of them; unknown states before these become zero.
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
@@ -69,7 +70,7 @@ class EagleSource(DraftSource):
         self._clear_step()
 
     def forget_states(self) -> None:
-        """Forget the states of a text."""
+        """Drop the target's hidden states."""
         self._states = self._states[:0]
 
     @override
@@ -90,7 +91,7 @@ class EagleSource(DraftSource):
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         past, answers = self.length, []
         tokens, depths = list(fed.tokens), np.array(fed.depths)
-        if fed.known == 0:  # the committed tokens in one pass: their states are the target's own
+        if fed.known == 0:  # committed tokens share one pass: their states are the target's, already known
             count = fed.pending
             self._run_committed(tokens[:count], depths[:count] + past)
             answers.append((self._output(self._made[-1:]), 0))
@@ -98,10 +99,10 @@ class EagleSource(DraftSource):
         nodes = list(range(fed.known or 1, len(fed.ancestors)))
         parents = [fed.ancestors[node][-2] for node in nodes]
         found: dict[int, Any] = {}
-        # one pass of the head a level: a node's row needs its parent's state
+        # one pass of the head per level, since a node's row needs its parent's state
         for depth in sorted(set(depths.tolist())):
             level = [index for index in range(len(nodes)) if depths[index] == depth]
-            rows = self._made.shape[0]  # of the step so far
+            rows = self._made.shape[0]  # rows of the step so far
             for index in level:
                 self._rows[nodes[index]] = rows + level.index(index)
             visible = torch.zeros(
@@ -118,7 +119,7 @@ class EagleSource(DraftSource):
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        kept = [row for row in rows if row < self._pending]  # drafted rows were made of the head's states
+        kept = [row for row in rows if row < self._pending]  # drafted rows used the head's states
         self._cache = (
             torch.cat((self._cache[0], self._step[0][:, kept]), dim=-2),
             torch.cat((self._cache[1], self._step[1][:, kept]), dim=-2),
@@ -130,18 +131,18 @@ class EagleSource(DraftSource):
         return EagleSource(self._head, self._embeddings, self._output, self.vocab_size, self.context_limit)
 
     def _clear_step(self) -> None:
-        self._step: KeysValues = (self._empty, self._empty)  # keys and values of its rows
-        self._made = self._states[:0]  # [rows, d] states made from its rows
-        self._rows: dict[int, int] = {}  # rows of the step's nodes below the root
+        self._step: KeysValues = (self._empty, self._empty)  # keys and values of the step's rows
+        self._made = self._states[:0]  # [rows, d] states that the head predicted for them
+        self._rows: dict[int, int] = {}  # node below the root -> row of the step
         self._pending = 0
 
     def _row(self, node: int) -> int:
         return self._rows[node] if node else self._pending - 1
 
     def _run_committed(self, tokens: Sequence[int], positions: Any) -> None:
-        """Run the rows of committed tokens, each with the target's state of the position before it."""
+        """Run the head on committed tokens, each with the target's hidden state of the position before it."""
         past, self._pending = self.length, len(tokens)
-        zero = self._states.new_zeros((1, self._states.shape[1]))  # before the first token
+        zero = self._states.new_zeros((1, self._states.shape[1]))  # the state before the first token
         states = torch.cat((zero, self._states))[past : past + self._pending]
         visible = torch.ones((self._pending, past + self._pending), dtype=torch.bool, device=self._device)
         self._run(tokens, states, positions, visible.tril(past))

@@ -1,4 +1,4 @@
-"""Self-drafting: the target's own lower layers draft for all of them (LayerSkip, Elhoushi et al. 2024)."""
+"""Self-drafting: the target's lower layers draft for the whole model (LayerSkip, Elhoushi et al. 2024)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class EarlyExit(SelfDrafter):
-    """Drafts with the target's first layers: the final norm and output layer read the states there.
+    """Drafts with the target's first layers, followed by its final norm and output layer.
 
-    The weights are the target's own and nothing is trained. Acceptance depends on whether the target was trained for
-    early exits. The draft keeps its own keys and values, where the published methods share those of the lower layers.
+    The weights are the target's, without training. The acceptance rate depends on whether the target was trained for
+    early exits. The draft has its own KV cache, whereas the published methods share that of the lower layers.
 
     Args:
-        layers: layers of the target that draft.
-        temperature: as of :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        layers: number of the target's first layers that draft.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -50,12 +50,12 @@ class EarlyExit(SelfDrafter):
 
 
 def _exit_of(model: Any, layers: int, runtime: str) -> Any:
-    """Return a model of the first layers of another, sharing its weights; raises ``ValueError`` if it has too few."""
+    """Return a model of another's first layers, with shared weights; raises ``ValueError`` if it has too few."""
     body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:
         raise ValueError(
-            "EarlyExit needs a target with one list of layers, got "
+            "EarlyExit: the target must have one list of layers, got "
             f"{runtime if model is None else type(model).__name__}: use another drafter"
         )
     if layers >= len(own):

@@ -1,4 +1,4 @@
-"""Lookahead: the target drafts for itself, by guesses that are fed in its own passes (Fu et al. 2024)."""
+"""Lookahead decoding: the target improves its own guesses of later tokens in its regular passes (Fu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from specexp.core.outcome import Outcome
 from specexp.drafters.phrases import PhraseStore
 from specexp.drafters.ranking import candidates_of
 
-_KEYS = 10_000  # tokens with phrases
+_KEYS = 10_000  # most tokens with stored n-grams
 
 
 class Lookahead(Drafter):
-    """Keeps the last steps of Jacobi iterations over the next positions, and drafts the n-grams of these iterations.
+    """Drafts n-grams that the target generates itself, by Jacobi iterations over the next positions.
 
-    A column of the window holds the successive guesses of one position and those after it, one level per step. Each
-    column is a path of the tree. The oldest level of all columns is a chain below the root, and the later levels of a
-    column are below its place in the chain. So the window is fed in the target's pass as nodes, which are accepted if
-    they are right. The target's token after a column's end completes an n-gram of the pool, and is the newest level.
-    The pool's phrases after the root are the verification branch. :class:`~specexp.builders.AllCandidates` feeds all of
-    both.
+    Each step adds one level of guesses to a window of ``window`` columns. A column's next level holds the guess for the
+    position after it. In the tree, the oldest level is a chain below the root. A column's later levels are a branch
+    below its place in that chain. So the target's pass reads the window as draft nodes, which are accepted if they are
+    right. The target's token after a column's end becomes the newest level. In a full window it also completes an
+    n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
+    branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely.
 
-    The window keeps its place before the root, however many tokens a step adds. The first level repeats the prompt's
-    last tokens, where the published one is random.
+    The window always begins right after the root, however many tokens a step adds. Its first level repeats the prompt's
+    last tokens, whereas the published one is random.
 
     Args:
-        window: positions ahead of the root, the paper's W.
-        ngram: tokens of an n-gram, the paper's N; the window has one level less.
-        verified: phrases of a token that are kept and drafted, the paper's G.
+        window: number of positions ahead of the root; the paper's W.
+        ngram: tokens in an n-gram; the paper's N. The window has N - 1 levels.
+        verified: n-grams stored and drafted per token that they follow; the paper's G.
     """
 
     learns_from = "all-nodes"
@@ -49,7 +49,7 @@ class Lookahead(Drafter):
         self.window = window
         self.ngram = ngram
         self.verified = verified
-        # in addition to the phrases: the oldest level's next token, and the column's own branch
+        # in addition to the stored n-grams: the oldest level's next token, and the column's own branch
         self.max_candidates = verified + 2
         self.reset()
 
@@ -80,7 +80,7 @@ class Lookahead(Drafter):
         if not nodes or None in nodes:  # a column was not fed, as in a step without a draft
             return
         newest = [int(answers[node]) for node in nodes if node is not None]
-        if len(levels) == self.ngram - 1:  # each column of the full window and its answer are an n-gram
+        if len(levels) == self.ngram - 1:  # a full column and its answer are an n-gram
             for column, token in enumerate(newest):
                 first, *rest = (level[column] for level in levels)
                 self._pool.insert(first, [*rest, token])
@@ -102,13 +102,13 @@ class Lookahead(Drafter):
         self.check_entries(state, ("levels", "pool"))
         if any(len(level) != self.window for level in state["levels"]):
             raise ValueError(
-                f"the saved window has columns {[len(level) for level in state['levels']]}, this one {self.window}"
+                f"each saved level must have {self.window} tokens, got {[len(level) for level in state['levels']]}"
             )
         self._pool.load_state_dict(state["pool"])
         self._levels = [list(level) for level in state["levels"]]
 
     def _columns(self) -> Iterator[tuple[int, ...]]:
-        """Yield the path of each column below the root: the oldest level up to it, then its later levels."""
+        """Yield each column's path below the root: the oldest level up to the column, then its later levels."""
         if self._levels:
             oldest, *later = self._levels
             for column in range(self.window):

@@ -29,14 +29,14 @@ _ARRAYS = ("bias", MARK, "weight")
 class Medusa(Drafter):
     """Drafts each depth with a head of its own, which reads the hidden state at the position before the root.
 
-    No head reads the tokens between, so the candidates of a depth are the same below every node, and one pass over the
-    heads answers a whole tree. The first step uses the prompt's states. A head belongs to the target it was trained
-    for, see ``experiments/heads``.
+    A head does not read the draft tokens before its depth. So all nodes of a depth have the same candidates, and one
+    pass over the heads drafts a whole tree. The first step uses the prompt's last hidden state. Heads work only with
+    the target they were trained for; ``experiments/heads`` trains them.
 
     Args:
-        head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark of its target; in a
-            configuration the path of a ``draft-head`` artifact.
-        temperature: as of :class:`~specexp.drafters.DraftModel`, like ``coupled``.
+        head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
+            configuration, the path of a ``draft-head`` artifact.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like ``coupled``.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``head`` has other arrays.
@@ -55,14 +55,12 @@ class Medusa(Drafter):
         coupled: bool = False,
     ) -> None:
         if sorted(head) != sorted(_ARRAYS):
-            raise ValueError(
-                f"the head of Medusa has the arrays {sorted(_ARRAYS)}, but {sorted(head)} was given"
-            )
+            raise ValueError(f"the head of Medusa must have the arrays {sorted(_ARRAYS)}, got {sorted(head)}")
         self.coupled = coupled
         self.draws = not coupled
         self._head = head
         self._choice = Scoring(temperature, coupled=coupled)
-        self._network: nn.Module | None = None  # set with the target, like its output layer
+        self._network: nn.Module | None = None  # set by use_target(), like the output layer
         self._output: nn.Module | None = None
         self._take(None)
 
@@ -101,7 +99,7 @@ class Medusa(Drafter):
 
         def answer(part: Request) -> Candidates:
             assert logits is not None
-            # head k predicts the token k + 1 positions ahead of the state, that is below a node of depth k
+            # head k predicts the tokens of depth k + 1, that is, those below nodes of depth k
             return rank(self._choice, [ToRank(context, part, logits[part.depths()])])[0]
 
         if len(reached) == request.rows.size:
@@ -121,11 +119,11 @@ class Medusa(Drafter):
         self._take(None)
 
     def _take(self, state: torch.Tensor | None) -> None:
-        self._state = None if state is None else state.clone()  # frees the other rows of the pass
-        self._answers: torch.Tensor | None = None  # [heads, V] of the step
+        self._state = None if state is None else state.clone()  # frees the pass's other rows
+        self._answers: torch.Tensor | None = None  # [heads, V] logits of the step
 
     def _logits(self) -> torch.Tensor | None:
-        """Return ``[heads, V]`` logits of the step; None without a state."""
+        """Return ``[heads, V]`` logits of the step; None if there was no hidden state."""
         import torch
 
         if self._answers is None and self._state is not None:

@@ -16,15 +16,15 @@ from typing_extensions import override
 _ROTATION = 10_000.0
 _EPSILON = 1e-6
 KeysValues = tuple[torch.Tensor, torch.Tensor]
-"""``[..., heads, keys, d / heads]`` each."""
+"""Keys and values, each ``[..., heads, keys, d / heads]``."""
 
 
 class EagleHead(nn.Module):
-    """A layer that fuses a token's embedding with the state that gave it, followed by one decoder layer.
+    """A layer that fuses a token's embedding with the hidden state before it, followed by one decoder layer.
 
     Args:
-        width: d, of the hidden states and the embeddings.
-        heads: of the attention; d / heads is even.
+        width: d, the size of hidden states and embeddings.
+        heads: number of attention heads; d / heads must be even.
         inner: width of the MLP.
     """
 
@@ -40,7 +40,7 @@ class EagleHead(nn.Module):
         self.norm_inner = nn.RMSNorm(width, eps=_EPSILON)
         self.gate_up = nn.Linear(width, 2 * inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
-        with torch.no_grad():  # initially it returns the given state
+        with torch.no_grad():  # an untrained head returns the given state
             self.fuse.weight.zero_()
             self.fuse.weight[:, width:] = torch.eye(width)
             self.fuse.bias.zero_()
@@ -49,7 +49,7 @@ class EagleHead(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
-        """Return the network of its parameters by name and ``heads`` ``[1]``; raises ``ValueError`` for others."""
+        """Return the network from its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
         weights = {
             name: torch.from_numpy(np.asarray(array, dtype=np.float32))
             for name, array in arrays.items()
@@ -80,9 +80,8 @@ class EagleHead(nn.Module):
             embedded: ``[..., m, d]`` embeddings of tokens.
             states: ``[..., m, d]`` hidden states of the positions before them.
             positions: ``[m]`` positions of the tokens in the text.
-            visible: ``[m, n + m]`` true where a row attends to one of the ``n`` known rows or of these; causal if
-                None.
-            known: keys and values of rows before.
+            visible: ``[m, n + m]`` true where a row attends to a column (``n`` known rows, then these); causal if None.
+            known: keys and values of the ``n`` earlier rows.
         """
         # f(i + 1) from f(i) and token i + 1: the tokens are one step ahead of the states (section 4.1)
         x = self.fuse(torch.cat((embedded, states), dim=-1))  # [..., m, d]
@@ -96,7 +95,7 @@ class EagleHead(nn.Module):
         return x + self.down(F.silu(gate) * up), (k, v)
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``[..., heads, m, d / heads]`` of ``[..., m, d]``."""
+        """Reshape ``[..., m, d]`` to ``[..., heads, m, d / heads]``."""
         return x.reshape(*x.shape[:-1], self.heads, -1).transpose(-2, -3)
 
     def _rotated(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -110,14 +109,14 @@ class EagleHead(nn.Module):
 
 
 class MedusaHeads(nn.Module):
-    """Parallel residual blocks: head ``k`` predicts the state ``k + 1`` positions ahead.
+    """Parallel heads of residual blocks: head ``k`` predicts the hidden state ``k + 1`` positions ahead.
 
-    They are initially the identity. All share the target's own output layer; the published heads have a copy each.
+    Untrained heads are the identity. All heads share the target's output layer, whereas each published head has a copy.
 
     Args:
-        width: d, of the hidden states.
-        heads: positions looked ahead.
-        blocks: residual blocks of each head; 1 as published.
+        width: d, the size of the hidden states.
+        heads: number of heads, one per position ahead.
+        blocks: residual blocks per head; the paper uses 1.
     """
 
     def __init__(self, width: int, heads: int, blocks: int = 1) -> None:
@@ -127,14 +126,14 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> MedusaHeads:
-        """Return the network of ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
-        ``ValueError`` for others.
+        """Return the network from ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
+        ``ValueError`` for other shapes.
         """
         weight, bias = (np.asarray(arrays[name], dtype=np.float32) for name in ("weight", "bias"))
         if weight.ndim != 4 or weight.shape[:3] != bias.shape or weight.shape[2] != weight.shape[3]:
             raise ValueError(
-                f"the heads have a weight {list(weight.shape)} and a bias {list(bias.shape)}; [blocks, heads, d, d] "
-                "and [blocks, heads, d] are expected"
+                "the heads' weight and bias must be [blocks, heads, d, d] and [blocks, heads, d], got "
+                f"{list(weight.shape)} and {list(bias.shape)}"
             )
         made = cls(weight.shape[3], weight.shape[1], weight.shape[0])
         made.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})

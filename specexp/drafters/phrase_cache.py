@@ -1,4 +1,4 @@
-"""The phrase cache, and its reuse at the draft: phrases fed in a draft pass (Post-use & Pre-cut, section 5.1)."""
+"""The phrase cache drafts stored phrases, also inside a draft model's passes (Post-use & Pre-cut, section 5.1)."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class PhraseCache(DrafterWrapper):
-    """Drafts with phrases that were right before, keyed by the token they follow.
+    """Drafts phrases that were right before, stored by the token that they follow.
 
-    Around a drafter it passes requests on, and answers only requests for phrases (of
-    :class:`~specexp.builders.Graft`). Where an answer takes a pass of a draft model, up to ``ride`` phrases that follow
-    the requested nodes' tokens are fed in the same pass (appendix C, algorithm 2). The model's answers are the same.
-    Where they agree with a phrase the next ones are known already, so one pass extends a draft by several tokens.
-    Without a drafter it proposes the continuations of phrases that match the path to a node, the longest match first.
+    As a wrapper of a drafter, the cache passes requests for tokens on, and answers requests for phrases (of
+    :class:`~specexp.builders.Graft`) itself. If a request needs a pass of a draft model, up to ``ride`` phrases that
+    follow the requested nodes' tokens are fed in the same pass (appendix C, algorithm 2). The model's answers do not
+    change. Where they agree with a phrase, the answers to its next tokens are known already, so one pass extends a
+    draft by several tokens. Without a drafter, the cache proposes continuations of phrases that match the path to a
+    node, the longest match first.
 
-    With :class:`~specexp.builders.Graft` around the builder it works as Ouroboros does (Zhao et al. 2024): phrases
-    lengthen a draft in its passes and at its end. They come from corrections of verification and, with
-    ``state="carry"``, from earlier texts.
+    With a :class:`~specexp.builders.Graft` builder this is Ouroboros (Zhao et al. 2024): phrases lengthen a draft
+    within its passes and at its end. They come from the target's corrections and, with ``state="carry"``, from earlier
+    texts.
 
-    It stores committed tokens, USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond the first
-    mismatch) and fed or grafted phrases, in the corrected form that a pass returned.
+    The cache stores committed text and runs of USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond
+    the first mismatch). It also stores fed and grafted phrases, as corrected by the model that read them.
 
     Args:
-        drafter: the drafter that phrases are added to; None lets the phrases draft alone.
-        phrase_length: tokens of a phrase; the paper's beta.
-        max_keys: tokens with phrases; the least used one is evicted.
-        max_phrases: phrases of a token; the oldest is evicted.
-        ride: most phrases fed in a draft pass; 0 switches reuse at the draft off.
-        initialisation: ``empty``, or ``prompt`` (phrases of the prompt are stored too).
+        drafter: the wrapped drafter; None drafts with phrases alone.
+        phrase_length: most tokens in a phrase; the paper's beta.
+        max_keys: most tokens with stored phrases; the least used token is evicted.
+        max_phrases: most phrases stored per token; the oldest is evicted.
+        ride: most phrases fed along in a draft pass; 0 feeds none.
+        initialisation: ``prompt`` stores the phrases of each prompt first, ``empty`` does not.
         state: ``cold`` starts every prompt anew, ``carry`` keeps phrases from prompt to prompt, ``preloaded`` starts
             every prompt from ``phrases``. The inner drafter has its own policy.
         phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration the path of a
             ``phrase-cache`` artifact.
 
     Raises:
-        ValueError: ``phrases`` is given without ``preloaded`` or the other way round, or does not fit.
+        ValueError: ``phrases`` is given without ``state="preloaded"`` or missing with it, or does not fit.
     """
 
     learns_from = "all-nodes"
@@ -74,8 +75,8 @@ class PhraseCache(DrafterWrapper):
     ) -> None:
         if (phrases is not None) != (state == "preloaded"):
             raise ValueError(
-                f"PhraseCache was given state {state!r} and {'no ' if phrases is None else ''}phrases: 'preloaded' "
-                "needs them, and only it takes them"
+                "PhraseCache: phrases must be given if and only if state is 'preloaded', got state "
+                f"{state!r} {'without' if phrases is None else 'with'} phrases"
             )
         self.inner = () if drafter is None else (drafter,)
         self.phrase_length = phrase_length
@@ -100,7 +101,7 @@ class PhraseCache(DrafterWrapper):
         return super().max_candidates or self.max_phrases
 
     def without_drafter(self) -> PhraseCache:
-        """Return a cache with these phrases that drafts alone."""
+        """Return a copy that drafts with its phrases alone."""
         other = copy(self)
         other.inner, other.ride, other.store = (), 0, self.store.copy()
         other.state = "cold" if self.state == "cold" else "carry"
@@ -153,7 +154,7 @@ class PhraseCache(DrafterWrapper):
                 self.store.insert(key, phrase)
         if outcome.tree.num_nodes > 0:
             self._insert_answered(outcome)
-        new = len(outcome.new_token_ids) + self.phrase_length  # earlier phrases at the end are longer now
+        new = len(outcome.new_token_ids) + self.phrase_length  # phrases at the old end grew
         self._insert_text(outcome.context.token_ids[-new:].tolist())
 
     @override
@@ -176,7 +177,8 @@ class PhraseCache(DrafterWrapper):
         largest = max(self._initial.largest_token, self.store.largest_token)
         if largest >= vocab_size:
             raise ValueError(
-                f"the phrases hold token id {largest}; the target's vocabulary has ids 0 to {vocab_size - 1}"
+                f"the phrases' token ids must be from 0 to {vocab_size - 1}, as in the target's vocabulary, "
+                f"got {largest}"
             )
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
@@ -196,7 +198,7 @@ class PhraseCache(DrafterWrapper):
 
         def after(path: tuple[int, ...]) -> list[int]:
             found: dict[int, None] = {}
-            for start, key in enumerate(path):  # an earlier key leaves a longer match
+            for start, key in enumerate(path):  # an earlier key means a longer match
                 matched = path[start + 1 :]
                 for phrase in self.store.lookup(key, self.max_phrases):
                     if len(phrase) > len(matched) and phrase[: len(matched)] == matched:
@@ -212,15 +214,15 @@ class PhraseCache(DrafterWrapper):
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
         """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
 
-        The phrases are rows of a longer tree, which the drafter feeds in one pass. The request itself and later ones
-        along a phrase then cost nothing. The draft's answers along phrases are stored.
+        The phrases are rows of a larger tree, which the drafter feeds in one pass. The request itself, and later
+        requests along a phrase, then need no pass. The draft's answers along phrases are stored.
         """
         pending = self._pending.setdefault(context, _Pending())
         size, frontier = request.tokens.size, request.rows.tolist()
         tokens: list[int] = []
         parents: list[int] = []
         below: dict[tuple[int, int], int] = {}  # (row, token) -> phrase row
-        riding: list[tuple[int, list[int]]] = []  # a key, its row and the rows of a phrase
+        riding: list[tuple[int, list[int]]] = []  # a key; its row, then those of a phrase
         for row in frontier:
             if len(riding) == self.ride:
                 break
@@ -231,7 +233,7 @@ class PhraseCache(DrafterWrapper):
             pending.used[key] = None
             for phrase in phrases:
                 path = [row]
-                for token in phrase:  # phrases share the rows of their common beginning
+                for token in phrase:  # phrases share the rows of a common prefix
                     child = below.get((path[-1], token))
                     if child is None:
                         child = below[path[-1], token] = size + len(tokens)
@@ -259,7 +261,7 @@ class PhraseCache(DrafterWrapper):
         return candidates.pass_tokens
 
     def _insert_answered(self, outcome: Outcome) -> None:
-        """Store the grafts as the target corrected them, then the runs of USEFUL tokens off the accepted path."""
+        """Store grafted phrases as the target corrected them, then runs of USEFUL tokens outside the accepted path."""
         tree = outcome.tree
         tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
         answers = outcome.answers().tolist()
@@ -276,7 +278,7 @@ class PhraseCache(DrafterWrapper):
         for row, parent in enumerate(parents[1:], start=1):
             if tokens[row] == answers[parent]:
                 useful[parent] = row
-        reached = {0, *useful.values()}  # a run from the root is committed text
+        reached = {0, *useful.values()}  # a run that starts at the root is committed text, stored elsewhere
         for first in useful:
             if first in reached:
                 continue
@@ -293,11 +295,11 @@ class PhraseCache(DrafterWrapper):
 
 @dataclass(slots=True)
 class _Pending:
-    """Results of a step's requests, learned when it ends; dictionaries as ordered sets.
+    """Look-ups and corrections of a step, learned when it ends. The dictionaries serve as ordered sets.
 
     Attributes:
         used: keys of phrases that were looked up.
-        corrected: keys and phrases in the form that the draft returned.
+        corrected: pairs of a key and a phrase as the draft corrected it.
     """
 
     used: dict[int, None] = field(default_factory=dict)

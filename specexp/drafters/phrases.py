@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from specexp.core.tree import NO_CANDIDATE
 
 Phrase = tuple[int, ...]
-"""Tokens that follow a key."""
+"""Tokens that follow a key token."""
 
-LONGEST = 64  # tokens of a phrase
+LONGEST = 64  # most tokens in a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
 class PhraseStore:
-    """Phrases by key, newest first. Look-up, insertion and eviction take constant time.
+    """Phrases by key token, newest first. Look-up, insertion and eviction take constant time.
 
-    The least used key is evicted, on ties the one used (or inserted) longest ago; of a key's phrases the oldest. A
-    phrase inserted again is the newest again. If one phrase of a key begins with another, only the longer one is kept,
-    as new as the newer.
+    A full store evicts its least used key; on ties, the key that was used (or inserted) longest ago. A full key evicts
+    its oldest phrase. Inserting a phrase again makes it the newest. If one phrase of a key is a prefix of another, only
+    the longer one is kept, with the age of the newer one.
 
     Example:
         >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)
@@ -41,8 +41,8 @@ class PhraseStore:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._phrases: dict[int, OrderedDict[Phrase, None]] = {}  # of each key, the newest last
+        """Remove all phrases."""
+        self._phrases: dict[int, OrderedDict[Phrase, None]] = {}  # phrases by key, the newest last
         self._uses: dict[int, int] = {}
         self._used: dict[int, OrderedDict[int, None]] = {}  # keys by number of uses, longest ago first
         self._fewest = 0  # uses of the key to be evicted next
@@ -62,16 +62,16 @@ class PhraseStore:
 
     @property
     def largest_token(self) -> int:
-        """Largest token id; -1 if it is empty."""
+        """Largest token id; -1 if the store is empty."""
         return max((max(key, *map(max, own)) for key, own in self._phrases.items()), default=NO_CANDIDATE)
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
-        """Return the newest phrases after a token."""
+        """Return up to ``count`` phrases of a key, the newest first."""
         phrases = self._phrases.get(key)
         return [] if phrases is None else list(islice(reversed(phrases), count))
 
     def insert(self, key: int, phrase: Sequence[int]) -> None:
-        """Add a phrase, cut to ``phrase_length``; empty ones are ignored."""
+        """Add a phrase, cut to ``phrase_length`` tokens. An empty phrase is ignored."""
         new = tuple(phrase[: self.phrase_length])
         if not new:
             return
@@ -89,14 +89,14 @@ class PhraseStore:
                 if known[: len(new)] == new:  # a longer phrase begins with it
                     phrases.move_to_end(known)
                     return
-        for length in range(1, len(new)):  # it begins with shorter ones
+        for length in range(1, len(new)):  # remove shorter phrases that it begins with
             phrases.pop(new[:length], None)
         phrases[new] = None
         if len(phrases) > self.max_phrases:
             phrases.popitem(last=False)
 
     def use(self, key: int) -> None:
-        """Count a use of a key, if it is there."""
+        """Count a use of a key, if the key is stored."""
         uses = self._uses.get(key)
         if uses is None:
             return
@@ -106,10 +106,11 @@ class PhraseStore:
         self._count(key, uses + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``keys`` and ``uses`` ``[n]`` (in the order of eviction), ``counts`` ``[n]`` of their phrases, and
-        ``phrases`` ``[m, phrase_length]`` (key by key, oldest first, filled up with ``NO_CANDIDATE``), as tensors.
+        """Return tensors: ``keys`` ``[n]`` in the order of eviction, their ``uses`` ``[n]``, their numbers of phrases
+        ``counts`` ``[n]``, and ``phrases`` ``[m, phrase_length]``, key by key, oldest first, padded with
+        ``NO_CANDIDATE``.
         """
-        import torch  # late: a configuration is checked without it
+        import torch  # imported late: checking a configuration does not need it
 
         keys = [key for uses in sorted(self._used) for key in self._used[uses]]
         rows = [phrase for key in keys for phrase in self._phrases[key]]
@@ -124,9 +125,7 @@ class PhraseStore:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore :meth:`state_dict` of a store with no more room; raises ``ValueError`` if it is damaged or does not
-        fit.
-        """
+        """Restore a :meth:`state_dict`; raises ``ValueError`` if it is damaged or exceeds this store's limits."""
         counts, keys, phrases, uses = self._checked(state)
         self.clear()
         start = 0
@@ -141,7 +140,7 @@ class PhraseStore:
 
     def _checked(self, state: Mapping[str, Any]) -> tuple[NDArray[np.int64], ...]:
         if sorted(state) != list(ENTRIES):
-            raise ValueError(f"saved phrases have the entries {list(ENTRIES)}, but {sorted(state)} was given")
+            raise ValueError(f"the saved phrases must have the entries {list(ENTRIES)}, got {sorted(state)}")
         arrays = {name: np.asarray(state[name]) for name in ENTRIES}
         for name, array in arrays.items():
             rank = 2 if name == "phrases" else 1
@@ -151,19 +150,17 @@ class PhraseStore:
                 )
         counts, keys, phrases, uses = (arrays[name].astype(np.int64) for name in ENTRIES)
         if phrases.shape[1] > LONGEST:  # an array without rows may have any width
-            raise ValueError(
-                f"the saved phrases have {phrases.shape[1]} columns; at most {LONGEST} are allowed"
-            )
+            raise ValueError(f"the saved phrases must have at most {LONGEST} columns, got {phrases.shape[1]}")
         if keys.size > self.max_keys or counts.max(initial=0) > self.max_phrases:
             raise ValueError(
-                f"the saved phrases have {keys.size} keys with up to {counts.max(initial=0)} phrases; there is room "
-                f"for {self.max_keys} keys with {self.max_phrases}: raise max_keys or max_phrases"
+                f"the saved phrases must have at most {self.max_keys} keys with {self.max_phrases} phrases each, got "
+                f"{keys.size} with up to {counts.max(initial=0)}: raise max_keys or max_phrases"
             )
         filled = phrases != NO_CANDIDATE
         lengths = filled.sum(axis=1)
         if lengths.max(initial=0) > self.phrase_length:
             raise ValueError(
-                f"the saved phrases have up to {lengths.max()} tokens; there is room for {self.phrase_length}: raise "
+                f"a saved phrase must have at most {self.phrase_length} tokens, got {lengths.max()}: raise "
                 "phrase_length"
             )
         whole = (np.arange(phrases.shape[1]) < lengths[:, np.newaxis]) == filled  # padding at the end only
@@ -178,8 +175,8 @@ class PhraseStore:
             or np.unique(keys).size < keys.size
         ):
             raise ValueError(
-                "the saved phrases are damaged: distinct keys, as many uses and counts, and the counted phrases of "
-                f"token ids, padded with {NO_CANDIDATE}, are expected"
+                "the saved phrases are damaged: keys must be distinct, uses and counts must match them, and phrases "
+                f"must be token ids >= 0 padded with {NO_CANDIDATE}"
             )
         return counts, keys, phrases, uses
 

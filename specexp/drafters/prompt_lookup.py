@@ -1,4 +1,4 @@
-"""Prompt lookup: the tokens that followed earlier occurrences of the last tokens (Saxena 2023)."""
+"""Prompt lookup: drafts the tokens that followed earlier occurrences of the last tokens (Saxena 2023)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from specexp.drafters.ranking import candidates_of
 
 
 class PromptLookup(Drafter):
-    """Proposes the tokens that followed earlier occurrences of the last n tokens, longest n first, newest first.
+    """Proposes tokens that followed earlier occurrences of the last n tokens: largest n first, then newest first.
 
-    The index of a sequence grows with its committed tokens only, so each step costs the tokens it added.
+    The index of a sequence contains only committed tokens, so each step indexes only the tokens that it added.
 
     Args:
-        max_ngram: longest suffix looked up.
-        min_ngram: shortest suffix looked up.
-        candidates: most distinct continuations of a node; 1 is the published method.
+        max_ngram: longest suffix that is looked up, in tokens.
+        min_ngram: shortest suffix that is looked up, in tokens.
+        candidates: most candidates per node; the published method uses 1.
 
     Raises:
         ValueError: ``min_ngram`` is larger than ``max_ngram``.
@@ -38,7 +38,9 @@ class PromptLookup(Drafter):
         candidates: Annotated[int, Field(ge=1, le=64)] = 1,
     ) -> None:
         if min_ngram > max_ngram:
-            raise ValueError(f"PromptLookup was given min_ngram={min_ngram} above max_ngram={max_ngram}")
+            raise ValueError(
+                f"PromptLookup: min_ngram must be at most max_ngram {max_ngram}, got {min_ngram}"
+            )
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
         self.max_candidates = candidates
@@ -68,7 +70,7 @@ class PromptLookup(Drafter):
 
 
 class _SuffixIndex:
-    """The followers of every run of ``shortest`` to ``longest`` tokens; dictionaries as ordered sets, newest last."""
+    """Followers of each run of ``shortest`` to ``longest`` tokens, as ordered sets (dictionaries), newest last."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(longest, shortest - 1, -1)
@@ -83,7 +85,7 @@ class _SuffixIndex:
             for length in self._lengths:
                 if length <= end:
                     followers = self._followers.setdefault(tuple(tokens[end - length : end]), {})
-                    followers.pop(follower, None)  # re-inserted at the end: the newest
+                    followers.pop(follower, None)  # move it to the end, as the newest
                     followers[follower] = None
         self._indexed = len(context)
 

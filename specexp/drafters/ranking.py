@@ -1,4 +1,4 @@
-"""From a draft's logits to candidates: ranked, drawn, or ranked with the target's own noise."""
+"""Turns a draft's logits into candidates: ranked, drawn at random, or ranked with the target's noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Rules that rank a draft model's logits: the arguments of a :class:`~specexp.drafters.DraftModel`."""
+    """Settings that rank a draft model's logits; see the arguments of :class:`~specexp.drafters.DraftModel`."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -43,7 +43,7 @@ class Scoring:
 
 
 class ToRank(NamedTuple):
-    """A request of a sequence, and the logits of its frontier rows."""
+    """A sequence's request, and the draft's logits for its frontier rows."""
 
     context: Context
     request: Request
@@ -51,7 +51,7 @@ class ToRank(NamedTuple):
 
 
 def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
-    """Rank or draw candidates for several sequences, with the same result as one by one."""
+    """Rank or draw candidates for several sequences, with the same result as for each alone."""
     groups: dict[tuple[float, int], list[int]] = {}
     found: dict[int, Candidates] = {}
     for index, (context, request, logits) in enumerate(questions):
@@ -70,7 +70,8 @@ def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
             rows = slice(start, start := start + one.logits.shape[0])
             found[index] = Candidates(tokens[rows], log_probs[rows])
     for index, (context, _, logits) in enumerate(questions):
-        if not on_host(logits):  # NaN shows in what was read of the device; the logits are read only then
+        # NaN logits make the values already copied NaN; only then the logits themselves are read
+        if not on_host(logits):
             q, read = found[index].q, found[index].log_probs
             read = read if q is None else q[:, :1]
             if scoring.temperature == 0 or read is None or np.isnan(read).any():
@@ -84,7 +85,7 @@ def _processors(scoring: Scoring, temperature: float) -> Processors:
 
 
 def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -> torch.Tensor:
-    """Return the ``[f of all, V]`` scores that candidates are ranked by."""
+    """Return the scores that candidates are ranked by, ``[rows of all questions, V]``."""
     import torch
 
     logits = [one.logits for one in questions]
@@ -98,7 +99,7 @@ def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -
 
 
 def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidates:
-    """Draw from ``[f, V]`` scores, by uniform numbers keyed by place."""
+    """Draw candidates from ``[f, V]`` scores, with uniform numbers that depend only on the place in the tree."""
     position = len(context) - 1
     paths = [request.rank_path(row) for row in request.rows.tolist()]
 
@@ -115,18 +116,18 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
 
 
 def _noise(question: ToRank) -> torch.Tensor:
-    """Return ``[f or 1, V]`` of the target's own noise, at the positions of the frontier's continuations."""
+    """Return the target's noise ``[f, V]`` at the positions after the frontier rows."""
     context, request, logits = question
     depths = request.depths()
     deepest = max(depths)
     noise = context.target_noise(len(context), deepest + 1, logits.shape[-1], logits.device)
-    if min(depths) == deepest:  # a level of a static tree: one position for all
+    if min(depths) == deepest:  # all rows have one depth, as in a static tree
         return noise[deepest].expand(logits.shape[0], -1)
     return noise[np.array(depths)]
 
 
 def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candidates:
-    """Return candidates from the tokens of each frontier row, best first, cut to ``k`` and padded."""
+    """Return candidates from one list of tokens per frontier row, best first, cut or padded to ``k``."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     for row, answer in zip(tokens, answers, strict=True):
         row[: len(answer)] = answer[: request.k]
@@ -136,7 +137,7 @@ def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candida
 def answered_in_part(
     request: Request, width: int, answered: Sequence[int], answer: Callable[[Request], Candidates]
 ) -> Candidates:
-    """Return candidates where only the frontier rows ``answered`` can have any; ``answer`` gives theirs."""
+    """Return candidates of the frontier rows ``answered``, by ``answer``; the other rows get no candidates."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
     q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -153,24 +154,27 @@ def answered_in_part(
 
 
 def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the ``k`` best of ``[f, V]`` scores and their log-probabilities, without removed tokens."""
+    """Return the ``k`` best tokens of ``[f, V]`` scores and their log-probabilities, without impossible tokens."""
     values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
     found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE
-    if found.shape[1] < k:  # the vocabulary has fewer tokens
+    if found.shape[1] < k:  # the vocabulary has fewer than k tokens
         missing = ((0, 0), (0, k - found.shape[1]))
         found = np.pad(found, missing, constant_values=NO_CANDIDATE)
         log_probs = np.pad(log_probs, missing, constant_values=-np.inf)
     return found, log_probs
 
 
-_BLOCK = 128  # tokens of a block: inversion searches the blocks first, then one block
+_BLOCK = 128  # tokens per block: inverse sampling finds the block, then the token in it
 _ROUNDS = (8, 16, 32, 64)
-"""Uniform numbers of the first rounds; later ones take as many as the last. They do not depend on the number of tokens
-requested, so that each number decides the same draw."""
+"""Uniform numbers per row in each round of draws; later rounds use the last size. The sizes do not depend on ``k``, so
+that each number always decides the same draw.
+"""
 
 Uniforms = Callable[[NDArray[np.int64], int, int], NDArray[np.float64]]
-"""From rows ``[a]``, a start and a count to the rows' uniform numbers ``[a, count]`` from there on."""
+"""A function of rows ``[a]``, a start and a count, which returns the rows' uniform numbers ``[a, count]`` from the
+start on.
+"""
 
 
 def draw(
@@ -185,14 +189,14 @@ def draw(
 
     Args:
         q: ``[f, V]`` float32 probabilities.
-        uniforms: each row's numbers in (0, 1).
-        k: most tokens of a row.
-        enough: ``[f]`` stop drawing from a row when the tokens drawn hold this probability mass.
-        replacement: leave drawn tokens in.
+        uniforms: function that returns each row's uniform numbers in (0, 1).
+        k: most tokens drawn per row.
+        enough: ``[f]`` probability mass per row: a row ends when its drawn tokens reach it.
+        replacement: whether a token can be drawn again.
 
     Returns:
-        ``[f, j]`` tokens in the order drawn, ``j <= k`` the longest row, ``NO_CANDIDATE`` where the distribution is
-        used up or enough was drawn; their log-probabilities under ``q``; and ``q``.
+        Tokens ``[f, j]`` in the order drawn (``j <= k`` is the longest row), their log-probabilities under ``q``, and
+        ``q``. Rows with no token left, or with enough drawn, are padded with ``NO_CANDIDATE``.
     """
     import torch
 
@@ -203,7 +207,7 @@ def draw(
     mass = blocks.sum(dim=-1).double().numpy(force=True)  # [f, V / block]
     left = blocks.numpy(
         force=True
-    )  # shares memory with q: drawn tokens are taken out, and put back at the end
+    )  # shares memory with q: drawn tokens are set to 0, and restored at the end
     counts = np.zeros(rows, dtype=np.int64)
     drawn = np.zeros(rows)
     active = np.arange(rows)
@@ -214,9 +218,7 @@ def draw(
         block, inside, probability = _invert(left, mass, active, uniforms(active, start, size))
         token = block * _BLOCK + inside  # [a, size]
         new = probability > 0
-        if (
-            not replacement
-        ):  # a number that finds a token of an earlier one is skipped: rejection keeps the law
+        if not replacement:  # skipping a number that repeats a token equals drawing without replacement
             seen = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(size, k=-1, dtype=np.bool_)
             new &= ~seen.any(axis=2)
         which, _ = np.nonzero(new)
@@ -236,7 +238,7 @@ def draw(
         start, number = start + size, number + 1
     row, place, token, probability = (np.concatenate(part) for part in zip(*found, strict=True))
     if not replacement:
-        left.reshape(rows, -1)[row, token] = probability  # put back
+        left.reshape(rows, -1)[row, token] = probability  # restores q
     return _answer(row, place, token, probability, min(k, int(counts.max())), enough, q)
 
 
@@ -272,9 +274,9 @@ def _invert(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return block, place inside it and probability ``[a, m]`` of the tokens at uniform numbers ``[a, m]``.
+    """Return block, place in the block and probability (``[a, m]`` each) of the tokens at uniform numbers ``[a, m]``.
 
-    The probability is 0 where nothing is left.
+    The probability is 0 where a row has no token left.
     """
     index = np.arange(rows.size)[:, np.newaxis]
     upto = mass[rows].cumsum(axis=1)  # [a, V / block]

@@ -1,4 +1,4 @@
-"""Suffix lookup in the text, earlier texts and a corpus (REST, He et al. 2024; SuffixDecoding, Oliaro et al. 2025)."""
+"""Suffix lookup in this text, earlier texts and a corpus (REST, He et al. 2024; SuffixDecoding, Oliaro et al. 2025)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ Estimate = Literal["escape", "frequency"]
 
 
 class SuffixAutomaton(Drafter):
-    """Proposes the tokens that followed earlier occurrences of the longest run of tokens that ends at a node.
+    """Looks up the longest run of tokens that ends at a node, and proposes the tokens that followed it before.
 
-    It searches the prompt and the output so far, with ``state="carry"`` also earlier texts, and a ``corpus``. With a
-    corpus this is REST (He et al. 2024), with texts SuffixDecoding (Oliaro et al. 2025). The greedy tree of
-    SuffixDecoding is :class:`~specexp.builders.DySpecGreedy` over ``top-k`` candidates: a candidate's probability is
-    estimated from occurrences.
+    It searches the prompt and the output so far, earlier texts (with ``state="carry"``) and a ``corpus`` (if given).
+    With a corpus this is REST (He et al. 2024), with earlier texts SuffixDecoding (Oliaro et al. 2025). A candidate's
+    probability is estimated from its occurrences. For SuffixDecoding's greedy tree, use
+    :class:`~specexp.builders.DySpecGreedy` with ``top-k`` candidates.
 
     Args:
         corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration the path of a
             ``suffix-corpus`` artifact.
-        min_run: shortest run that is looked up.
-        candidates: most candidates of a node.
-        estimate: ``frequency``, as published: the share of the longest run's occurrences, nothing of shorter ones.
-            ``escape``: unseen followers count as many occurrences as there are different followers, and shorter runs
-            share them (prediction by partial matching, method C), so that a run seen once is not certain.
-        reach: greatest depth, in lengths of the run at the root: SuffixDecoding's ``max_spec_factor``; None for no
-            limit.
-        state: ``cold`` uses this prompt and its output alone, ``carry`` all earlier texts too.
+        min_run: shortest run that is looked up, in tokens.
+        candidates: most candidates per node.
+        estimate: rule for a candidate's probability. ``frequency``, as published, is its share of the longest run's
+            occurrences. ``escape`` (prediction by partial matching, method C) reserves probability for tokens not seen
+            after that run, and divides it among the followers of shorter runs. So a continuation seen once is not
+            certain.
+        reach: greatest draft depth, as a multiple of the length of the run at the root (SuffixDecoding's
+            ``max_spec_factor``); None for no limit.
+        state: ``cold`` searches only this prompt and its output, ``carry`` also all earlier texts.
 
     Raises:
         ValueError: the corpus is empty or damaged.
@@ -70,8 +71,8 @@ class SuffixAutomaton(Drafter):
     def check_vocabulary(self, vocab_size: int) -> None:
         if self._corpus is not None and self._corpus.largest_token >= vocab_size:
             raise ValueError(
-                f"the corpus holds token id {self._corpus.largest_token}; the target's vocabulary has ids 0 to "
-                f"{vocab_size - 1}: make the corpus with the target's tokenizer"
+                f"the corpus' token ids must be from 0 to {vocab_size - 1}, as in the target's vocabulary, got "
+                f"{self._corpus.largest_token}: make the corpus with the target's tokenizer"
             )
 
     @override
@@ -105,17 +106,17 @@ class SuffixAutomaton(Drafter):
 
     @override
     def reset(self) -> None:
-        self._index = SuffixIndex()  # of all texts, if they are carried
+        self._index = SuffixIndex()  # index of all texts, if state is "carry"
         self._kept: list[_Text] = []  # in the order in which they began
-        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # of each text, if they are not
+        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # index per text, if state is "cold"
         self._texts: PerSequence[_Text] = PerSequence()
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """The carried texts: ``tokens`` ``[n]``, one text after the other, and ``lengths`` ``[texts]``."""
+        """Return the carried texts: ``tokens`` ``[n]``, one text after the other, and their ``lengths`` ``[texts]``."""
         if self.state == "cold":
             return {}
-        import torch  # late: a configuration is checked without it
+        import torch  # imported late: checking a configuration does not need it
 
         texts = [text.tokens for text in self._kept if text.tokens]
         return {
@@ -132,7 +133,7 @@ class SuffixAutomaton(Drafter):
         tokens, lengths = np.asarray(state["tokens"]), np.asarray(state["lengths"])
         if lengths.min(initial=1) < 1 or lengths.sum() != tokens.size or tokens.min(initial=0) < 0:
             raise ValueError(
-                f"the saved texts are damaged: {tokens.size} tokens, and texts of {lengths.sum()} together"
+                f"the saved texts are damaged: lengths must add up to {tokens.size} tokens, got {lengths.sum()}"
             )
         under_way = list(self._texts)
         self.reset()
@@ -154,9 +155,9 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Return the places of the paths that were looked up in this step, the root's first."""
+        """Return the look-ups of this step by path, including the root's."""
         text, clock = self._texts[context], self._index_of(context).clock
-        if text.walked != clock:  # any sequence may have added to it
+        if text.walked != clock:  # any sequence may have added to the index, which makes look-ups stale
             text.walks.clear()
             text.walked = clock
             corpus = None if self._corpus is None else self._corpus.longest(text.tokens)
@@ -177,7 +178,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Return lengths and followers of the runs that end at a node, longest first, the texts before the corpus."""
+        """Return length and followers of each run that ends at a node, longest first; at ties the texts' first."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
@@ -190,7 +191,7 @@ class SuffixAutomaton(Drafter):
 
     def _ranked(self, context: Context, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
         found: dict[int, float] = {}
-        left = 1.0  # probability that longer runs leave open
+        left = 1.0  # probability not yet assigned by longer runs
         for _, followers in self._levels(context, walk):
             fresh = [(token, count) for token, count in followers if token not in found]
             if not fresh:
@@ -207,7 +208,7 @@ class SuffixAutomaton(Drafter):
 
 
 _Walk = tuple[int, int, Run | None]
-"""State and length of the run in the texts, and the run in the corpus."""
+"""A look-up: state and length of the run found in the texts, and the run found in the corpus."""
 
 
 class _Text:
@@ -216,7 +217,7 @@ class _Text:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.place = 0
-        self.walks: dict[tuple[int, ...], _Walk] = {}  # of a step, while nothing is added
+        self.walks: dict[tuple[int, ...], _Walk] = {}  # look-ups by path, valid until the index grows
         self.walked = -1
 
     def extend(self, index: SuffixIndex, tokens: list[int]) -> None:

@@ -1,6 +1,4 @@
-"""All runs of tokens in texts and their followers: an automaton that grows token by token, and an array that does not
-grow.
-"""
+"""Indexes of all token runs in texts and their followers: a growing automaton and a fixed suffix array."""
 
 from __future__ import annotations
 
@@ -14,23 +12,23 @@ from numpy.typing import NDArray
 from specexp.core.tree import NO_CANDIDATE
 
 ENTRIES = ("suffixes", "tokens")
-"""Arrays of a corpus."""
+"""Names of a corpus' arrays."""
 
 _SAMPLED = 1024  # most occurrences that are counted
-_LONGEST = 64  # tokens of a run that is looked up in an array
+_LONGEST = 64  # most tokens of a run looked up in an array
 
 Followers = list[tuple[int, int]]
-"""Tokens with their occurrences, the newest first where that is known."""
+"""Pairs of a token and its number of occurrences, newest first where that is known."""
 
 
 class SuffixIndex:
     """A suffix automaton of several texts (Blumer et al. 1985), with the occurrences of every run.
 
-    A state stands for all runs with the same occurrences; its link leads to its longest suffix with further
-    occurrences. A text is represented by the state of all of it; ``0`` is the empty text.
+    A state represents all runs that occur at the same places. Its link leads to its longest suffix that also occurs
+    elsewhere. A text is identified by the state of its whole content; state ``0`` is the empty text.
 
     Attributes:
-        clock: tokens added.
+        clock: number of tokens added.
 
     Example:
         >>> index = SuffixIndex()
@@ -45,12 +43,12 @@ class SuffixIndex:
         self._next: list[dict[int, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        self._count = [0]  # occurrences of its runs
-        self._newest = [0]  # clock of the last one
+        self._count = [0]  # occurrences of each state's runs
+        self._newest = [0]  # clock at each state's last occurrence
         self.clock = 0
 
     def add(self, place: int, token: int) -> int:
-        """Add a token to the end of a text; return the state of the longer text."""
+        """Append a token to a text, and return the state of the longer text."""
         state = self._entered(place, token)
         self.clock += 1
         suffix = state
@@ -61,7 +59,7 @@ class SuffixIndex:
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
-        """Return state and length of the longest known suffix of a run and one more token."""
+        """Extend a run by a token, and return state and length of its longest suffix that occurs in the texts."""
         while place > 0 and token not in self._next[place]:
             place = self._link[place]
             length = self._length[place]
@@ -69,7 +67,7 @@ class SuffixIndex:
         return after, length + 1 if after else 0
 
     def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
-        """Return the followers of a run and its suffixes that have any, longest first, with their lengths."""
+        """Return (length, followers) of a run and of its suffixes, longest first, where there are followers."""
         found = []
         while place > 0:
             if following := self._next[place]:
@@ -81,7 +79,7 @@ class SuffixIndex:
 
     def _entered(self, place: int, token: int) -> int:
         known = self._next[place].get(token)
-        if known is not None:  # an earlier text went on with it
+        if known is not None:  # the token followed here before
             return self._whole(place, token, known)
         new = self._new(self._length[place] + 1, {}, 0)
         above = place
@@ -93,7 +91,7 @@ class SuffixIndex:
         return new
 
     def _whole(self, above: int, token: int, state: int) -> int:
-        """Return the state of the run of ``above`` and a token: ``state`` itself, or its shorter runs split off."""
+        """Return the state of ``above`` plus a token: ``state`` itself, or a state split off for its shorter runs."""
         if self._length[state] == self._length[above] + 1:
             return state
         new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
@@ -118,7 +116,7 @@ Run = tuple[int, int, int]
 
 
 class SuffixArray:
-    """All suffixes of a corpus in order; followers of a run are found by bisection.
+    """All suffixes of a corpus, sorted; the followers of a run are found by binary search.
 
     Args:
         arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` after each, and ``suffixes``
@@ -130,7 +128,7 @@ class SuffixArray:
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
         if sorted(arrays) != list(ENTRIES):
-            raise ValueError(f"a corpus has the arrays {list(ENTRIES)}, but {sorted(arrays)} was given")
+            raise ValueError(f"the corpus must have the arrays {list(ENTRIES)}, got {sorted(arrays)}")
         self.tokens, self.suffixes = (np.asarray(arrays[name]) for name in ("tokens", "suffixes"))
         for name, array in (("tokens", self.tokens), ("suffixes", self.suffixes)):
             if array.dtype != np.int32 or array.ndim != 1:
@@ -138,27 +136,27 @@ class SuffixArray:
                     f"the corpus' {name} must be int32 [n], got {array.dtype} {list(array.shape)}"
                 )
         if self.largest_token < 0:
-            raise ValueError("the corpus is empty: at least one text of one token is needed")
+            raise ValueError("the corpus is empty: it must have at least one text of one token")
         if self.tokens.min() < NO_CANDIDATE or self.tokens[-1] != NO_CANDIDATE:
             raise ValueError(
-                f"the corpus' tokens are damaged: ids >= 0 are expected, and {NO_CANDIDATE} after each text"
+                f"the corpus' tokens are damaged: they must be ids >= 0, with {NO_CANDIDATE} after each text"
             )
         if not np.array_equal(np.sort(self.suffixes), np.arange(self.tokens.size)):
-            raise ValueError("the corpus' suffixes are damaged: each place of its tokens is expected once")
+            raise ValueError("the corpus' suffixes are damaged: each position of its tokens must occur once")
 
     @property
     def largest_token(self) -> int:
-        """Largest token id held."""
+        """Largest token id in the corpus."""
         return int(self.tokens.max(initial=NO_CANDIDATE))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SuffixArray:
-        return self  # it does not change
+        return self  # it never changes, so that copies can share it
 
     def longest(self, tail: list[int]) -> Run:
-        """Return the longest suffix of some tokens that the corpus holds."""
+        """Return the run of the longest suffix of ``tail`` that occurs in the corpus."""
         tail = tail[-_LONGEST:]
-        found, least, most = (0, self.suffixes.size, 0), 0, len(tail)  # the empty run begins every suffix
-        while least < most:  # if a long end is there, all shorter ones are
+        found, least, most = (0, self.suffixes.size, 0), 0, len(tail)  # matches every suffix
+        while least < most:  # bisection: if a suffix occurs, all shorter ones do
             length = (least + most + 1) // 2
             run = self._run(tail[len(tail) - length :])
             if run[0] < run[1]:
@@ -168,7 +166,7 @@ class SuffixArray:
         return found
 
     def step(self, run: Run, token: int) -> Run | None:
-        """Return a run with one more token, or None if the corpus does not hold that."""
+        """Return a run extended by one token, or None if it does not occur in the corpus."""
         low, high, length = run
 
         def at(place: int) -> int:
@@ -179,10 +177,10 @@ class SuffixArray:
         return (first, last, length + 1) if first < last else None
 
     def followers(self, run: Run) -> Followers:
-        """Return the followers of a run; of many occurrences an even sample is counted."""
+        """Return the followers of a run; many occurrences are counted in an evenly spaced sample."""
         low, high, length = run
         places = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
-        # unsorted suffixes may lead beyond the last text; its end mark is not a follower
+        # if the suffixes are wrongly sorted, a place may lie past the end; end marks are skipped below
         places = places.clip(max=self.tokens.size - 1)
         tokens, counts = np.unique(self.tokens[places], return_counts=True)
         there = tokens != NO_CANDIDATE
@@ -200,7 +198,7 @@ class SuffixArray:
 
 
 def corpus_arrays(texts: list[list[int]]) -> dict[str, NDArray[np.int32]]:
-    """Return the arrays of a :class:`SuffixArray` of some texts, by prefix doubling.
+    """Build the arrays of a :class:`SuffixArray` from texts of token ids, by prefix doubling.
 
     Example:
         >>> {name: array.tolist() for name, array in corpus_arrays([[3, 1], [1]]).items()}

@@ -1,4 +1,4 @@
-"""The mark of a head's target: some weights of its output layer, compared with a tolerance for lower precisions."""
+"""A head's mark identifies its target: some weights of the target's output layer, compared with a tolerance."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from specexp.core.runtime import Runtime
 
-MARK = "target"  # its name among a head's arrays
+MARK = "target"  # name of the mark among a head's arrays
 
 _NUMBERS = 512
-_ROUNDING = 0.01  # relative: bfloat16 keeps 8 bits
+_ROUNDING = 0.01  # relative tolerance: bfloat16 keeps 8 bits
 
 
 def mark_of(output: nn.Module) -> NDArray[np.float32]:
@@ -32,7 +32,7 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
 
 
 def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
-    """Return the target's output layer; raises ``ValueError`` without one, or if the head is another target's."""
+    """Return the target's output layer; raises ``ValueError`` if there is none, or if the head is another target's."""
     layer = getattr(target.model, "get_output_embeddings", lambda: None)()
     if layer is None:
         raise ValueError(f"{name} needs a target with an output layer, got {type(target.model).__name__}")
@@ -47,7 +47,7 @@ def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: s
 
 def _is_marked(layer: nn.Module, mark: NDArray[np.float32]) -> bool:
     weights: Any = layer.weight
-    if weights.is_meta:  # dry run
+    if weights.is_meta:  # a dry run has no weights: compare sizes only
         return mark.shape == (min(_NUMBERS, weights.numel()),)
     own = mark_of(layer)
     close = _ROUNDING * float(np.abs(own).mean())

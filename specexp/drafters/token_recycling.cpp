@@ -1,16 +1,16 @@
-// A tree of fixed shape filled from the matrix of Token Recycling: what token_recycling.py proposes, all depths at once.
+// Fills a tree of fixed shape from the Token Recycling matrix, as propose() in token_recycling.py would depth by depth.
 
 #include <cmath>
 #include <cstdint>
 
-static const int MOST = 64;  // candidates of a token
+static const int MOST = 64;  // most candidates per token
 
-// Writes the tokens [count] behind the root's; parents stand before their children, siblings side by side. With noise
-// [depths, vocabulary] candidates are ranked by logit / temperature + noise, equal ones by their place.
+// Writes tokens[1] to tokens[count - 1]; tokens[0] is the root's. Parents precede their children, siblings are adjacent.
+// With noise [depths, vocabulary], candidates are ranked by logit / temperature + noise; ties keep their order.
 extern "C" void fill(const int32_t* matrix, const float* logits, int64_t vocabulary, int64_t k, const float* noise,
                      float temperature, const int64_t* parents, const int64_t* ranks, const int64_t* depths, int64_t count,
                      int64_t* tokens) {
-    int64_t ranked = -1;  // the parent whose candidates stand in order
+    int64_t ranked = -1;  // the parent with its candidates in `order`
     int32_t order[MOST];
     for (int64_t row = 1; row < count; ++row) {
         const int64_t parent = parents[row], token = tokens[parent];

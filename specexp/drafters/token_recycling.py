@@ -26,32 +26,32 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class TokenRecycling(Drafter):
-    """Proposes the ``k`` most probable tokens that the target last gave after the same token.
+    """Proposes the ``k`` tokens that the target ranked highest when it last read the same token.
 
     Row ``v`` of the matrix ``[V, k]`` (int32, 1 MB at V = 32,000 and k = 8) holds the candidates after token ``v``.
-    After each target pass the rows of the fed tokens, accepted or not, take the top-k of their logits.
+    After each target pass, the row of each fed token, accepted or not, is replaced by the top-k of its logits.
 
     Args:
-        k: candidates a token; the paper uses 8.
-        update: rule for a token fed twice in one step. ``last`` or ``first`` in tree order counts. ``race`` is the
-            paper's concurrent writes: every rank keeps the write of a random occurrence, keyed by place, and repeated
-            candidates leave places empty. Ours are ``merge`` (candidates of all occurrences, best ranks first) and
-            ``accepted`` (only root and accepted nodes update their rows).
-        initialisation: ``empty`` (no candidate, instead of the paper's token 0 everywhere) or ``prompt``: the token
-            that follows in the prompt, at its newest occurrence, is the first candidate, also before those of the
-            prompt's logits. In a later turn the prompt is all the text so far.
+        k: candidates per token; the paper uses 8.
+        update: rule for a token that is fed more than once in a step. ``last`` and ``first`` keep that occurrence, in
+            tree order. ``race`` imitates the paper's concurrent writes: each rank comes from a random occurrence (keyed
+            by place), and repeated candidates leave empty places. Two rules are ours: ``merge`` joins the candidates of
+            all occurrences, best ranks first, and ``accepted`` updates only the rows of the root and accepted nodes.
+        initialisation: ``empty`` starts without candidates, whereas the paper starts with token 0 everywhere.
+            ``prompt`` makes the newest follower of each prompt token its first candidate, ahead of those from the
+            prompt's logits. In a later turn, the prompt is all the text so far.
         prefill_update: also learn from the logits of the prompt.
         state: ``cold`` starts every prompt anew, ``carry`` keeps the matrix from prompt to prompt (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
-        matrix: ``[V, k]`` int32 candidates after each token, best first, -1 where there is none, for
-            ``state="preloaded"``; in a configuration the path of an ``adjacency-matrix`` artifact.
-        coupled: under ``KeyedSampling``, keep the candidates' logits too (another 4 bytes each) and rank by them plus
-            the target's own noise at the position. The output is unchanged and more is accepted, since the tokens that
-            the noise favours are known before the target pass. Ours, not the paper's.
+        matrix: for ``state="preloaded"``: ``[V, k]`` int32 candidates after each token, best first, padded with -1; in
+            a configuration, the path of an ``adjacency-matrix`` artifact.
+        coupled: for the verifier ``KeyedSampling``: also store the candidates' logits (4 bytes each), and rank by them
+            plus the noise that the target adds at that position. The output is unchanged. More drafts are accepted,
+            since this noise is known before the target pass. Ours, not the paper's.
 
     Raises:
-        ValueError: ``matrix`` is given without ``preloaded`` or the other way round, is of another type or ``k``, or
-            ``coupled`` meets ``preloaded`` (a matrix holds no logits).
+        ValueError: ``matrix`` is given without ``state="preloaded"``, is missing with it, or has another type or ``k``;
+            or ``coupled`` is combined with ``preloaded`` (a matrix has no logits).
     """
 
     max_candidates: int = 1
@@ -68,12 +68,12 @@ class TokenRecycling(Drafter):
     ) -> None:
         if (matrix is not None) != (state == "preloaded"):
             raise ValueError(
-                f"TokenRecycling was given state {state!r} and {'no' if matrix is None else 'a'} matrix: 'preloaded' "
-                "needs one, and only it takes one"
+                "TokenRecycling: matrix must be given if and only if state is 'preloaded', got state "
+                f"{state!r} {'without' if matrix is None else 'with'} a matrix"
             )
         if coupled and state == "preloaded":
             raise ValueError(
-                "TokenRecycling cannot be coupled and preloaded: an adjacency matrix holds no logits"
+                "TokenRecycling cannot be coupled and preloaded, since an adjacency matrix has no logits"
             )
         self.k = k
         self.coupled = coupled
@@ -97,7 +97,7 @@ class TokenRecycling(Drafter):
 
     @override
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
-        own = type(self).propose is TokenRecycling.propose  # not a subclass's own rule
+        own = type(self).propose is TokenRecycling.propose  # a subclass may propose by another rule
         kernels = _kernels() if own else None
         if kernels is None:
             return None
@@ -116,13 +116,13 @@ class TokenRecycling(Drafter):
     def check_vocabulary(self, vocab_size: int) -> None:
         if self.k > vocab_size:
             raise ValueError(
-                f"TokenRecycling was given k={self.k}, but the target's vocabulary has only {vocab_size} tokens"
+                f"TokenRecycling: k must be at most the target's vocabulary size {vocab_size}, got {self.k}"
             )
         if self.state == "preloaded":
             if self._initial.shape[0] != vocab_size:
                 raise ValueError(
-                    f"the adjacency matrix has {self._initial.shape[0]} rows, "
-                    f"the target's vocabulary {vocab_size} tokens"
+                    f"the adjacency matrix must have {vocab_size} rows, one per token of the target's vocabulary, "
+                    f"got {self._initial.shape[0]}"
                 )
         elif self._initial.shape[0] != vocab_size:
             self._initial = np.full((vocab_size, self.k), NO_CANDIDATE, dtype=np.int32)
@@ -135,7 +135,7 @@ class TokenRecycling(Drafter):
             self.reset()
         if prefill is not None and self.prefill_update:
             self.observe(prefill)
-        if self.initialisation == "prompt":  # after the prefill: its logits replace the rows of the prompt
+        if self.initialisation == "prompt":  # not earlier, since the prefill's logits replace these rows
             prompt = context.token_ids
             for token, following in zip(prompt[:-1].tolist(), prompt[1:].tolist(), strict=True):
                 self._put_first(token, following)
@@ -149,7 +149,7 @@ class TokenRecycling(Drafter):
             depths = request.depths()
             noise = context.target_noise(len(context), max(depths) + 1, self._matrix.shape[0]).numpy()
             scores += noise[np.array(depths)[:, np.newaxis], tokens]
-            scores[tokens == NO_CANDIDATE] = -np.inf  # index -1 read the noise of the last token
+            scores[tokens == NO_CANDIDATE] = -np.inf  # index -1 added the last token's noise
             order = np.argsort(-scores, axis=1, kind="stable")
             tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
@@ -178,7 +178,7 @@ class TokenRecycling(Drafter):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        import torch  # late: a configuration is checked without it
+        import torch  # imported late: checking a configuration does not need it
 
         state = {"matrix": torch.from_numpy(self._matrix.copy())}
         if self.coupled:
@@ -193,7 +193,7 @@ class TokenRecycling(Drafter):
         rows = self._matrix.shape[0] or arrays["matrix"].shape[0]  # 0 until the vocabulary is known
         for name, array in arrays.items():
             if array.shape != (rows, self.k):
-                raise ValueError(f"the saved {name} is {list(array.shape)}, this drafter's {[rows, self.k]}")
+                raise ValueError(f"the saved {name} must be {[rows, self.k]}, got {list(array.shape)}")
         if rows:
             _check_matrix(arrays["matrix"], self.k)
         self._matrix = arrays["matrix"].astype(np.int32)
@@ -215,7 +215,7 @@ class TokenRecycling(Drafter):
         top_k: NDArray[np.int64],
         logits: NDArray[np.float32] | None,
     ) -> None:
-        """Write one row a token from all its occurrences, by the rule ``merge`` or ``race``."""
+        """Write each token's row from all its occurrences, by the rule ``merge`` or ``race``."""
         chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
         ranks = np.arange(self.k)
         for token in np.unique(tokens):
@@ -226,7 +226,7 @@ class TokenRecycling(Drafter):
             else:  # rank by rank, so that the best candidates of all occurrences come first
                 places = np.tile(rows, self.k), np.repeat(ranks, rows.size)
             candidates = top_k[places]
-            kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]  # first of equal ones
+            kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]  # without repeats
             self._matrix[token] = NO_CANDIDATE
             self._matrix[token, : kept.size] = candidates[kept]
             if logits is not None:
@@ -235,7 +235,7 @@ class TokenRecycling(Drafter):
 
 @cache
 def _kernels() -> Any:
-    """Return the library of ``token_recycling.cpp``; None without a compiler."""
+    """Return the compiled ``token_recycling.cpp``; None if there is no compiler."""
     try:
         found = library(Path(__file__).with_suffix(".cpp"))
     except CannotCompileError:
@@ -249,11 +249,10 @@ def _kernels() -> Any:
 
 def _check_matrix(matrix: NDArray[np.int32], k: int) -> None:
     if matrix.dtype != np.int32 or matrix.ndim != 2 or 0 in matrix.shape:
-        raise ValueError(f"matrix is {matrix.dtype} {list(matrix.shape)}; int32 [V, k] is expected")
+        raise ValueError(f"matrix must be int32 [V, k], got {matrix.dtype} {list(matrix.shape)}")
     if matrix.shape[1] != k:
-        raise ValueError(f"matrix has k={matrix.shape[1]}, TokenRecycling was given k={k}")
+        raise ValueError(f"TokenRecycling: matrix must have k={k} columns, got {matrix.shape[1]}")
     if matrix.min() < NO_CANDIDATE or matrix.max() >= matrix.shape[0]:
         raise ValueError(
-            f"matrix holds ids from {matrix.min()} to {matrix.max()}; {NO_CANDIDATE} to {matrix.shape[0] - 1} are "
-            "expected"
+            f"matrix must have ids from {NO_CANDIDATE} to {matrix.shape[0] - 1}, got {matrix.min()} to {matrix.max()}"
         )

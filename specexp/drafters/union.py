@@ -19,18 +19,18 @@ from specexp.drafters.ranking import candidates_of
 
 
 class Union(DrafterWrapper):
-    """Gives every node the candidates of several drafters: those of the first, then the new ones of the next.
+    """Proposes the candidates of several drafters at each node: all of the first drafter's, then new ones of the next.
 
     Args:
-        drafters: 2 to 64, most trusted first, e.g. ``[PromptLookup(), TokenRecycling()]``: where the context
-            repeats itself its continuation takes rank 0, and recycled tokens follow.
+        drafters: 2 to 64 drafters, most trusted first. With ``[PromptLookup(), TokenRecycling()]``, a continuation
+            found in the context has rank 0, and recycled tokens follow.
 
     Raises:
         ValueError: fewer than 2 drafters, or more than 64.
     """
 
     learns_from = "nothing"
-    gives_log_probs = False  # those of several drafters are not comparable
+    gives_log_probs = False  # those of different drafters are not comparable
     draws = False
 
     def __init__(self, drafters: Annotated[list[Drafter], Field(min_length=2, max_length=64)]) -> None:

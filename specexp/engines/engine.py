@@ -1,4 +1,4 @@
-"""The contract of an engine: another project's loop, started and configured by us, which answers prompts."""
+"""The base classes of engines: other projects' decoding loops, which specexp starts, configures and measures."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class EngineError(ValueError):
-    """An engine does not start or does not answer; the message is one sentence."""
+    """An engine failed to start or to answer. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """A greedy answer with its times and counts, defined as in :class:`~specexp.bench.record.PromptRecord`.
+    """A greedy answer with times and counts, which are defined as in :class:`~specexp.bench.record.PromptRecord`.
 
     Attributes:
         token_ids: the new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
-        prefill_seconds: time until the first tokens.
-        decode_seconds: time from the first tokens to the last.
-        first_tokens: number of tokens that came first, which are not part of the decode seconds.
-        steps: target passes, or arrivals of tokens if the engine counts no passes.
-        drafted_nodes: drafted tokens; 0 if the engine does not report them.
-        memory_bytes: memory of the engine's own processes after the answer; None if it has none.
+        prefill_seconds: time until the first tokens arrive.
+        decode_seconds: time from the first tokens to the last one.
+        first_tokens: number of tokens in the first arrival; their time is not part of ``decode_seconds``.
+        steps: number of target passes, or of arrivals if the engine does not count passes.
+        drafted_nodes: number of drafted tokens; 0 if the engine does not report it.
+        memory_bytes: memory after the answer of the processes started for the engine; None if there are none.
     """
 
     token_ids: list[int]
@@ -44,37 +44,37 @@ class EngineAnswer:
 
     @property
     def bonus_tokens(self) -> int:
-        """Number of tokens that were not drafted."""
+        """Number of new tokens that are not accepted drafts."""
         return len(self.token_ids) - self.accepted_drafts
 
     @property
     def draft_passes(self) -> int:
-        """Number of draft passes, which engines do not report."""
+        """Always 0, since engines do not report draft passes."""
         return 0
 
 
 class RunningEngine(ABC):
-    """An engine at work."""
+    """A running engine."""
 
     @abstractmethod
     def answer(
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
-        """Continue a prompt greedily with the settings of ``engine``, which has the restart key of this one.
+        """Continue a prompt greedily with the settings of ``engine``, which must have this engine's restart key.
 
         Raises:
-            EngineError: there is no answer, or an unexpected one.
+            EngineError: the engine does not answer, or its answer is not valid.
         """
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to stop
-        """Stop what was started."""
+    def close(self) -> None:  # noqa: B027 - most engines have no process to stop
+        """Stop the engine's processes."""
 
 
 class ForeignEngine(metaclass=Checked):
-    """An engine and how it speculates. A further one is one class in a file of this folder.
+    """An engine with its speculation settings. A new engine is one class in a file of this folder.
 
     Attributes:
-        exported_as: the format of its settings, a value of ``specexp.export --to``.
+        exported_as: the export format of its settings, a value of ``specexp.export --to``.
     """
 
     exported_as: ClassVar[str]
@@ -85,24 +85,24 @@ class ForeignEngine(metaclass=Checked):
 
     @abstractmethod
     def deployed_settings(self) -> dict[str, Any]:
-        """Return the settings of its deployment, by the engine's own names."""
+        """Return the settings for a deployment, by the engine's own names."""
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """The version, known before it is started."""
+        """The engine's version, which can be read before the engine is started."""
 
     @property
     @abstractmethod
     def restart_key(self) -> Hashable:
-        """The settings that need a restart: two engines of the same key share a running one."""
+        """The settings that need a restart. Engines with the same key share one running engine."""
 
     @abstractmethod
     def start(self, pair: ModelPair) -> RunningEngine:
-        """Start it on these models.
+        """Start the engine with these models.
 
         Raises:
-            EngineError: it is not installed, does not start, or cannot run the models.
+            EngineError: the engine is not installed, does not start, or cannot run the models.
         """
 
 
@@ -112,9 +112,9 @@ def check_drafter(
     given: Collection[str],
     allowed: Mapping[Any, Sequence[set[str]]],
 ) -> None:
-    """Raise an EngineError unless the given settings are one of the allowed sets for a drafter."""
+    """Raise an EngineError unless the names of the given settings are one of the drafter's allowed sets."""
     ways, found = allowed[drafts], ", ".join(given) or "no settings"
     if set(given) not in ways:
         takes = " or ".join(" and ".join(sorted(way)) or "no settings" for way in ways)
         name = type(engine).__name__
-        raise EngineError(f"{name} drafts by {drafts}, with {found}; it takes exactly {takes}")
+        raise EngineError(f"{name}: the settings for drafts={drafts} must be exactly {takes}, got {found}")

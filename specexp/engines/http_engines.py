@@ -1,4 +1,4 @@
-"""Engines behind OpenAI's API: started by a command or running already, and sent completion requests."""
+"""Engines behind OpenAI's API: servers that a command starts or that run already."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
-_ENDING_SECONDS = 0.5  # in which a server that crashed ends
+_ENDING_SECONDS = 0.5  # after a failed request, wait so long for the exit of a crashed server
 _NO_SPECULATION = LlamaCppSettings("none")
 
 
@@ -35,10 +35,10 @@ _NO_SPECULATION = LlamaCppSettings("none")
 def background_requests(
     ask: Callable[[Sequence[int], Callable[[], bool]], object], token_ids: Sequence[int], others: int
 ) -> Iterator[None]:
-    """Keep a number of other requests going, with ``ask(prompt, stopped)``.
+    """Keep ``others`` concurrent requests running, each with ``ask(prompt, stopped)``.
 
-    The n-th of them repeats the prompt without its last n tokens. So every setting is measured under the same load, and
-    a server that caches prompts gets no two equal requests.
+    The n-th one repeats the prompt without its last n tokens. All settings are therefore measured under the same load,
+    and concurrent requests differ, in case the server caches prompts.
     """
     ended = threading.Event()
 
@@ -46,7 +46,7 @@ def background_requests(
         while not ended.is_set():
             try:
                 ask(shortened, ended.is_set)
-            except EngineError:  # the measured request reports it
+            except EngineError:  # the measured request will report the same error
                 return
 
     with ThreadPoolExecutor(max(1, others)) as pool:
@@ -62,12 +62,12 @@ class HttpEngine(ForeignEngine):
     """An engine behind OpenAI's API.
 
     Attributes:
-        takes_token_ids: whether a prompt may be token ids, which are unambiguous.
-        path: path of the requests.
-        url: address of a running server; None if :meth:`words` starts one.
-        body: fields of every request.
-        model: model name in requests; None for the only model of the server.
-        concurrency: number of requests at once, with the measured one.
+        takes_token_ids: whether prompts are sent as token ids, which avoid tokenizing them again.
+        path: path of the requests' URL.
+        url: address of a running server; None to start one with the command :meth:`words`.
+        body: fields that are added to every request.
+        model: model name in requests; None for the server's only model.
+        concurrency: number of concurrent requests, the measured one included.
     """
 
     takes_token_ids: ClassVar[bool] = False
@@ -80,12 +80,12 @@ class HttpEngine(ForeignEngine):
     concurrency: int = 1
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        """Return the fields of every request besides :attr:`body`."""
+        """Return further fields that are added to every request; :attr:`body` overrides them."""
         return {}
 
     @abstractmethod
     def words(self, port: int, pair: ModelPair) -> list[str]:
-        """Return the command that starts the server."""
+        """Return the command that starts the server, as a list of words."""
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:
@@ -124,24 +124,26 @@ class _Endpoint(RunningEngine):
                 found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
-                raise EngineError(f"the server ended ({self._server.last_lines()}): {error}") from error
+                raise EngineError(
+                    f"the server crashed during a request ({self._server.last_lines()}): {error}"
+                ) from error
             raise
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
-            raise EngineError(f"{self.url} answered with no text")
-        # without counts every arrival is taken for a step, and every further token of it for an accepted draft
+            raise EngineError(f"{self.url}: the answer is empty")
+        # without counts, each arrival counts as a step, and all but one of its tokens as accepted drafts
         steps, speculation = len(found.times), found.speculation
         prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
-        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # streams omit the token that ends them
+        if reason == "eos" and ends in eos and tokens[-1] not in eos:  # streams omit the EOS token
             tokens = [*tokens, ends]
         return EngineAnswer(
             list(tokens),
             reason,
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,
-            first_tokens=1,  # the first piece comes with the prefill
+            first_tokens=1,  # the first token is part of the prefill
             steps=speculation.get("num_spec_steps", steps - 1) + 1,
             accepted_drafts=speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
             drafted_nodes=speculation.get("num_draft_tokens", 0),
@@ -155,26 +157,27 @@ class _Endpoint(RunningEngine):
 
 
 class OpenAIEndpoint(HttpEngine):
-    """vLLM, SGLang, TensorRT-LLM, ``transformers serve``, ``specexp.serve``: any server that a command starts.
+    """A server with OpenAI's API, such as vLLM, SGLang, TensorRT-LLM, ``transformers serve`` or ``specexp.serve``.
 
-    The command is a template: ``{port}`` is filled with a free port, ``{target}`` with the pair's target, and every
-    other name with a setting. No shell runs it, and nothing of it outlives the study. Settings in the command need a
-    restart, those in ``body`` none.
+    The command is a template: ``{port}`` is replaced by a free port, ``{target}`` by the pair's target, and any other
+    name by the setting of that name. The command runs without a shell, and its processes are killed at the end of the
+    study. Settings in the command need a restart, settings in ``body`` do not.
 
     Args:
-        command: starts the server with speculation, e.g. ``vllm serve {target} --port {port} --speculative-config
-            '{{"method": "ngram", "num_speculative_tokens": {tokens}}}'``.
-        plain_command: starts it without; ``command`` with ``plain_body`` if null.
-        url: address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of a command.
-        plain_url: address of the same server without speculation.
+        command: command that starts the server with speculation, e.g. ``vllm serve {target} --port {port}
+            --speculative-config '{{"method": "ngram", "num_speculative_tokens": {tokens}}}'``.
+        plain_command: command that starts the server without speculation; if null, ``command``.
+        url: address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of ``command``.
+        plain_url: address of a running server without speculation; if null, ``url``.
         settings: values of the names in the command.
         body: fields of every request, e.g. ``{speculative: true}``.
-        plain_body: fields of a request without speculation, e.g. ``{speculative: false}``.
-        model: name of the model in requests; the only one that the server has if null.
-        concurrency: number of requests at once, with the measured one.
+        plain_body: fields that turn speculation off in a request, e.g. ``{speculative: false}``.
+        model: name of the model in requests; if null, the server's only model.
+        concurrency: number of concurrent requests, the measured one included.
 
     Raises:
-        EngineError: not exactly one of command and url is given, or no way to leave out speculation.
+        EngineError: both or neither of ``command`` and ``url`` are given, or none of ``plain_command``, ``plain_url``
+            and ``plain_body``.
     """
 
     exported_as = "endpoint"
@@ -194,17 +197,17 @@ class OpenAIEndpoint(HttpEngine):
         concurrency: Requests = 1,
     ) -> None:
         if (command is None) == (url is None):
-            raise EngineError("OpenAIEndpoint takes exactly one of command and url")
+            raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:
             raise EngineError(
-                "OpenAIEndpoint: command has no {port}, so two servers would listen on the same one"
+                "OpenAIEndpoint: command must contain {port}, since every server needs a port of its own"
             )
         if plain_command is None and plain_url is None and plain_body is None:
             raise EngineError(
-                "OpenAIEndpoint: no way to leave out speculation is given: set plain_command, plain_url or plain_body"
+                "OpenAIEndpoint: plain_command, plain_url or plain_body must be set, to turn speculation off"
             )
         self.settings = dict(settings or {})
-        if command is not None:  # raises now for a name without a value
+        if command is not None:  # a name without a value is an error here, not when the server is started
             filled(command, {**self.settings, "port": 0, "target": ""})
         self.command, self.plain_command, self.url, self.plain_url = command, plain_command, url, plain_url
         self.body, self.plain_body = dict(body or {}), plain_body
@@ -245,16 +248,16 @@ class OpenAIEndpoint(HttpEngine):
 
 
 class LlamaCppServer(HttpEngine):
-    """``llama-server``, a program of llama.cpp's builds; its Python package does not have it.
+    """llama.cpp's server, the program ``llama-server``, which is not part of its Python package.
 
-    Prompts and answers are token ids, and no prompt is taken from the server's cache. With a float32 target, keys and
-    values of both models are float32 too.
+    Prompts and answers are token ids, and the server's prompt cache is off. With a float32 target, the KV caches of
+    both models are float32 too.
 
     Args:
-        settings: its speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
-        target: the target's GGUF file, ``pair.target`` by default. llama.cpp's ``convert_hf_to_gguf.py`` writes one.
+        settings: the server's speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
+        target: the target's GGUF file, as written by llama.cpp's ``convert_hf_to_gguf.py``; if null, ``pair.target``.
         program: name or path of the program.
-        concurrency: number of requests at once, with the measured one.
+        concurrency: number of concurrent requests, the measured one included.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
@@ -319,8 +322,8 @@ class LlamaCppServer(HttpEngine):
         target = self.target or pair.name
         if not is_gguf(target):
             raise EngineError(
-                f"LlamaCppServer runs GGUF files, and the target is {target!r}: give target, a file that "
-                "llama.cpp's convert_hf_to_gguf.py writes"
+                f"LlamaCppServer: target must be a GGUF file, got {target!r}; convert the model with llama.cpp's "
+                "convert_hf_to_gguf.py"
             )
         given = {
             "model": target,
@@ -330,10 +333,10 @@ class LlamaCppServer(HttpEngine):
             "parallel": self.concurrency,
         }
         if pair.target.dtype == torch.float32:
-            # rounded keys and values would give other tokens than the float32 model
+            # llama.cpp rounds keys and values to float16 by default, which can change the tokens
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
             given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
-        if self.concurrency > 1:  # the server divides its context by the requests
+        if self.concurrency > 1:  # the server divides ctx-size among its parallel requests
             given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
         return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]

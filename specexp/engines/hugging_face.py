@@ -1,4 +1,4 @@
-"""Hugging Face's ``generate`` in this process: an assistant, and prompt lookup."""
+"""Hugging Face's ``generate`` as an engine, in this process: assisted generation and prompt lookup."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ _SETTINGS = {
 
 
 class HuggingFace(ForeignEngine):
-    """``model.generate``: drafts have a constant length, or end below a threshold; without drafts the cache may be
-    static.
+    """Hugging Face's ``model.generate``, with drafts of constant length or up to a confidence threshold.
 
     Args:
-        drafts: the drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: amount of drafting, by the names of its generation config.
+        drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
+        settings: draft length and threshold, by the names of the generation config; without speculation, the cache.
 
     Raises:
-        EngineError: the settings do not fit the drafter.
+        EngineError: the settings are not among those allowed for the drafter.
 
     Example:
         >>> engine = HuggingFace("model", HuggingFaceSettings(num_assistant_tokens=4))
@@ -54,8 +53,8 @@ class HuggingFace(ForeignEngine):
         check_drafter(self, drafts, settings.given("num_assistant_tokens_schedule"), _SETTINGS)
         if settings.num_assistant_tokens_schedule not in (None, "constant"):
             raise EngineError(
-                "HuggingFace: num_assistant_tokens_schedule must be 'constant', since others change the length from "
-                f"prompt to prompt, got {settings.num_assistant_tokens_schedule!r}"
+                "HuggingFace: num_assistant_tokens_schedule must be 'constant', since other schedules change the "
+                f"length between prompts, got {settings.num_assistant_tokens_schedule!r}"
             )
         self.drafts = drafts
         self.settings = settings
@@ -77,7 +76,7 @@ class HuggingFace(ForeignEngine):
     @property
     @override
     def restart_key(self) -> Hashable:
-        return None  # every call has its own settings
+        return None  # settings are arguments of each call, so no restart is needed
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:

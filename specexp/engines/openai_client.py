@@ -1,4 +1,4 @@
-"""One streamed completion of a server that speaks OpenAI's API, with the time of arrival of each piece."""
+"""A client of OpenAI's API that streams a completion and measures when each piece arrives."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 COMPLETIONS = "/v1/completions"
-_SHOWN = 200  # characters of an answer in an error
+_SHOWN = 200  # maximal number of an answer's characters in an error message
 
 
 @dataclass
 class Streamed:
-    """A completion.
+    """A streamed completion. Optional fields that the server did not send are empty or None.
 
     Attributes:
-        times: seconds after the request at which its pieces arrived.
+        times: arrival time of each piece, in seconds after the request.
         finish_reason: ``stop`` or ``length``.
-        tokens: number of new tokens by the server's count; None if not sent.
-        speculation: counts by the names of vLLM's ``metrics.speculative_decoding``; empty if not sent.
-        logprobs: for each token the log-probabilities of the best ones; empty if not sent.
-        pieces: text of each token that has logprobs.
-        token_ids: the tokens; empty if not sent.
-        generation_seconds: from the first token to the last one by the server's own clock; None if not sent.
+        tokens: number of new tokens, as counted by the server.
+        speculation: counts by the names of vLLM's ``metrics.speculative_decoding``.
+        logprobs: for each token, the log-probabilities of the most probable tokens, by their texts.
+        pieces: text of each token in ``logprobs``.
+        token_ids: the new tokens.
+        generation_seconds: time from the first token to the last one, by the server's clock.
     """
 
     text: str = ""
@@ -46,10 +46,10 @@ class Streamed:
     generation_seconds: float | None = None
 
     def split(self) -> tuple[float, float]:
-        """Return the seconds until the first token, and from it to the last one.
+        """Return the seconds until the first token, and from the first token to the last one.
 
-        The server's clock is preferred: on a machine that the server keeps busy a client is woken late, and all
-        pieces of a short answer seem to arrive at once.
+        The server's clock is preferred. If the server keeps the machine busy, the client wakes up late, and all pieces
+        of a short answer seem to arrive together.
         """
         whole, rest = self.times[-1], self.times[-1] - self.times[0]
         if self.generation_seconds is not None:
@@ -59,10 +59,10 @@ class Streamed:
 
 @cache
 def _client() -> httpx.Client:
-    """The connections of this process, which are kept open from request to request."""
+    """Return the HTTP client of this process, which keeps connections open between requests."""
     limits = httpx.Limits(max_connections=None)
-    headers = {"Accept-Encoding": "identity"}  # a compressed stream would arrive in larger pieces
-    # the system's certificates, and no proxy between a server and its measurement
+    headers = {"Accept-Encoding": "identity"}  # compression would buffer the stream into larger pieces
+    # use the system's certificates, and ignore proxy variables, since a proxy would distort the times
     return httpx.Client(verify=ssl.create_default_context(), limits=limits, trust_env=False, headers=headers)
 
 
@@ -72,31 +72,35 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
         with _client().stream(method, url, json=body, timeout=seconds) as answer:
             if answer.status_code != 200:
                 shown = " ".join(answer.read()[:_SHOWN].decode(errors="replace").split())
-                raise EngineError(f"{url} answered {answer.status_code}: {shown}")
+                raise EngineError(f"{url}: the server answered with status {answer.status_code}: {shown}")
             yield answer
     except (httpx.TimeoutException, TimeoutError) as error:
-        raise EngineError(f"{url} did not answer in time") from error
+        raise EngineError(f"{url}: no complete answer within {seconds:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise EngineError(f"{url} broke off ({type(error).__name__}: {error})") from error
+        raise EngineError(f"{url}: the connection failed ({type(error).__name__}: {error})") from error
 
 
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
-    """Return the name of the model for requests: the ``wanted`` one, or the only one of the server.
+    """Return the model name for requests: ``wanted``, or the name of the server's only model if that is None.
 
     Raises:
-        EngineError: the server does not list it, or has not exactly one model. The sentence names it as ``key``.
+        EngineError: the server does not list ``wanted``, or None is given and it does not list exactly one model.
+            ``key`` is the name of the argument in the message.
     """
     with _request("GET", f"{url}/v1/models", seconds) as answer:
         content = _json(answer.read())
     listed = content.get("data") if isinstance(content, dict) else None
     found = [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
-    if wanted is not None and (wanted in found or not found):  # some servers list none, and answer
+    # some servers accept requests but list no models
+    if wanted is not None and (wanted in found or not found):
         return wanted
     models = f"the models {', '.join(found)}" if found else "no model"
     if wanted is not None:
-        raise EngineError(f"{url} lists {models}, and {key} is {wanted!r}{did_you_mean(wanted, found)}")
+        raise EngineError(
+            f"{url}: the server lists {models}, but {key} is {wanted!r}{did_you_mean(wanted, found)}"
+        )
     if len(found) != 1:
-        raise EngineError(f"{url} lists {models}: name one as {key}")
+        raise EngineError(f"{url}: the server lists {models}: set {key} to the name of one")
     return found[0]
 
 
@@ -107,16 +111,17 @@ def complete(
     stopped: Callable[[], bool] = lambda: False,
     path: str = COMPLETIONS,
 ) -> Streamed:
-    """Request a completion as a stream.
+    """Request a completion as a stream, and read it to the end.
 
     Args:
-        body: the request, without the fields that make it a stream.
+        body: the request's fields, except those that make it a stream.
         seconds: time limit for the whole answer.
-        stopped: called at each piece; True ends the reading.
-        path: OpenAI's, or llama.cpp's own ``/completion``, which returns token ids.
+        stopped: called after each piece; True stops reading.
+        path: the path of OpenAI's completions, or llama.cpp's ``/completion``, which returns token ids.
 
     Raises:
-        EngineError: there is no answer, an error, no stream, or a stream that ends early or holds something else.
+        EngineError: the server does not answer in time or answers with an error, or the stream is incomplete or not
+            valid.
     """
     request = {**body, "stream": True, "stream_options": {"include_usage": True}}
     found, ended = Streamed(), False
@@ -140,12 +145,12 @@ def complete(
             if stopped():
                 return found
     if not ended or not found.finish_reason:
-        raise EngineError(f"{url} ended its stream early, after {len(found.text)} characters")
+        raise EngineError(f"{url}: the stream ended early, after {len(found.text)} characters")
     return found
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    # httpx's iter_lines also splits at characters that JSON texts may hold, such as U+2028
+    # not httpx's iter_lines, which also splits at characters inside JSON strings, such as U+2028
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")
@@ -157,19 +162,19 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise EngineError(f"the server sent {data[:60]!r}, which is not JSON") from error
+        raise EngineError(f"the server must send JSON, got {data[:60]!r}") from error
 
 
 def _no_completion(content: Any) -> EngineError:
-    return EngineError(f"the stream holds {str(content)[:_SHOWN]!r}, which is not a completion")
+    return EngineError(f"the stream must hold completions, got {str(content)[:_SHOWN]!r}")
 
 
 def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
-    """Add an event of llama.cpp's own stream; returns whether it is the last."""
+    """Add an event of llama.cpp's own stream format; returns whether it is the last event."""
     text, tokens = content["content"], content.get("tokens", [])
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
         raise _no_completion(content)
-    if tokens:  # the last event may have none
+    if tokens:  # the last event may have no tokens
         found.text += text
         found.token_ids += tokens
         found.times.append(at)
@@ -182,7 +187,7 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
 
 
 def _take_timings(found: Streamed, timings: Any) -> None:
-    """Add llama.cpp's counts by vLLM's names, and its times, if they are sent."""
+    """Add llama.cpp's times, and its counts under vLLM's names, if the server sent them."""
     if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
         if isinstance(timings.get("predicted_ms"), (int, float)):
             found.generation_seconds = max(0.0, timings["predicted_ms"] / 1000)
@@ -190,7 +195,7 @@ def _take_timings(found: Streamed, timings: Any) -> None:
         found.speculation = {
             "num_draft_tokens": timings.get("draft_n", 0),
             "num_accepted_draft_tokens": accepted,
-            # each pass gives one token beyond the accepted ones; the first pass is that of the prompt
+            # each pass yields its accepted tokens and one more; the first token is the prompt's pass, not a step
             "num_spec_steps": timings["predicted_n"] - accepted - 1,
         }
 
@@ -199,7 +204,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
     if not isinstance(content, dict) or not isinstance(content.get("choices", []), list):
         raise _no_completion(content)
     if content.get("error"):
-        raise EngineError(f"the server answered with the error {str(content['error'])[:_SHOWN]}")
+        raise EngineError(f"the server sent an error: {str(content['error'])[:_SHOWN]}")
     for choice in content.get("choices", []):
         text = choice.get("text") if isinstance(choice, dict) else None
         if not isinstance(text, str | None):
@@ -219,7 +224,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
 
 
 def _take_logprobs(found: Streamed, logprobs: Any) -> None:
-    """Add the logprobs of completions (parallel lists), or of chats and llama.cpp (an object for each piece)."""
+    """Add logprobs in either format: parallel lists (completions), or one object for each token (chats, llama.cpp)."""
     try:
         for one in logprobs.get("content") or ():
             found.pieces.append(str(one["token"]))
@@ -228,4 +233,6 @@ def _take_logprobs(found: Streamed, logprobs: Any) -> None:
         found.logprobs += [dict(one or {}) for one in logprobs.get("top_logprobs") or ()]
         found.pieces += [str(one) for one in logprobs.get("tokens") or ()]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise EngineError(f"the stream holds the unknown logprobs {str(logprobs)[:_SHOWN]!r}") from error
+        raise EngineError(
+            f"the stream has logprobs of an unknown format: {str(logprobs)[:_SHOWN]!r}"
+        ) from error

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI in this process, and a Hugging Face model in the form that its pipelines expect."""
+"""OpenVINO GenAI as an engine, in this process, and the conversion of Hugging Face models for its pipelines."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 class OpenVINO(ForeignEngine):
-    """The pair's models converted, run on the CPU.
+    """OpenVINO GenAI on the CPU, with the pair's models converted.
 
     Args:
-        drafts: the drafter: the pair's draft ``model``, ``prompt-lookup``, or null for none.
-        settings: amount of drafting, by OpenVINO's own names.
-        threads: CPU threads.
+        drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
+        settings: draft length or threshold, by OpenVINO's own names.
+        threads: number of CPU threads.
 
     Raises:
-        EngineError: the settings do not fit the drafter.
+        EngineError: the settings are not among those allowed for the drafter.
 
     Example:
         >>> engine = OpenVINO("prompt-lookup", OpenVinoSettings(5, max_ngram_size=3))
@@ -87,10 +87,10 @@ class OpenVINO(ForeignEngine):
             return _Pipeline(self, pair)
         except ImportError as error:
             raise EngineError(
-                "OpenVINO does not start: OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
+                "OpenVINO GenAI is not installed: run pip install 'specexp[openvino]'"
             ) from error
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO does not start: {' '.join(str(error).split())[:300]}") from error
+            raise EngineError(f"OpenVINO failed to start: {' '.join(str(error).split())[:300]}") from error
 
 
 class _Pipeline(RunningEngine):
@@ -98,7 +98,7 @@ class _Pipeline(RunningEngine):
         import openvino_genai
 
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
-        # by default it rounds to the dtype that the processor multiplies fastest.
+        # by default OpenVINO rounds to the processor's fastest dtype, which can change the tokens
         if pair.target.dtype == torch.float32:
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         given = dict(properties)
@@ -109,7 +109,7 @@ class _Pipeline(RunningEngine):
                 given["prompt_lookup"] = True
             elif engine.drafts == "model":
                 if pair.draft is None:
-                    raise EngineError("OpenVINO drafts by model, and the pair has none: give pair.draft")
+                    raise EngineError("OpenVINO: pair.draft must be set for drafts='model', got none")
                 write_openvino(pair.draft, draft, pair.tokenizer)
                 given["draft_model"] = openvino_genai.draft_model(str(draft), "CPU", **properties)
             self._pipeline: Any = openvino_genai.LLMPipeline(str(target), "CPU", **given)
@@ -131,13 +131,15 @@ class _Pipeline(RunningEngine):
         try:
             found = self._pipeline.generate(Tensor(np.array([token_ids], dtype=np.int64)), config)
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO did not answer: {' '.join(str(error).split())[:300]}") from error
+            raise EngineError(
+                f"OpenVINO failed to decode a prompt: {' '.join(str(error).split())[:300]}"
+            ) from error
         tokens = [int(token) for token in found.tokens[0]]
         raw = found.perf_metrics.raw_metrics
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
         counted: Any = getattr(found, "extended_perf_metrics", None)
         has_counts = counted is not None and hasattr(counted, "get_num_accepted_tokens")
-        # a pipeline without the sizes of its passes returns one token with the prompt's.
+        # if the sizes of the passes are not reported, the prompt's pass yields one token
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
         return EngineAnswer(
             tokens,
@@ -152,7 +154,7 @@ class _Pipeline(RunningEngine):
 
 
 class _WithKeysAndValues(torch.nn.Module):
-    """The model as a function of its cached keys and values."""
+    """The model as a function that takes cached keys and values and returns the new ones, for tracing."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -179,17 +181,18 @@ class _WithKeysAndValues(torch.nn.Module):
 def write_openvino(
     model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
-    """Write a model and, for pipelines with a draft model, a tokenizer.
+    """Convert a model to OpenVINO's format and write it, with the tokenizer if given.
 
-    Its inputs are ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``; keys and values are its state.
+    The converted model has the inputs ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``. Its keys
+    and values are internal state.
     """
     import openvino
 
     folder.mkdir(parents=True, exist_ok=True)
     config, heads = model.config, model.config.num_key_value_heads
-    whole = deepcopy(model).float()  # half precision is how weights are stored, not the dtype of logits
+    whole = deepcopy(model).float()  # half precision is only for the stored weights, not for the computation
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    # any batch and lengths above 1 do, since the tracer may take 1 for a constant
+    # batch and lengths are arbitrary, but above 1: the tracer may treat a size of 1 as a constant
     past = [tuple(torch.zeros(2, heads, 3, width) for _ in range(2)) for _ in range(config.num_hidden_layers)]
     example = {
         "input_ids": torch.ones(2, 2, dtype=torch.int64),
@@ -198,11 +201,11 @@ def write_openvino(
         "past": past,
     }
     with torch.no_grad(), catch_warnings():
-        # the tracer warns of Python numbers that it takes for constants: they are the same for all inputs of this form
+        # the tracer warns that Python numbers become constants; these numbers are the same for all inputs
         simplefilter("ignore")
         made = openvino.convert_model(_WithKeysAndValues(whole), example_input=example)
     kept = [f"{layer}.{what}" for layer in range(len(past)) for what in ("key", "value")]
-    # the names that pipelines expect of an optimum export
+    # the pipelines expect the input and output names of models that Optimum exports
     for port, name in zip(made.inputs, [*_INPUTS, *(f"past.{one}" for one in kept)], strict=True):
         port.get_tensor().set_names({name})
         shape = [-1, -1] if name in _INPUTS else [-1, heads, -1, width]
@@ -222,7 +225,7 @@ def write_openvino(
 
 
 def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:
-    """Turn keys and values into state, in the order of ``beam_idx`` and empty at first."""
+    """Turn the inputs and outputs for keys and values into state that starts empty and that ``beam_idx`` reorders."""
     from openvino import Type, opset13
     from openvino._offline_transformations import apply_make_stateful_transformation
 
@@ -240,7 +243,7 @@ def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:
     shape_of = opset13.shape_of(made.input("input_ids"), output_type="i64")
     batch = opset13.gather(shape_of, opset13.constant([0]), opset13.constant(0))
     heads, width = sizes
-    # a state without a first value would be unknown in the first pass: it begins with length 0
+    # a state needs an initial value for the first pass: an empty tensor, of length 0
     empty = opset13.concat([batch, opset13.constant(np.array([heads, 0, width], dtype=np.int64))], axis=0)
     for node in made.get_ops():
         if node.get_type_name() == "ReadValue":

@@ -1,4 +1,4 @@
-"""Other engines as arms, and the backend that decodes with them and with our loop."""
+"""Arms that decode with other engines, and the backend that runs them together with arms of our loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EnginePool:
-    """Running engines of a study. An unused one is kept for the next trial until another engine is started."""
+    """The running engines of a study. Unused engines are kept for later trials until another one must be started."""
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
@@ -34,21 +34,21 @@ class EnginePool:
         self._users: dict[Hashable, set[int]] = {}
 
     def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
-        """Return a running engine of the same restart key, started if there is none."""
+        """Return the running engine with the restart key of ``engine``, and start it if necessary."""
         key = self._key(engine)
         if key not in self._running:
-            self._close_idle()  # two engines at a time may not fit into memory
+            self._close_idle()  # two engines may not fit into memory together
             self._running[key] = engine.start(self.pair)
         self._users.setdefault(key, set()).add(user)
         return self._running[key]
 
     def leave(self, user: int) -> None:
-        """End a user's claim on all engines."""
+        """Release all engines that ``user`` has taken."""
         for users in self._users.values():
             users.discard(user)
 
     def drop(self, engine: ForeignEngine) -> None:
-        """Stop an engine that failed; its next user starts it again."""
+        """Stop an engine that failed; the next :meth:`take` starts it again."""
         running = self._running.pop(self._key(engine), None)
         if running is not None:
             running.close()
@@ -68,9 +68,9 @@ class EnginePool:
 
 
 class ServedArm(EngineArm):
-    """Another engine with its settings; the ``scorer`` decodes plainly in our loop, to measure near ties."""
+    """An arm that decodes with another engine. The ``scorer`` is plain decoding in our loop, for near-tie checks."""
 
-    shows_steps = False  # an answer has counts, but no trees
+    shows_steps = False  # engines report counts, but no draft trees
 
     def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: EngineArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)
@@ -91,7 +91,7 @@ class ServedArm(EngineArm):
             length, room = len(prompt_ids), self._limit - len(prompt_ids)
             if room < 1:
                 raise ValueError(
-                    f"the prompt has {length} tokens and the model's context holds {self._limit}"
+                    f"the prompt must be shorter than the model's context of {self._limit} tokens, got {length} tokens"
                 )
             try:
                 running = self.pool.take(self.engine, id(self))
@@ -122,10 +122,10 @@ class ServedArm(EngineArm):
 
 
 class ServedBackend(LiveBackend):
-    """A pair of models, and the engines that were started on it.
+    """A backend for arms of our loop and of other engines, on one pair of models.
 
     Attributes:
-        pool: the running engines, which the maker of the backend closes.
+        pool: the running engines; the creator of the backend must close it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A server started by a command: its port, its health, its last lines, and its end."""
+"""Server processes: fill in and start a command, wait until the server is healthy, and stop it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from specexp.core import supervisor
 from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
-_HEALTH = ("/health", "/v1/models")  # some servers have only the second
-_LAST_BYTES = 400  # of the output, in an error
+_HEALTH = ("/health", "/v1/models")  # some servers have only the second path
+_LAST_BYTES = 400  # of the server's output in an error message
 _POLL_SECONDS = 0.1
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
-    """Return the words of a command, with values in the place of ``{names}``.
+    """Split a command template into words, and replace each ``{name}`` by its value.
 
-    The command is split before it is filled, so that a value is one word whatever it holds; no shell runs.
+    The command is split first, so a value with spaces or quotes stays one word.
 
     Raises:
         EngineError: a name has no value.
@@ -38,28 +38,29 @@ def filled(template: str, values: Mapping[str, object]) -> list[str]:
         except (KeyError, IndexError, ValueError) as error:
             name = str(error).strip("'")
             raise EngineError(
-                f"the command has {{{name}}}, which has no value{did_you_mean(name, map(str, values))}"
+                f"the command contains {{{name}}}, but there is no value for {name!r}"
+                f"{did_you_mean(name, map(str, values))}"
             ) from error
     return words
 
 
 def free_port() -> int:
-    """Return a port on which no process listens now."""
+    """Return a free port; another process may take it before it is used."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 class StartedServer:
-    """A running command, which ends with this process however that ends.
+    """A server process. It is killed when this process ends, even if that crashes.
 
     Raises:
-        EngineError: it ends, or is not healthy at ``url`` in time; the sentence has its last lines.
+        EngineError: the server exits, or is not healthy in time; the message has the end of its output.
     """
 
     def __init__(self, command: Sequence[str], url: str, start_seconds: float) -> None:
         self.url = url
-        self._log = TemporaryFile()  # noqa: SIM115 - as long as the server
+        self._log = TemporaryFile()  # noqa: SIM115 - stays open as long as the server runs
         self._process = supervisor.start(command, stdout=self._log, stderr=self._log)
         try:
             self._wait(command[0], start_seconds)
@@ -68,21 +69,21 @@ class StartedServer:
             raise
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Return whether it has ended, or ends within ``seconds``."""
+        """Return whether the server has exited; waits up to ``seconds`` for that."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
 
     def last_lines(self) -> str:
-        """Return the end of its output, in one line."""
+        """Return the end of the server's output, in one line."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
         return " ".join(self._log.read().decode(errors="replace").split()) or "no output"
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of all its processes; None if the system has no ``/proc``."""
+        """Return the resident memory of all the server's processes; None if the system has no ``/proc``."""
         try:
-            # the supervisor's only child is the command, which leads a session with all its processes
+            # the command is the supervisor's only child, and leads the session of all its processes
             pid = self._process.pid
             session = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").strip()
             page = os.sysconf("SC_PAGE_SIZE")
@@ -92,7 +93,7 @@ class StartedServer:
             return None
 
     def close(self) -> None:
-        """End it, and all processes that it started."""
+        """Stop the server and all processes that it started."""
         supervisor.end(self._process)
 
     def _wait(self, program: str, start_seconds: float) -> None:
@@ -100,11 +101,12 @@ class StartedServer:
         while not self._healthy():
             if self.ended():
                 raise EngineError(
-                    f"{program} ended with {self._process.returncode} before it answered: {self.last_lines()}"
+                    f"{program} exited with status {self._process.returncode} before it was healthy: "
+                    f"{self.last_lines()}"
                 )
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"{program} did not answer {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "
+                    f"{program} was not healthy at {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "
                     f"{self.last_lines()}"
                 )
             time.sleep(_POLL_SECONDS)
@@ -118,9 +120,9 @@ class StartedServer:
 
 
 def _session_of(folder: Path) -> str:
-    """The session of a process, which is the command's pid; empty if the process has ended."""
+    """Return the session id of a process; empty if the process has exited."""
     try:
-        # the name, in parentheses, may hold blanks and parentheses; the session is the fourth field behind it
+        # the process name is in parentheses and may hold blanks and parentheses itself, so split after the last ")"
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
     except (OSError, IndexError):
         return ""

@@ -1,4 +1,4 @@
-"""Settings of other engines' speculation, by the engines' own names, as their deployments read them."""
+"""Speculation settings of other engines, with the names and formats that the engines themselves use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Least = Annotated[int, Field(ge=0, le=1024)]
 
 
 class SettingsError(ValueError):
-    """Settings that an engine would refuse or misread; the message is one sentence."""
+    """Settings are not valid for their engine. The message is one sentence."""
 
 
 class Settings(metaclass=Checked):
-    """Fields of one engine, by the engine's own names; None leaves a field to the engine's default.
+    """Settings of one engine, by the engine's own names; None selects the engine's default.
 
-    A further engine is one frozen dataclass. Its annotations are the bounds.
+    A new engine is one frozen dataclass, with the bounds in its annotations.
 
     Attributes:
         engine: name of the engine.
-        read_for: version of the engine that the fields are those of.
+        read_for: version of the engine that has these settings.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -38,27 +38,27 @@ class Settings(metaclass=Checked):
     read_for: ClassVar[str]
 
     def deployed(self) -> Any:
-        """Return what the engine's deployment loads: JSON values, or the text of a file or of flags."""
+        """Return the settings in the engine's format: JSON values, or the text of a file or of command-line flags."""
         return self.given()
 
     def given(self, *but: str) -> dict[str, Any]:
-        """Return the fields that are set, in their order, except for some."""
+        """Return the fields that are set, except those named in ``but``."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if value is not None and name not in but}
 
 
 @dataclass(frozen=True)
 class VllmSettings(Settings):
-    """vLLM's ``--speculative-config``, by its own names.
+    """vLLM's ``--speculative-config``, with its own names.
 
     Args:
-        num_speculative_tokens_per_batch_size: rows ``[first, last, length]``, the draft length for ``first`` to
+        num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
             ``last`` concurrent requests, both included.
-        suffix_decoding_max_cached_requests: answers kept; 0 keeps none.
-        suffix_decoding_max_spec_factor: drafted tokens for each matched one.
-        rejection_sample_method: ``synthetic`` is for benchmarks alone.
-        synthetic_acceptance_rates: probability at each position that all drafts up to it are accepted.
-        synthetic_acceptance_length: tokens of a step, the bonus token included.
+        suffix_decoding_max_cached_requests: number of earlier answers that are kept; 0 keeps none.
+        suffix_decoding_max_spec_factor: maximal number of drafted tokens for each matched token.
+        rejection_sample_method: ``synthetic`` is only for benchmarks, since its output is wrong.
+        synthetic_acceptance_rates: for each position, the probability that all drafts up to it are accepted.
+        synthetic_acceptance_length: mean number of tokens in a step, the bonus token included.
     """
 
     engine: ClassVar[str] = "vllm"
@@ -89,15 +89,16 @@ class VllmSettings(Settings):
 
 @dataclass(frozen=True)
 class SglangSettings(Settings):
-    """SGLang's flags, without ``--speculative-`` and with underscores.
+    """SGLang's flags, without the prefix ``--speculative-`` and with underscores.
 
     Args:
-        algorithm: ``STANDALONE`` is a draft model of its own.
-        num_steps: draft passes of a step, the depth.
-        eagle_topk: branches of a node; 1 drafts a chain.
-        num_draft_tokens: tokens verified in a step, the root included.
-        ngram_external_corpus_path: JSONL, one JSON text a line.
-        adaptive: the adaptive file: by requests at once the ``candidate_steps`` and hystereses, and global keys.
+        algorithm: ``STANDALONE`` is a separate draft model.
+        num_steps: number of draft passes in a step, which is the depth of the tree.
+        eagle_topk: number of children of a node; 1 drafts a chain.
+        num_draft_tokens: number of tokens verified in a step, the root included.
+        ngram_external_corpus_path: JSONL file with a JSON string on each line.
+        adaptive: content of the file for adaptive speculation: ``candidate_steps`` and hystereses by the number of
+            concurrent requests, and global keys.
     """
 
     engine: ClassVar[str] = "sglang"
@@ -108,7 +109,7 @@ class SglangSettings(Settings):
     num_steps: Positive | None = None
     eagle_topk: Positive | None = None
     num_draft_tokens: Positive | None = None
-    # below 1 the output is not the target's
+    # other values than 1 change the distribution of the output
     accept_threshold_single: Annotated[float, Field(ge=1, le=1)] | None = None
     accept_threshold_acc: Annotated[float, Field(ge=1, le=1)] | None = None
     use_rejection_sampling: bool | None = None
@@ -124,7 +125,7 @@ class SglangSettings(Settings):
 
     @override
     def deployed(self) -> str:
-        """Return the flags in one line, and the content of an adaptive file in the next."""
+        """Return the flags on one line and, if ``adaptive`` is set, the content of its file on the next."""
         words = [
             f"--speculative-{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             for name, value in self.given("adaptive").items()
@@ -138,15 +139,16 @@ class SglangSettings(Settings):
 
 @dataclass(frozen=True)
 class TrtllmSettings(Settings):
-    """TensorRT-LLM's ``speculative_config``, by its own names.
+    """TensorRT-LLM's ``speculative_config``, with its own names.
 
     Args:
         max_draft_len: length of a chain, or depth of a tree.
-        use_dynamic_tree: draft a tree, of Eagle3 alone; ``max_total_draft_tokens`` are its nodes.
-        enable_global_pool: whether suffix automata of other requests are searched too.
-        is_use_oldest: which match is taken; false is our order.
-        draft_len_schedule: length by requests at once.
-        acceptance_rate_threshold: below it, over ``acceptance_rate_window_size`` steps, speculation ends for good.
+        use_dynamic_tree: whether to draft a tree (Eagle3 only), with ``max_total_draft_tokens`` nodes.
+        enable_global_pool: whether the suffix automata of other requests are searched too.
+        is_use_oldest: whether the oldest match is used; our drafters use the newest.
+        draft_len_schedule: draft length by the number of concurrent requests.
+        acceptance_rate_threshold: acceptance rate below which speculation is turned off for good, measured over
+            ``acceptance_rate_window_size`` steps.
     """
 
     engine: ClassVar[str] = "trtllm"
@@ -179,14 +181,14 @@ class TrtllmSettings(Settings):
 
 @dataclass(frozen=True)
 class OpenVinoSettings(Settings):
-    """OpenVINO GenAI's generation config, by its own names.
+    """OpenVINO GenAI's generation config, with its own names.
 
     The pipeline's constructor chooses between a draft model and prompt lookup.
 
     Args:
-        num_assistant_tokens: length of the chain; of a tree its nodes.
-        assistant_confidence_threshold: least probability of a drafted token, by itself; the length is then dynamic.
-        branching_factor: branches of an EAGLE3 tree, and ``tree_depth`` its depth; 0 drafts a chain.
+        num_assistant_tokens: length of the chain, or number of nodes of the tree.
+        assistant_confidence_threshold: minimal draft probability of a single token; drafting stops below it.
+        branching_factor: number of children of a node in an EAGLE3 tree of depth ``tree_depth``.
     """
 
     engine: ClassVar[str] = "openvino"
@@ -201,13 +203,13 @@ class OpenVinoSettings(Settings):
 
 @dataclass(frozen=True)
 class HuggingFaceSettings(Settings):
-    """The generation config of transformers, by its own names.
+    """The generation config of transformers, with its own names.
 
     Args:
         prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.
         num_assistant_tokens: length of the chain that an assistant drafts.
-        assistant_confidence_threshold: least probability of a drafted token, by itself, with the one that fell below;
-            with scikit-learn installed it moves by itself.
+        assistant_confidence_threshold: draft probability of a single token; the chain ends with the first token below
+            it. If scikit-learn is installed, transformers adapts the threshold.
     """
 
     engine: ClassVar[str] = "hf-generation-config"
@@ -227,14 +229,14 @@ class LlamaCppSettings(Settings):
 
     Args:
         spec_draft_model: the draft's GGUF file.
-        spec_draft_n_max: length of the chain.
-        spec_draft_n_min: shortest chain worth verifying.
-        spec_draft_p_min: least probability of a drafted token, by itself; 0 drafts all.
-        spec_draft_p_split: probability from which a second branch is tried.
-        spec_ngram_simple_size_n: tokens looked up, exactly so many; ``size_m`` is the length of the chain, and
-            ``min_hits`` the occurrences needed. ``map_k`` keeps n-grams in a map, ``map_k4v`` with up to four
-            continuations.
-        spec_ngram_mod_n_match: tokens looked up in a store that all requests share.
+        spec_draft_n_max: maximal length of the chain.
+        spec_draft_n_min: minimal length of the chain; shorter chains are not verified.
+        spec_draft_p_min: minimal draft probability of a single token; 0 always drafts the full length.
+        spec_draft_p_split: draft probability from which a second branch is tried.
+        spec_ngram_simple_size_n: exact number of tokens that are looked up. ``size_m`` is the length of the chain, and
+            ``min_hits`` the number of occurrences needed. ``map_k`` keeps the n-grams in a map, and ``map_k4v`` keeps
+            up to four continuations of each.
+        spec_ngram_mod_n_match: number of tokens that are looked up in a store shared by all requests.
     """
 
     engine: ClassVar[str] = "llama-cpp"
@@ -263,12 +265,12 @@ class LlamaCppSettings(Settings):
         kind = "draft" if self.spec_type == "draft-simple" else self.spec_type.replace("-", "_")
         other = [name for name in self.given("spec_type") if not name.startswith(f"spec_{kind}_")]
         if other:
-            raise SettingsError(f"llama-cpp: {other[0]} must be left out where spec_type is {self.spec_type}")
+            raise SettingsError(f"llama-cpp: {other[0]} must be left out if spec_type is {self.spec_type!r}")
         if kind == "draft" and not self.spec_draft_model:
-            raise SettingsError("llama-cpp: spec_type draft-simple needs spec_draft_model, and none is given")
+            raise SettingsError("llama-cpp: spec_draft_model must be set if spec_type is 'draft-simple'")
 
     @override
     def deployed(self) -> str:
-        # the settings of [*] hold for every model
+        # section [*] applies to every model
         lines = [f"{name.replace('_', '-')} = {value}" for name, value in self.given().items()]
         return "\n".join(["version = 1", "", "[*]", *lines, ""])

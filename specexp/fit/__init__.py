@@ -1,1 +1,1 @@
-"""``python -m specexp.fit``: learns a controller, or trains a model."""
+"""``python -m specexp.fit``: trains a model, or lets a controller learn."""

@@ -1,4 +1,4 @@
-"""Trainings that continue from their last checkpoint: a model on a budget of tokens, a controller on prompts."""
+"""Training that continues from its last checkpoint: a model on a budget of tokens, or a controller on prompts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 WARM_UP = 60
-"""Steps in which the learning rate rises."""
+"""Optimizer steps in which the learning rate rises to its peak."""
 
 
 class BudgetedTraining(lightning.LightningModule):
-    """A training that ends with its budget. Its state depends only on its batches, not on time or on restarts.
+    """Training that ends when its token budget is spent. Its state depends only on its batches, not on restarts.
 
     Batches are rows of token ids ``[batch, length]``, all of one size.
 
     Args:
         tokens: Budget of training tokens, over all processes.
-        plateau: Share of the budget after which the learning rate falls to zero; 1 ends on the plateau.
+        plateau: Share of the budget after which the learning rate falls. With 1 it does not fall.
     """
 
     def __init__(self, tokens: Annotated[int, Field(ge=1)], plateau: float) -> None:
@@ -51,12 +51,12 @@ class BudgetedTraining(lightning.LightningModule):
 
     @property
     def accumulated(self) -> int:
-        """Batches in a step."""
+        """Batches per optimizer step."""
         return self.trainer.accumulate_grad_batches if self._trainer else 1
 
     @property
     def batches_done(self) -> int:
-        """Batches of the steps done, by each process."""
+        """Batches that each process has trained on, in complete steps."""
         return self.global_step * self.accumulated if self._trainer else 0
 
     @property
@@ -114,7 +114,8 @@ _STATE = "specexp"
 class ControllerLearning(lightning.LightningModule):
     """Decodes prompt after prompt; the arm's drafter and controller learn while decoding.
 
-    A step is a prompt. The models are not submodules. A checkpoint has the learned state, as tensors and plain values.
+    Each training step decodes one prompt. The models are not submodules, so a checkpoint holds only the learned state,
+    as tensors and plain values.
 
     Attributes:
         done: Prompts decoded, including those that failed.
@@ -130,7 +131,7 @@ class ControllerLearning(lightning.LightningModule):
         self.backend = backend
         self.done, self.steps = 0, 0.0
         self.failed: list[PromptRecord] = []
-        # Lightning counts steps of an optimizer, so there is one without effect.
+        # Lightning counts the steps of an optimizer, so a dummy one is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @override
@@ -176,7 +177,7 @@ class ControllerLearning(lightning.LightningModule):
 
 
 def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
-    """Return the callback that writes ``folder/checkpoints/last.ckpt`` every ``every`` steps."""
+    """Return a callback that writes ``folder/checkpoints/last.ckpt`` every ``every`` steps."""
     return ModelCheckpoint(
         folder / "checkpoints", "last", every_n_train_steps=every, enable_version_counter=False
     )

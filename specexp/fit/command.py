@@ -79,7 +79,7 @@ def fit(
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
     arguments = {
-        # The module ends the training, by its budget of tokens.
+        # The module ends the training when its token budget is spent.
         "max_steps": -1,
         "max_epochs": -1,
         "enable_progress_bar": sys.stderr.isatty(),
@@ -130,11 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
-    """Return whether a file is an experiment with a ``fit:`` section and not a training of a model."""
+    """Return whether a file is an experiment with a ``fit:`` section, not one that trains a model."""
     values = read_layers(path, overrides).values
     if not {"fit", "model"} & values.keys():
         raise ConfigError(
-            f"{path} has neither a fit: section, for an experiment's controller, nor a model: to train"
+            f"{path} has neither a fit: section (to let a controller learn) nor a model: section (to train a model)"
         )
     return "fit" in values
 
@@ -151,7 +151,7 @@ def _learn(config: Config, dry: bool) -> int:
             rehearse(config)
         fitted = config.get("fit")
         learner = config.get("controller")["class_path"]
-        print(f"{config.get('name')}: {fitted['epochs']} x the prompts of data, by {learner}")
+        print(f"{config.get('name')}: {learner} learns from the prompts of data, {fitted['epochs']} x")
         return 0
     from specexp.artifacts import ArtifactError
     from specexp.bench.publish import publish
@@ -170,21 +170,21 @@ def _learn(config: Config, dry: bool) -> int:
         publish(found, Path(config.get("output")) / config.get("name"))
         if found.artifacts:
             current_result().artifact = str(found.artifacts[0].folder)
-            name = f"{config.get('name')}_learned"  # its own folder holds the results of learning
+            name = f"{config.get('name')}_learned"  # another name, because this folder holds the results of learning
             again = experiment_again(config)
             current_result().next = command_line(
                 "run", *again, "--artifact", current_result().artifact, "--name", name
             )
     except ArtifactError as error:
         return fail(error, 1)
-    return fail(f"{why}; it learned from the others", 1) if module.failed else 0
+    return fail(f"{why}; the controller learned from the other prompts", 1) if module.failed else 0
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
     """Return the arguments of :func:`fit` from a file and overrides, with model and data as plain values or built.
 
     Raises:
-        ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be made.
+        ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be built.
     """
     layers = read_layers(path, overrides)
     checker = Checker(lambda key: layers.source_of(key, str(path)))

@@ -52,7 +52,9 @@ class HeadTraining(BudgetedTraining):
 
         pair = load_pair(target, target_dtype="float32", mode="eager")
         self.lr = lr
-        self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)  # no submodule: in no checkpoint
+        self._target: tuple[Any, ...] = (
+            pair.target.requires_grad_(False),
+        )  # a tuple keeps it out of checkpoints
         torch.manual_seed(seed)
 
     @property
@@ -71,13 +73,13 @@ class HeadTraining(BudgetedTraining):
     ) -> dict[str, torch.Tensor]:
         """Return the terms of the loss by name.
 
-        ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are the target's, ``batch``
-        ``[batch, length]`` are token ids.
+        ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are outputs of the target. ``batch``
+        ``[batch, length]`` has the token ids.
         """
         raise NotImplementedError
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the head as its drafter reads it, without the mark of the target."""
+        """Return the head's arrays in the format that its drafter reads, without the mark of the target."""
         weights = self.head.state_dict().items()
         return {name: value.detach().float().numpy(force=True) for name, value in weights}
 
@@ -131,7 +133,7 @@ class MedusaTraining(HeadTraining):
         target: The target as ``pair.target`` names it.
         heads: Number of heads; head i predicts the token i + 2 positions ahead.
         blocks: Residual blocks of each head.
-        decay: Weight of a head's loss over that of the head before it.
+        decay: Ratio of each head's loss weight to that of the head before it.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -163,17 +165,17 @@ class MedusaTraining(HeadTraining):
 
 
 class EagleTraining(HeadTraining):
-    """EAGLE's layer (Li et al. 2024, section 4.2): predicts the next state, and the target's logits from it.
+    """EAGLE's layer (Li et al. 2024, section 4.2), which predicts the next hidden state and, from it, the logits.
 
-    When drafting, the head reads its own states. In training, some of its input states are therefore replaced by its
-    own predictions, over several rounds; EAGLE adds noise to them instead.
+    When drafting, the head reads states that it predicted itself. In training, some of the target's states are
+    therefore replaced by predictions, in several rounds. EAGLE adds noise to the states instead.
 
     Args:
         target: The target as ``pair.target`` names it.
         heads: Attention heads.
         inner: Width of the feed-forward part.
         regression: Weight of the distance between states; the divergence of distributions has weight 1.
-        rounds: Rounds of replacement.
+        rounds: Rounds in which states are replaced.
         replaced: Share of the states that are replaced in a round.
         training: Other arguments of `HeadTraining`.
     """

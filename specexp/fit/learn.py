@@ -1,4 +1,4 @@
-"""Learning the controller of an experiment with a ``fit:`` section, and a picture of its table."""
+"""Learning of an experiment's controller, as its ``fit:`` section configures, and a picture of its Q-table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.fit.budgeted import ControllerLearning
     from specexp.models.pair import ModelPair
 
-_MOST_BLOCKS = 4  # drawn of a table with extra signals
+_MOST_BLOCKS = 4  # maximum number drawn of a table with extra signals
 
 
 def check_learning(config: Config) -> None:
@@ -33,7 +33,8 @@ def check_learning(config: Config) -> None:
         )
     for name in set(config.get("trainer")) & {"max_epochs", "max_steps", "callbacks"}:
         raise config.checker.error(
-            ("trainer", name), ": a controller learns for fit.epochs, with callbacks of its own; leave it out"
+            ("trainer", name),
+            " must be left out, because a controller learns for fit.epochs with fixed callbacks",
         )
     where = f"{config.source_of(('controller',))}: controller is {given['class_path']}"
     if controller is None or not controller.learns:
@@ -43,14 +44,14 @@ def check_learning(config: Config) -> None:
 
 
 def composition_of(config: Config) -> dict[str, Any]:
-    """Return class path and arguments of the four parts."""
+    """Return the class path and arguments of each of the four parts."""
     return {family: config.get(family) for family in Parts._fields}
 
 
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
 
-    The models are loaded if ``pair`` is None, unless it learns on a recording.
+    If ``pair`` is None, the models are loaded. A recording needs no models.
 
     Raises:
         ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts do not go together.
@@ -115,7 +116,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 
 def report(config: Config, module: ControllerLearning) -> Report:
-    """Export the learned state, and draw and describe it."""
+    """Export the learned state, and return sentences and a picture of it."""
     from specexp.bench.publish import Attached, Report
     from specexp.config.artifacts import save_artifact
 
@@ -127,7 +128,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
     provenance = module.backend.provenance(arm)
     if "recording" in provenance:
         where, worth = provenance["recording"]["folder"], provenance["recording"]["fidelity"]
-        sentences.append(f"It was learned on {where}, a recording: {worth}.")
+        sentences.append(f"The steps were replayed from the recording {where} ({worth}).")
     artifacts = []
     export = config.get("fit")["export"]
     if export is not None:
@@ -151,7 +152,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
 
 
 def draw_table(table: QTable, title: str) -> Figure:
-    """Draw Q(CONTINUE) - Q(STOP) and visits by bins; of a table with extra signals, the most visited blocks."""
+    """Draw Q(CONTINUE) - Q(STOP) and visits by bins. With extra signals, draw only the most visited blocks."""
     from matplotlib.colors import LogNorm, TwoSlopeNorm
     from matplotlib.figure import Figure
 

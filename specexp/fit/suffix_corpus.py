@@ -1,4 +1,4 @@
-"""A corpus that a drafter looks up runs of tokens in, collected from training rows."""
+"""A corpus of training rows, in which a drafter looks up runs of tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SuffixCorpus(lightning.LightningModule):
     """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
 
     Args:
-        tokens: Tokens to keep; a drafter takes 8 bytes for each.
+        tokens: Number of tokens to keep. A drafter needs 8 bytes for each.
     """
 
     def __init__(self, tokens: Annotated[int, Field(ge=1)] = 1_000_000) -> None:
@@ -28,7 +28,7 @@ class SuffixCorpus(lightning.LightningModule):
         self.automatic_optimization = False
         self.tokens = tokens
         self._rows: list[torch.Tensor] = []
-        # Lightning counts steps of an optimizer, so there is one without effect.
+        # Lightning counts the steps of an optimizer, so a dummy one is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @property

@@ -1,7 +1,7 @@
 """Training rows: a corpus of several text sources, as batches of token ids.
 
 A document is ``bos text eos``. Documents are drawn by source and joined into rows of equal length. A token without a
-loss, such as those of questions drawn at random, is stored as its complement, ``~id``.
+loss, such as one of a randomly drawn question, is stored as its bitwise complement, ``~id``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def build_corpus(sources: Mapping[str, TextSource]) -> datasets.DatasetDict:
     """Return the three splits with the columns ``source`` (its key), ``name`` and ``text``.
 
-    Written text is left out of training if it also occurs in a held-out text of any source. Of equal texts the first
-    source's is kept.
+    A training text that a person wrote is left out if it is a copy of a held-out text of any source. Of equal texts,
+    the first is kept.
     """
     import datasets
 
@@ -64,15 +64,15 @@ def held_out_texts(source: TextSource, split: Split) -> list[Text]:
 
 
 def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids of rows, and a mask of the given tokens, which have no loss."""
+    """Return the token ids of rows, and a mask that is True for given tokens, which have no loss."""
     given = rows < 0
     return torch.where(given, ~rows, rows), given
 
 
 class Copies:
-    """A filter of copies of held-out texts and of earlier texts.
+    """A filter that finds copies of held-out texts and of earlier texts.
 
-    A copy has an equal `fingerprint`, or at least 60 % of its longer lines are lines of held-out texts.
+    A copy has a known `fingerprint`, or at least three longer lines of which 60 % occur in held-out texts.
     """
 
     def __init__(self, held_out: Iterable[Text] = ()) -> None:
@@ -96,9 +96,10 @@ class Copies:
 class MixedRows(IterableDataset[torch.Tensor]):
     """An endless, reproducible stream of batches ``[batch_size, row_length]`` of token ids.
 
-    A source is drawn for every document so that the *token* shares approach ``weights``. Each pass through a source has
-    a new shuffled order. Batch ``i`` depends only on the arguments, so a stream from ``first_batch`` on continues an
-    earlier one exactly. Processes share the stream by taking every ``every``-th batch from different first ones.
+    A source is chosen for every document so that the shares of *tokens* approach ``weights``. Each pass through a
+    source has a new shuffled order. Batch ``i`` depends only on the arguments, so a stream from ``first_batch`` on
+    continues an earlier one exactly. Several processes share the stream: each has its own ``first_batch`` and takes
+    every ``every``-th batch.
     """
 
     documents: dict[str, list[list[int]]]
@@ -142,13 +143,13 @@ class MixedRows(IterableDataset[torch.Tensor]):
 
 
 class CorpusRows(lightning.LightningDataModule):
-    """The rows of a corpus, which is built once and kept in ``cache_dir``.
+    """The training rows of a corpus, which is built once and cached in ``cache_dir``.
 
     Args:
         cache_dir: Folder of the corpus; remove it to build the corpus again.
         sources: Sources of the text by name.
         tokenizer_from: Folder of the tokenizer.
-        weights: Share of the training tokens by source; a source without one gives none. Default: equal shares.
+        weights: Share of the training tokens by source; a source without a weight is not used. Default: equal shares.
         row_length: Tokens per row.
         batch_size: Rows per batch.
         validation_rows: Rows of each source's held-out text in the validation loss.
@@ -169,7 +170,7 @@ class CorpusRows(lightning.LightningDataModule):
         super().__init__()
         unknown = sorted((weights or {}).keys() - sources.keys())
         if unknown:
-            raise ValueError(f"weights names {unknown[0]!r}, but the sources are {', '.join(sources)}")
+            raise ValueError(f"weights must name sources ({', '.join(sources)}), got {unknown[0]!r}")
         self.cache_dir, self.tokenizer_from = Path(cache_dir), tokenizer_from
         self.sources, self.weights = sources, weights or dict.fromkeys(sources, 1.0)
         self.row_length, self.batch_size = row_length, batch_size
@@ -181,7 +182,7 @@ class CorpusRows(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         if not (self.cache_dir / "corpus").exists():
             self.cache_dir.mkdir(parents=True, exist_ok=True)
-            # Moved into place once it is whole, so that an interrupted build leaves no corpus.
+            # Rename it only when it is complete, so that an interrupted build leaves no corpus.
             partial = self.cache_dir / f"corpus.{os.getpid()}"
             build_corpus(self.sources).save_to_disk(partial)
             partial.rename(self.cache_dir / "corpus")
@@ -223,7 +224,7 @@ class CorpusRows(lightning.LightningDataModule):
 
     @override
     def train_dataloader(self) -> DataLoader[torch.Tensor]:
-        """Return the stream from the module's next batch on; processes share its batches."""
+        """Return the stream of batches, beginning with the module's next one. Processes share its batches."""
         module: Any = self.trainer.lightning_module if self.trainer else None
         rank, processes = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         rows = MixedRows(

@@ -1,1 +1,1 @@
-"""A target and its draft: the embedded pair, and any two models by hub id or folder."""
+"""Load models, either the embedded pair or any two by hub id or folder, and run them in each mode."""

@@ -1,6 +1,6 @@
-"""A Hugging Face model of the Llama family with passes compiled for this CPU.
+"""Run a Hugging Face model of the Llama family with passes compiled for this CPU.
 
-A whole pass is one call of C++ (``llama_pass.cpp``). It takes trees of several slots without padding, with any number
+A whole pass is one call of C++ (``llama_pass.cpp``). It accepts trees of several slots without padding, with any number
 of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 """
 
@@ -36,7 +36,7 @@ _NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "length
 
 
 class _Rows(ctypes.Structure):
-    """As ``Rows`` in C++."""
+    """Mirrors ``Rows`` in C++."""
 
     _fields_ = [
         ("count", ctypes.c_int64),
@@ -46,7 +46,7 @@ class _Rows(ctypes.Structure):
 
 
 class _Reading(ctypes.Structure):
-    """As ``Reading`` in C++."""
+    """Mirrors ``Reading`` in C++."""
 
     _fields_ = [
         ("best", ctypes.c_int64),
@@ -58,7 +58,7 @@ class _Reading(ctypes.Structure):
 
 
 class _Growing(ctypes.Structure):
-    """As ``Growing`` in C++."""
+    """Mirrors ``Growing`` in C++."""
 
     _fields_ = [
         ("levels", ctypes.c_int64),
@@ -71,21 +71,21 @@ class _Growing(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    """As ``Cache`` in C++."""
+    """Mirrors ``Cache`` in C++."""
 
     _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
 
 
 class _GrowingForm:
-    """A tree's shape as C++ drafts it behind so many pending tokens, in slot 0 with nothing before them.
+    """The form in which C++ drafts a tree after some pending tokens, for slot 0 with an empty cache.
 
     Attributes:
-        numbers: ``[7, m]`` of the rows that are fed, in the order of ``_NUMBERS``: pending tokens, nodes with children.
-        visible: ``[m * m]`` which of these rows see each other.
-        levels: passes.
-        widest: most rows that are answered in a pass.
-        best: candidates of a row.
-        addresses: of the arrays of ``Growing`` up to ``places``.
+        numbers: ``[7, m]`` values of ``_NUMBERS`` for the fed rows: the pending tokens, then the nodes with children.
+        visible: ``[m * m]`` mask of which fed rows attend to each other.
+        levels: number of passes.
+        widest: largest number of rows with logits in a pass.
+        best: number of candidates per row.
+        addresses: addresses of the arrays of ``Growing`` up to ``places``.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -107,7 +107,7 @@ class _GrowingForm:
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
         self.widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
         self.best = int(shape.ranks.max()) + 1
-        # C++ gets bare addresses, so the arrays must be kept
+        # C++ gets bare addresses, so the arrays must stay alive
         self._arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
         self.addresses = [one.ctypes.data for one in self._arrays]
 
@@ -115,16 +115,16 @@ class _GrowingForm:
 class CompiledModel(Runtime):
     """A model of the Llama family with compiled passes. A row's logits do not depend on the other rows of its pass.
 
-    Sums are in float32 and in a fixed order, so speculative and plain decoding are equal bit by bit, in bfloat16 too.
-    Logits differ from those of the model's own code by rounding.
+    Sums are in float32 and in a fixed order, so the logits of speculative and plain decoding are equal bit by bit, also
+    in bfloat16. They differ from those of the model's own code by rounding.
 
     Args:
-        model: in eval mode, on the CPU; :mod:`~specexp.models.llama_weights` lists the supported ones.
+        model: a model in eval mode on the CPU. :mod:`~specexp.models.llama_weights` lists the supported ones.
         self_check: compare one small tree pass with the model's own passes over the same tokens.
-        tell: called with a line if something must be compiled first.
+        tell: called with a message if the library must be compiled first.
 
     Raises:
-        CannotCompileError: the model is not supported, fails the self-check, or there is no C++ compiler.
+        CannotCompileError: the model is not supported or fails the self-check, or a C++ compiler is missing.
         ValueError: the model is in training mode, or has layers without full attention.
     """
 
@@ -160,7 +160,7 @@ class CompiledModel(Runtime):
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
-        self._readers: dict[int, PassReader] = {}  # by slot, if a pass can choose the verifier's tokens
+        self._readers: dict[int, PassReader] = {}  # slot -> reader, if a pass can choose its tokens
         if self_check and self._weights is not known:
             self._self_check()
 
@@ -174,7 +174,7 @@ class CompiledModel(Runtime):
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
         if not device.startswith("cpu"):
             raise ValueError(
-                f"mode 'compiled' runs only on the CPU, but device is {device!r}: set mode to eager"
+                f"mode 'compiled' runs only on the CPU, but device is {device!r}: set mode to eager or auto"
             )
         for model in models:
             check_model(model)
@@ -195,7 +195,7 @@ class CompiledModel(Runtime):
             past, size = self.cache.lengths[slot], len(chunk)
             self._room(size, 1)
             places = np.arange(past, past + size)
-            self._visible[0] = 1  # a row sees all before it, and itself
+            self._visible[0] = 1  # each row attends to itself and to all earlier rows
             self._fill(slice(0, size), np.asarray(chunk), places, slot, places, places, 0, 1)
             logits = self._forward(size, size if all_logits else 1)
             self.cache.commit(slot, range(size))
@@ -230,9 +230,9 @@ class CompiledModel(Runtime):
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _form(self, shape: TreeShape) -> _Form:
-        """Return a tree's row numbers (see ``_NUMBERS``) for an empty slot 0 and its ancestor mask.
+        """Return a tree's values of ``_NUMBERS`` for an empty slot 0, and its ancestor mask.
 
-        They are kept for shapes that recur.
+        Both are cached for shapes that recur.
         """
         form = self._forms.get(shape)
         if form is None:
@@ -247,7 +247,7 @@ class CompiledModel(Runtime):
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         count = len(rows)
-        if rows[-1] >= count:  # some are out of place
+        if rows[-1] >= count:  # some rows must be moved
             kept = (ctypes.c_int64 * count)(*rows)
             past = ctypes.c_int64(self.cache.lengths[slot])
             self._kernels.keep(
@@ -258,9 +258,9 @@ class CompiledModel(Runtime):
     def _choices(
         self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
     ) -> tuple[_Reading, dict[int, Read]]:
-        """Return the reading of a pass over ``count`` rows, and its results by slot.
+        """Return the structure of what a pass over ``count`` rows reads from its logits, and the results by slot.
 
-        Lanes of one temperature draw together. If lanes differ, only greedy ones are read.
+        Tokens are drawn only if all lanes have readers of the same temperature. Otherwise only greedy lanes are read.
         """
         readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
         temperatures = {_temperature(reader) for reader in readers.values()}
@@ -273,10 +273,10 @@ class CompiledModel(Runtime):
         if best:
             chosen, highest = tokens[:, 0], scores[:, 0]
         if temperature:
-            noise = np.empty(count, dtype=np.uint64)  # addresses
+            noise = np.empty(count, dtype=np.uint64)  # address of each row's noise
             chosen, highest = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
             reading.noise, reading.temperature, reading.draws = noise.ctypes.data, temperature, 1
-            reading.kept = noise  # which C++ reads after this
+            reading.kept = noise  # keeps the array alive, because C++ reads it later
             reading.drawn, reading.drawn_scores = chosen.ctypes.data, highest.ctypes.data
         reads, first = {}, 0
         for slot, tree in zip(slots, trees, strict=True):
@@ -386,29 +386,29 @@ class CompiledModel(Runtime):
             torch.get_num_threads(),
         )
         if is_nan:
-            return None  # pass by pass, which says what is wrong
+            return None  # the caller then drafts pass by pass, which raises a clear error
         self.passes += form.levels
         self.cache.uncommitted[slot] = count
         return tokens
 
     @override
     def synchronize(self) -> None:
-        """Do nothing: passes run on the host."""
+        """Do nothing, because passes run on the host."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        """The same weights with an empty cache."""
+        """Return a runtime of the same weights with an empty cache."""
         return CompiledModel(self.model, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, which copies the weights into its own panels."""
+        """Unpickling copies the weights into new panels in the other process."""
         return partial(CompiledModel, self_check=False), (self.model,)
 
     def _packed(self) -> LlamaWeights:
-        """Return the model's present weights; all runtimes of one model share the copy."""
+        """Return the packed copy of the model's present weights, which all runtimes of the model share."""
         if self.model.dtype != self.dtype:
             raise ValueError(
-                f"the {self.model.config.model_type} model was {self.dtype} when it was wrapped and is "
-                f"{self.model.dtype} now: wrap it anew"
+                f"the {self.model.config.model_type} model was {self.dtype} when its runtime was made and is "
+                f"{self.model.dtype} now: make a new runtime or decoder"
             )
         known = _PACKED.get(self.model)
         if known is None or not known.are_of(self.model):
@@ -417,10 +417,10 @@ class CompiledModel(Runtime):
 
     def _self_check(self) -> None:
         error = tree_error(self)
-        self.cache = self._empty_cache()  # without the room the check took
+        self.cache = self._empty_cache()  # drops the memory that the check reserved
         self.passes = 0
         if not error <= tolerance(self.dtype):
-            del _PACKED[self.model]  # so that the next try checks again
+            del _PACKED[self.model]  # so that the next attempt checks again
             raise CannotCompileError(
                 f"the {self.model.config.model_type} model failed the self-check of its compiled pass (the logits of a "
                 f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
@@ -432,12 +432,12 @@ class CompiledModel(Runtime):
         )
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """Reserve rows of the cache, half as many again if it must grow, since growing copies it."""
+        """Reserve cache rows. If the cache must grow, reserve half more than needed, because growing copies it."""
         if rows > self.cache.capacity or slots > self.cache.slots:
             self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
 
     def _room(self, rows: int, pairs: int) -> None:
-        """Make buffers for the rows of a pass, and for the pairs of rows in its masks."""
+        """Make buffers large enough for ``rows`` rows and ``pairs`` mask entries."""
         if rows > self._numbers.shape[1]:
             self._make_buffers(max(rows, 2 * self._numbers.shape[1]))
         if pairs > self._visible.size:
@@ -454,19 +454,19 @@ class CompiledModel(Runtime):
         )
 
     def _fill(self, rows: slice, *values: Any) -> None:
-        """Set numbers of these rows, in the order of ``_NUMBERS``."""
+        """Set the values of some rows, given in the order of ``_NUMBERS``."""
         for numbers, value in zip(self._numbers, values, strict=True):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
-        """Return ``[count, hidden]`` inputs of the output layer in the last pass."""
+        """Return the inputs ``[count, hidden]`` of the output layer in the last pass."""
         width = self._weights.widths[0]
         rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
     def _forward(self, count: int, answered: int, reading: _Reading | None = None) -> torch.Tensor:
-        """Run a pass over the first ``count`` rows; return ``[answered, V]`` logits of the last ones."""
+        """Run a pass over the first ``count`` rows and return the logits ``[answered, V]`` of the last ones."""
         self.passes += 1
         reading = _Reading() if reading is None else reading
         given = logits = torch.empty((answered, self._weights.outputs))
@@ -486,16 +486,16 @@ class CompiledModel(Runtime):
         return given[:, : self.vocab_size].to(self.dtype)
 
     def _cache(self) -> Any:
-        """Return the address of the cache's structure in C++."""
+        """Return the address of the cache's structure for C++."""
         storage = self.cache.storage
-        if storage is not self._stored:  # it grew
+        if storage is not self._stored:  # the cache has grown
             self._stored = storage
             self._address = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
         return ctypes.byref(self._address)
 
 
 def _is_read(verifier: TokenRule) -> bool:
-    """Return whether its token is the argmax of the logits, or of logits over a temperature plus the target's noise."""
+    """Return whether the verifier takes the argmax of the logits, or of logits / temperature + target noise."""
     if isinstance(verifier, KeyedSampling):
         return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
     return verifier.law is ArgmaxVerifier

@@ -1,4 +1,4 @@
-"""GGUF files as targets and drafts, run by llama.cpp: loading, and tokenizers."""
+"""Load GGUF files as targets and drafts that llama.cpp runs, and read their tokenizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 WHOLE = "tokenizer.huggingface.json"
-"""Key of the whole ``tokenizer.json`` in a file."""
+"""Metadata key of a GGUF file with the full text of its ``tokenizer.json``."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -22,11 +22,11 @@ PATTERNS = {
     "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
-"""Regular expressions that cut a text before byte pairs are merged, by llama.cpp's names."""
+"""Regular expressions that split a text before byte pairs are merged, by llama.cpp's pre-tokenizer names."""
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
-"""Types of tokens in the GGUF standard, where ``own`` is user-defined."""
+"""Token types of the GGUF standard; ``own`` is its user-defined type."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
-"""The names of special tokens in a file, by those of transformers."""
+"""Names of special tokens: those of transformers to those of a GGUF file."""
 
 
 def is_gguf(source: str) -> bool:
@@ -40,17 +40,17 @@ def is_local(source: str) -> bool:
 
 
 def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a file; raises ``ValueError`` if it cannot be made."""
+    """Return the tokenizer of a GGUF file. Raises ``ValueError`` if it cannot be built."""
     from specexp.models.llama_file import LlamaFile
 
     return read_tokenizer(LlamaFile(source, vocabulary_only=True))
 
 
 def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -> LlamaCppModel:
-    """Load a file with the arguments of :func:`~specexp.models.pair.load_pair`; ``cache`` is the target's dtype.
+    """Load a GGUF file. The arguments are those of :func:`~specexp.models.pair.load_pair`; ``cache`` is the dtype.
 
     Raises:
-        ValueError: it cannot be read or run, or llama.cpp is not installed.
+        ValueError: the file cannot be read or run, or llama.cpp is not installed.
     """
     from specexp.models.llama_cpp import LlamaCppModel
     from specexp.models.llama_file import LlamaFile, LlamaSettings
@@ -61,7 +61,7 @@ def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -
 
 
 def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a GGUF file as a Hugging Face one; raises a LlamaCppError if it cannot be made."""
+    """Return a GGUF file's tokenizer as a Hugging Face one. Raises a LlamaCppError if it cannot be built."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -72,7 +72,7 @@ def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
         core = _from_lists(file) if whole is None else Tokenizer.from_str(whole)
     except LlamaCppError:
         raise
-    except Exception as error:  # tokenizers raises bare ones
+    except Exception as error:  # tokenizers raises bare ``Exception``
         raise LlamaCppError(f"{file.path}: the tokenizer cannot be read: {first_line(error)}") from error
     roles: dict[str, Any] = {}
     for role, name in _ROLES.items():
@@ -87,7 +87,7 @@ def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
 
 
 def _from_lists(file: LlamaFile) -> Any:
-    """A byte-level BPE tokenizer from llama.cpp's lists of tokens and merges."""
+    """Return a byte-level BPE tokenizer built from llama.cpp's lists of tokens and merges."""
     from gguf import GGUFReader
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -96,8 +96,8 @@ def _from_lists(file: LlamaFile) -> Any:
     kind, name = file.metadata("tokenizer.ggml.model"), file.metadata("tokenizer.ggml.pre")
     if kind != "gpt2" or name not in (*PATTERNS, "gpt-2"):
         raise LlamaCppError(
-            f"{file.path}: a tokenizer of model {kind!r} and pre-tokenizer {name!r} cannot be made from a GGUF file's "
-            f"lists ({', '.join((*PATTERNS, 'gpt-2'))} can): give the Hugging Face model it was converted from"
+            f"{file.path}: its tokenizer must have model 'gpt2' and pre-tokenizer {', '.join((*PATTERNS, 'gpt-2'))}, "
+            f"got {kind!r} and {name!r}: name the Hugging Face model that the file was converted from"
         )
     fields = GGUFReader(file.path).fields
     tokens, kinds, merges = (
@@ -112,7 +112,7 @@ def _from_lists(file: LlamaFile) -> Any:
         models.BPE(
             vocab={token: number for number, token in enumerate(tokens)},
             merges=[tuple(merge.split(" ", 1)) for merge in merges],
-            ignore_merges=name == "llama-bpe",  # as Llama 3: a word of the vocabulary is one token
+            ignore_merges=name == "llama-bpe",  # as in Llama 3: a word of the vocabulary stays one token
         )
     )
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name == "gpt-2")

@@ -1,7 +1,7 @@
-"""``pair.mode: graphed``: passes of static shapes that a CUDA graph replays, for any full-attention decoder.
+"""``pair.mode: graphed``: run any full-attention decoder with passes of static shapes, replayed as CUDA graphs.
 
-A pass is one :class:`~specexp.models.static_step.Step` for its bucket of lanes, rows and keys: one copy to the device,
-one replay, one wait. The same code runs uncaptured on any device, which is how it is tested.
+There is one :class:`~specexp.models.static_step.Step` for each bucket of lanes, rows and keys. A pass costs one copy to
+the device, one replay and one wait. The same code runs uncaptured on any device, for example in tests.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ from specexp.models.static_step import (
 )
 
 _APART = 1e-3
-"""Share of their norm by which float32 logits of one tree may differ between two ways to run it."""
+"""Largest allowed difference of float32 logits between captured and eager passes, relative to their norm."""
 MOST_ROWS = 256
-"""Rows of all lanes that a captured step feeds at most; larger passes run uncaptured."""
+"""Most rows of all lanes in a captured step. Larger passes run uncaptured."""
 _PREFILL_CHUNK = 512
-_TIMED = 5
+_TIMED = 5  # replays per attention function when the fastest is chosen
 
 
 class GraphedModel(Runtime):
-    """A decoder whose passes have static shapes.
+    """A runtime whose passes have static shapes.
 
     Args:
-        model: the model, in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
-        replayer: how a step is run again: captured on CUDA, and else by its own code, if None.
+        model: a model in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+        replayer: class that runs steps. If None, captured graphs on CUDA and plain code on other devices.
         self_check: compare one small tree pass with the model's own passes over the same tokens.
 
     Attributes:
-        attention: name of the attention of passes that are not captured.
-        fastest: the attention chosen for a shape, of those that agree with the oracle.
+        attention: name of the attention function for passes that are not captured.
+        fastest: for each shape, the fastest attention function that agrees with ``explicit``.
 
     Raises:
-        ValueError: the model is in training mode, or is no decoder with full attention.
-        CannotRunError: it fails the self-check, or cannot be captured.
+        ValueError: the model is in training mode or is not a decoder with full attention.
+        CannotRunError: the model fails the self-check or cannot be captured.
     """
 
     kind = "graphed"
@@ -95,12 +95,12 @@ class GraphedModel(Runtime):
         self.context_limit = context_limit(model.config)
         self._static = with_static_attention(model)
         self._kind = replayer or (GraphReplay if self.device.type == "cuda" else EagerReplay)
-        self._kind.reserve(self.device)  # before the cache takes the memory
+        self._kind.reserve(self.device)  # before the cache allocates memory
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
         self._replayers: dict[Hashable, Replayer] = {}
         self._readers: dict[int, PassReader] = {}
-        self._runs: Counter[str] = Counter()  # steps by kind of replayer
+        self._runs: Counter[str] = Counter()  # number of steps by class of replayer
         self.reads = {}
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
@@ -111,9 +111,9 @@ class GraphedModel(Runtime):
         name = f"the {self.model.config.model_type} model"
         try:
             error = tree_error(self)
-        except Exception as failure:  # of modelling code that cannot be captured
+        except Exception as failure:  # modelling code that cannot be captured raises many kinds of errors
             raise CannotRunError(
-                f"{name} has no graphed pass ({type_and_line(failure)}): run it with pair.mode eager"
+                f"{name} cannot run graphed passes ({type_and_line(failure)}): run it with pair.mode eager"
             ) from failure
         if not error <= tolerance(self.dtype):
             why = f"the logits of a tree differ from its own by {error:.2g} of their spread"
@@ -128,7 +128,7 @@ class GraphedModel(Runtime):
     @override
     def run(cls, model: PreTrainedModel) -> GraphedModel:
         if is_spread(model):
-            raise CannotRunError("graphed passes run on one device, and the model is spread over several")
+            raise CannotRunError("graphed passes need one device, but the model is spread over several")
         if model.device.type == "cuda":
             check_once(model.device)
         return cls(model)
@@ -163,7 +163,7 @@ class GraphedModel(Runtime):
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
         self._readers.pop(slot, None)
-        # a verifier without scores of its own reads the logits itself
+        # a verifier that does not override `scores` reads the logits itself
         if reader is not None and type(reader.verifier).scores is not DeterministicVerifier.scores:
             self._readers[slot] = reader
 
@@ -188,7 +188,7 @@ class GraphedModel(Runtime):
     @inference
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         step = self._tree_step(slots, growths)
-        # copies: a drafter ranks the answers of earlier passes again, and the next replay overwrites the step's
+        # cloned, because a drafter reads logits of earlier passes again and the next replay overwrites them
         return [
             step.logits[slot - step.window.first, : growth.tokens.size].clone()
             for slot, growth in zip(slots, growths, strict=True)
@@ -196,10 +196,10 @@ class GraphedModel(Runtime):
 
     @inference
     def draft(self, lanes: Sequence[tuple[int, Context, Sequence[int]]], plan: DraftPlan) -> DraftStep:
-        """Draft whole trees in one replay and wait for it.
+        """Draft whole trees in one replay and wait until it is done.
 
         Args:
-            lanes: for each slot its sequence and the tokens to feed before the tree, the root last.
+            lanes: for each lane its slot, its sequence, and the tokens to feed before the tree, the root last.
         """
         pending = bucket(max(len(tokens) for _, _, tokens in lanes))
         rows = pending + sum(level.width for level in plan.levels)
@@ -219,7 +219,7 @@ class GraphedModel(Runtime):
     def _reading(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
     ) -> tuple[Reading | None, list[PassReader]]:
-        """Return the results that a pass must compute, if the verifiers of all lanes have one law, and the readers."""
+        """Return the results that a pass must compute and their readers; none if the verifiers' laws differ."""
         readers = [self._readers[slot] for slot in slots if slot in self._readers]
         laws = {reader.verifier.law for reader in readers}
         if len(readers) < len(slots) or len(laws) > 1 or None in laws:
@@ -235,7 +235,7 @@ class GraphedModel(Runtime):
         reading: Reading | None = None,
         readers: Sequence[PassReader] = (),
     ) -> TreeStep:
-        """Replay a step over new rows of distinct slots; its results stay until it is replayed again."""
+        """Replay a step over new rows of distinct slots. Its results are valid until its next replay."""
         widths = [growth.visible.shape[1] for growth in growths]
         ends = [self.cache.lengths[slot] + width for slot, width in zip(slots, widths, strict=True)]
         window = self._window(slots, ends)
@@ -253,18 +253,18 @@ class GraphedModel(Runtime):
         return cast("TreeStep", step)
 
     def _window(self, slots: Sequence[int], ends: Sequence[int]) -> Window:
-        """Make room for rows up to these ends of slots; return the part of the cache that a step over them reads."""
+        """Grow the cache to hold rows up to ``ends`` in the slots. Return the window that a step over them reads."""
         cache, first = self.cache, min(slots)
         lanes = bucket(max(slots) - first + 1)
         cache.reserve(0, first + lanes)
         cache.reserve(max(ends))
-        if cache.storage is not self._storage:  # graphs keep the one before
+        if cache.storage is not self._storage:  # captured graphs use the old storage
             self._replayers.clear()
             self._storage = cache.storage
         return Window(first, lanes, min(key_bucket(max(ends)), cache.capacity))
 
     def _replayer(self, key: Hashable, make: Callable[[], Step]) -> Replayer:
-        """Return the replayer of a step, captured at its first use."""
+        """Return the replayer of a step. The step is made and captured at its first use."""
         replayer = self._replayers.get(key)
         if replayer is None:
             step = make()
@@ -274,7 +274,7 @@ class GraphedModel(Runtime):
                 step.attention = self._fastest(step.shape, kind)
             try:
                 replayer = kind(step)
-            except Exception as failure:  # a verifier's or drafter's kernel that waits for the device
+            except Exception as failure:  # a kernel of a verifier or drafter may wait for the device
                 if isinstance(step, TreeStep) and step.reading is None:
                     raise  # the model itself cannot be captured
                 name = self.model.config.model_type
@@ -298,7 +298,7 @@ class GraphedModel(Runtime):
         self._runs[type(replayer).__name__] += 1
 
     def _fastest(self, shape: Shape, kind: type[Replayer]) -> str:
-        """Name the fastest attention for a shape among those with the oracle's logits."""
+        """Return the name of the fastest attention function for a shape, among those that agree with ``explicit``."""
         if shape in self.fastest:
             return self.fastest[shape]
         oracle, seconds = torch.empty(0), {}
@@ -308,7 +308,7 @@ class GraphedModel(Runtime):
             try:
                 replayer = kind(step)
                 replayer.replay()
-            except Exception:  # FlexAttention has no kernel for some shapes, with many kinds of errors
+            except Exception:  # FlexAttention raises various errors for shapes that it does not support
                 continue
             logits = step.logits.float()
             oracle = logits.clone() if name == "explicit" else oracle
@@ -326,10 +326,10 @@ class GraphedModel(Runtime):
     def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
     ) -> torch.Tensor:
-        """Run the model's own layers over ``[lanes, rows]`` in the cache's open window.
+        """Run the model's own layers over tokens ``[lanes, rows]`` in the cache's open window.
 
         Args:
-            visible: ``[lanes, rows, keys]``.
+            visible: ``[lanes, rows, keys]`` mask of the keys that each row attends to.
 
         Returns:
             ``[lanes, rows, d]`` input of the output layer.
@@ -350,7 +350,7 @@ class GraphedModel(Runtime):
         return self._static.get_output_embeddings()
 
     def nbytes(self) -> int:
-        """Return the bytes of the cache and of all steps. A runtime of a model on the meta device predicts them."""
+        """Return the bytes of the cache and of all steps' buffers. Also works on the meta device, to predict them."""
         return self.cache.nbytes() + sum(one.step.nbytes() for one in self._replayers.values())
 
     @override
@@ -365,7 +365,7 @@ class GraphedModel(Runtime):
         return {**super().provenance(), "attention": chosen, "replayed": share}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphedModel:
-        """The same weights with an empty cache of its own."""
+        """Return a runtime of the same weights with its own empty cache."""
         return GraphedModel(self.model, self._kind, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -377,16 +377,16 @@ class GraphedModel(Runtime):
             torch.cuda.synchronize(self.device)
 
 
-# A self-test of some seconds when a GPU is first used. It tests drivers and libraries, not a model.
+# The code below is a self-test of drivers and libraries that runs for seconds when a GPU is first used.
 
 
 def check_once(device: torch.device) -> None:
-    """Run :func:`check_device` unless it has passed before with this device, driver and libraries.
+    """Run :func:`check_device` unless it has already passed with this device, driver and libraries.
 
     Raises:
-        CannotRunError: captured passes do not work here.
+        CannotRunError: captured passes do not work on this machine.
     """
-    driver = Path("/proc/driver/nvidia/version")  # torch has no interface for it
+    driver = Path("/proc/driver/nvidia/version")  # torch does not expose the driver version
     versions = [
         str(torch.cuda.get_device_properties(device)),
         driver.read_text() if driver.exists() else "",
@@ -404,10 +404,10 @@ def check_once(device: torch.device) -> None:
 
 @inference
 def check_device(device: torch.device, replayer: type[Replayer] | None = None) -> None:
-    """Compare captured trees and drafts with the model's own code.
+    """Compare captured passes and drafts of a small model with the model's own code.
 
     Raises:
-        CannotRunError: one sentence with the reason.
+        CannotRunError: captured passes fail or give other results.
     """
     config = LlamaConfig(
         vocab_size=512,
@@ -418,34 +418,34 @@ def check_device(device: torch.device, replayer: type[Replayer] | None = None) -
         num_key_value_heads=2,
         initializer_range=0.3,
     )
-    with torch.random.fork_rng(devices=[]):  # leaves the run's random state
+    with torch.random.fork_rng(devices=[]):  # keeps the random state of the run
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).to(device).eval()
     try:
         own = LanguageModel(model, self_check=False)
         captured = GraphedModel(model, replayer, self_check=False)
         apart = max(_difference(captured, own, seed) for seed in range(3))
-        # each draft is the target itself: the greedy output and the number of steps must be the same
+        # each draft model equals the target, so both runs must need the same number of steps
         results = [
             Decoder(LanguageModel(model, self_check=False), DraftModel(draft), KConfig([2, 2])).generate(
                 [1, 2, 3], max_new_tokens=24
             )
             for draft in (captured, own)
         ]
-    except Exception as error:  # of a driver, a kernel, a capture
+    except Exception as error:  # drivers, kernels and captures raise many kinds of errors
         raise CannotRunError(f"graphed passes do not run on {device} ({type_and_line(error)})") from error
     if not apart <= _APART:
         raise CannotRunError(
             f"graphed passes on {device} differ from the model's own code by {apart:.2g} of the logits' norm"
         )
     if results[0].steps != results[1].steps:
-        raise CannotRunError(f"graphed drafts on {device} differ from those of the model's own code")
+        raise CannotRunError(f"graphed drafts on {device} differ from drafts of the model's own code")
 
 
 def _difference(captured: GraphedModel, own: LanguageModel, seed: int) -> float:
-    """Return the difference of a tree's logits as a share of their norm, after a commit that moves rows.
+    """Return the relative difference of a tree's logits between the runtimes, after a commit that moves rows.
 
-    Outputs are poisoned before the replay, and a wait for the device during it raises.
+    Outputs are overwritten with NaN before the replay. Any wait for the device during the replay raises.
     """
     rng = np.random.default_rng(seed)
     shape = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])

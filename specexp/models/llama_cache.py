@@ -1,8 +1,8 @@
-"""A llama.cpp context as slots of committed tokens: one cache of cells for all slots, and passes over it.
+"""Slots of committed tokens in a llama.cpp context, where one cache of cells holds all slots.
 
-A row attends to the cells that have its sequence id. A tree therefore has an id for each leaf, and a row has the ids of
-all leaves below it. A committed token has one id, and others when trees need them. Every removal and every copy visits
-all cells, so there are as few as possible.
+A row attends to the cells that share a sequence id with it. A tree therefore needs one id per leaf, and a row has the
+ids of all leaves below it. A committed token has one id, and more while trees need them. Each removal or copy visits
+all cells, so this module makes as few of these calls as possible.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""Sequence ids of llama.cpp: the limit of lanes times leaves."""
-_CELLS = 512  # of the first context; llama.cpp pads to 256
-_AT_ONCE = 512  # rows of a pass that are computed together
-_FEW_IDS = 8  # fewest ids once there are branches; every pass compares all pairs of ids
-ANY = -1  # in a removal: every id
+"""Number of sequence ids in llama.cpp, which limits lanes times leaves."""
+_CELLS = 512  # least cells of a context; llama.cpp rounds up to a multiple of 256
+_AT_ONCE = 512  # most rows of a pass that llama.cpp computes together
+_FEW_IDS = 8  # fewest ids once trees branch; kept low, as every pass compares all pairs of ids
+ANY = -1  # stands for every id in a removal
 
 
 @dataclass(frozen=True)
 class Branches:
-    """A tree as the branches that pass its rows, numbered as they first part.
+    """The branches of a tree, one for each leaf, numbered in the order in which they split off.
 
     Attributes:
-        parents: of each row, ``-1`` for one that follows the last committed token.
-        depths: of each row.
-        first: of each row, one of the branches that pass it.
-        tips: of each branch, its last row.
-        through: of each row, all branches that pass it.
+        parents: parent of each row, ``-1`` for a child of the last committed token.
+        depths: depth of each row.
+        first: for each row, one of the branches through it.
+        tips: for each branch, its last row.
+        through: for each row, all branches through it.
     """
 
     parents: list[int]
@@ -53,7 +53,7 @@ class Branches:
 
     @cached_property
     def counts(self) -> NDArray[np.int32]:
-        """``[n]`` number of branches that pass each row."""
+        """Number of branches through each row, ``[n]``."""
         return np.array([len(branches) for branches in self.through], dtype=np.int32)
 
     @cached_property
@@ -69,21 +69,21 @@ class Branches:
         return branches
 
     def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
-        """Add rows below their parents, ``-1`` for none.
+        """Add rows by their parents, ``-1`` for a child of the last committed token.
 
         Returns:
-            Each new branch that leaves an earlier row, with that row.
+            Pairs of a new branch and the earlier row that it splits off from.
         """
         before, parted = len(self.parents), []
         open_at = {row: branch for branch, row in enumerate(self.tips)}
         for parent in parents:
             row = len(self.parents)
-            branch = open_at.pop(parent, None)  # a first child continues its parent's branch
+            branch = open_at.pop(parent, None)  # the first child continues its parent's branch
             if branch is None:
                 branch = len(self.tips)
                 self.tips.append(row)
                 above = parent
-                while above >= before:  # these are new, too, and are fed with it
+                while above >= before:  # these rows are new too and are fed in the same pass
                     self.through[above].append(branch)
                     above = self.parents[above]
                 if branch:
@@ -98,52 +98,52 @@ class Branches:
 
 
 class SlotIds:
-    """The ids of one slot.
+    """The sequence ids of one slot.
 
     Args:
-        memory: the cells of all slots, a :class:`LlamaCache`.
+        memory: the cache with the cells of all slots.
 
     Attributes:
-        length: committed tokens.
-        rows: rows behind them, of a tree that was fed and not committed.
+        length: number of committed tokens.
+        rows: number of uncommitted rows, of a tree that was fed after them.
     """
 
     def __init__(self, memory: LlamaCache) -> None:
         self.length = 0
         self._memory = memory
-        self._known: dict[int, int] = {}  # of each id, how many of the committed tokens carry it; most first
+        self._known: dict[int, int] = {}  # id -> number of committed tokens with it; largest first
         self._tree: Branches | None = None
-        self._ids: list[int] = []  # of the tree's branches
+        self._ids: list[int] = []  # id of each branch of the tree
 
     @property
     def rows(self) -> int:
-        """Uncommitted rows."""
+        """Number of uncommitted rows."""
         return 0 if self._tree is None else len(self._tree.parents)
 
     @property
     def main(self) -> int:
-        """An id that all committed tokens carry."""
+        """An id that all committed tokens have."""
         if not self._known:
             (sequence,) = self._memory.new_ids(1)
             self._known[sequence] = self.length
         return next(iter(self._known))
 
     def extend(self, count: int) -> int:
-        """Commit tokens that are fed next, with one id, which is returned."""
+        """Commit ``count`` tokens that the next pass feeds, and return their id."""
         main = self.main
         self.length += count
         self._known[main] = self.length
         return main
 
     def plant(self, tree: Branches) -> NDArray[np.int32]:
-        """Replace the uncommitted rows by a tree that is fed next; return the ids of each row, concatenated."""
+        """Replace the uncommitted rows by a tree for the next pass. Return the ids of all rows, concatenated."""
         self.forget_rows()
         self._take(len(tree.tips))
         self._tree = tree
         return np.array(self._ids, dtype=np.int32)[tree.flat]
 
     def grow(self, parents: Sequence[int]) -> list[list[int]]:
-        """Add rows that are fed next below uncommitted rows, ``-1`` for none; return the ids of each row."""
+        """Add rows for the next pass by their uncommitted parents (``-1``: none). Return the ids of each row."""
         tree = self._tree = self._tree or Branches([], [], [], [], [])
         before = len(tree.parents)
         parted = dict(tree.add(parents))
@@ -151,17 +151,17 @@ class SlotIds:
         return [[self._ids[branch] for branch in branches] for branches in tree.through[before:]]
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep the rows of a path from the last committed token on; raises ``ValueError`` for other rows."""
+        """Commit the rows of a path from the last committed token on. Raises ``ValueError`` for other rows."""
         tree = self._tree
         if tree is None or [tree.parents[row] for row in rows] != [-1, *rows[:-1]]:
-            raise ValueError(f"rows {list(rows)} are not a path from the last committed token: commit one")
+            raise ValueError(f"rows must be a path from the last committed token, got {list(rows)}")
         end = self.length + len(rows)
         place = {row: depth for depth, row in enumerate(rows)}
         alone = self._memory.others_are_empty(self)
         if alone:
-            self._memory.remove(ANY, end)  # one call for all ids, where no other slot loses tokens
+            self._memory.remove(ANY, end)  # a single call for all ids, because no other slot has tokens
         for sequence, tip in zip(self._ids, tree.tips, strict=True):
-            row = tip  # up to the deepest accepted row of the branch
+            row = tip  # moves up to the deepest accepted row of the branch
             while row >= 0 and row not in place:
                 row = tree.parents[row]
             kept = self.length + (place[row] + 1 if row >= 0 else 0)
@@ -186,12 +186,12 @@ class SlotIds:
         self._tree_is_over()
 
     def forget_rows(self) -> None:
-        """Forget uncommitted rows."""
+        """Drop the uncommitted rows."""
         if self.rows:
             self.truncate(self.length)
 
     def share(self, other: SlotIds, length: int) -> None:
-        """Hold only the first committed tokens of another slot, in the same cells."""
+        """Replace the slot's tokens by the first ``length`` of another slot, sharing its cells."""
         self.truncate(0)
         if length:
             main = self.main
@@ -200,7 +200,7 @@ class SlotIds:
         self.length = length
 
     def give_back(self) -> list[int]:
-        """Return the ids that the slot does not need, after removing them from all cells."""
+        """Remove the ids that the slot does not need from all cells, and return them."""
         main = self.main
         spare = [sequence for sequence in self._known if sequence != main and sequence not in self._ids]
         for sequence in spare:
@@ -209,11 +209,11 @@ class SlotIds:
         return spare
 
     def _take(self, count: int, tree: Branches | None = None, parted: dict[int, int] | None = None) -> None:
-        """Take an id for each branch, and give it to the committed tokens and the rows above the branch.
+        """Assign an id to each new branch, and add the id to the committed tokens and the rows above the branch.
 
         Args:
             tree: the tree, if some of its rows were fed before.
-            parted: the row that each branch leaves, among those rows.
+            parted: the fed row that each new branch splits off from.
         """
         main = self.main
         missing = count - len(self._known)
@@ -224,7 +224,7 @@ class SlotIds:
         for branch in range(len(self._ids), count):
             sequence = next(spare)
             row = -1 if parted is None else parted.get(branch, -1)
-            source, end = main, self.length  # a branch from the root carries the committed tokens only
+            source, end = main, self.length  # a branch from the root shares only the committed tokens
             if tree is not None and row >= 0:
                 source, end = self._ids[tree.first[row]], self.length + tree.depths[row] + 1
             if self._known[sequence] < end:
@@ -234,14 +234,14 @@ class SlotIds:
 
     def _tree_is_over(self) -> None:
         self._tree, self._ids = None, []
-        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))  # main: the first one
+        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))  # so that `main` is first
 
 
 class LlamaCache(Slots):
-    """Slots in one llama.cpp context. To grow, it is replaced by a larger one with the same content.
+    """The slots of one llama.cpp context. Growing replaces the context by a larger one with the same content.
 
     Attributes:
-        lanes: the ids of each slot.
+        lanes: the sequence ids of each slot.
     """
 
     def __init__(self, file: LlamaFile) -> None:
@@ -258,7 +258,7 @@ class LlamaCache(Slots):
 
     @property
     def lengths(self) -> list[int]:  # type: ignore[override]
-        """Committed tokens of each slot."""
+        """Number of committed tokens of each slot."""
         return [lane.length for lane in self.lanes]
 
     @override
@@ -283,12 +283,12 @@ class LlamaCache(Slots):
         return self._cells * self._file.cell_bytes
 
     def make_room(self, cells: int) -> None:
-        """Hold at least this number of cells, of all slots together."""
+        """Grow to at least ``cells`` cells, counted over all slots."""
         if cells > self._cells:
             self._open(max(cells, 2 * self._cells, _CELLS), max(self._ids, 1))
 
     def room_for(self, rows: int) -> None:
-        """Make room for more rows; if the cache must grow, for half as many again."""
+        """Make room for ``rows`` more rows. If the cache must grow, it grows by half more than needed."""
         needed = rows + sum(lane.length + lane.rows for lane in self.lanes)
         if needed > self._cells:
             self.make_room(needed + needed // 2)
@@ -301,14 +301,14 @@ class LlamaCache(Slots):
         ids: NDArray[np.int32],
         with_logits: bool,
     ) -> int:
-        """Run the model over ``n`` rows, parents before children.
+        """Run the model over ``n`` rows, with parents before children.
 
         Args:
             counts: ``[n]`` number of ids of each row.
             ids: the ids of each row, concatenated.
 
         Returns:
-            Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without.
+            Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without logits.
         """
         ends = np.cumsum(counts, dtype=np.uint64)
         places = (ends - counts.astype(np.uint64)) * np.uint64(4) + np.uint64(ids.ctypes.data)
@@ -322,7 +322,7 @@ class LlamaCache(Slots):
                 for array, (_, kind) in zip(arrays, types, strict=True)
             ),
         )
-        if self._file.threads != self._threads:  # PyTorch's may have been set since
+        if self._file.threads != self._threads:  # PyTorch's number of threads may have changed
             self._threads = self._file.threads
             self._functions.llama_set_n_threads(self._context, self._threads, self._threads)
         code = self._functions.llama_decode(self._context, batch)
@@ -333,20 +333,20 @@ class LlamaCache(Slots):
         )
 
     def remove(self, sequence: int, start: int) -> None:
-        """Take an id, or :data:`ANY`, from the cells of positions from ``start`` on; a cell without ids is free."""
+        """Remove an id, or :data:`ANY` id, from cells at positions >= ``start``. Cells without ids are free."""
         if self._context is not None:
             self._functions.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Add the id ``target`` to the cells of ``source`` at positions from ``start`` up to ``end``."""
+        """Add the id ``target`` to the cells of ``source`` at positions from ``start`` to before ``end``."""
         self._functions.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def others_are_empty(self, lane: SlotIds) -> bool:
-        """Return whether no other slot holds tokens."""
+        """Return whether all other slots are empty."""
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def new_ids(self, count: int) -> list[int]:
-        """Return ids that no cell has; raises :class:`LlamaCppError` if llama.cpp has no more."""
+        """Return ``count`` unused ids. Raises :class:`LlamaCppError` if llama.cpp has too few."""
         if count > len(self._free) and self._ids < MAX_IDS:
             needed = self._ids + count - len(self._free)
             ids = 1 if needed == 1 else max(_FEW_IDS, 1 << (needed - 1).bit_length())
@@ -356,14 +356,14 @@ class LlamaCache(Slots):
                 self._free += lane.give_back()
         if count > len(self._free):
             raise LlamaCppError(
-                f"llama.cpp knows {MAX_IDS} sequences, and the leaves of the trees of {len(self.lanes)} sequences need "
-                f"{count - len(self._free)} more: draft narrower trees, or decode fewer sequences together"
+                f"llama.cpp has only {MAX_IDS} sequence ids, and the tree leaves of {len(self.lanes)} sequences "
+                f"need {count - len(self._free)} more: draft narrower trees, or decode fewer sequences together"
             )
         taken, self._free = self._free[:count], self._free[count:]
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
-        """Make a context of this size, with the content of the one before."""
+        """Replace the context by one of this size with the same content."""
         functions, data = self._functions, None
         if any(self.lengths) or any(lane.rows for lane in self.lanes):
             size = functions.llama_state_get_size(self._context)
@@ -383,6 +383,6 @@ class LlamaCache(Slots):
         self._close = finalize(self, functions.llama_free, self._context)
         self._memory = functions.llama_get_memory(self._context)
         if data is not None and not functions.llama_state_set_data(self._context, data, len(data)):
-            raise LlamaCppError(f"llama.cpp could not take over {cells} cached tokens: {complaint()}")
+            raise LlamaCppError(f"llama.cpp could not grow its cache to {cells} tokens: {complaint()}")
         self._free += range(self._ids, ids)
         self._cells, self._ids, self._threads = cells, ids, self._file.threads

@@ -1,4 +1,4 @@
-"""A GGUF model run by llama.cpp, with the interface of :class:`~specexp.core.language_model.LanguageModel`."""
+"""Run a GGUF model in llama.cpp with the interface of :class:`~specexp.core.runtime.Runtime`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PREFILL_CHUNK = 512
 
 
 class LlamaCppModel(Runtime):
-    """A GGUF file, ready for tree passes. Its logits are float32, on the CPU.
+    """A runtime of a GGUF file. Its logits are float32 tensors on the CPU.
 
     Args:
-        self_check: compare a small tree pass with passes over its branches; :class:`LlamaCppError` if they differ.
+        self_check: compare a small tree pass with passes over its branches. Raises a LlamaCppError if they differ.
 
     Example:
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
@@ -120,10 +120,10 @@ class LlamaCppModel(Runtime):
 
     @override
     def synchronize(self) -> None:
-        """Do nothing: reading logits waits for the pass."""
+        """Do nothing, because reading the logits already waits for the pass."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaCppModel:
-        """The same weights with an empty cache."""
+        """Return a runtime of the same weights with an empty cache."""
         return LlamaCppModel(self.model, self_check=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,7 +137,7 @@ class LlamaCppModel(Runtime):
         ids: NDArray[np.int32],
         with_logits: bool = True,
     ) -> torch.Tensor | None:
-        """Return ``[n, V]`` logits, copied: the next pass overwrites llama.cpp's own."""
+        """Run a pass and return a copy of its ``[n, V]`` logits, since the next pass overwrites the buffer."""
         address = self.cache.pass_over(tokens, positions, counts, ids, with_logits)
         self.passes += 1
         if not address:
@@ -146,7 +146,7 @@ class LlamaCppModel(Runtime):
         return torch.frombuffer(numbers, dtype=torch.float32).view(tokens.size, self.vocab_size).clone()
 
     def _branches_of(self, shape: TreeShape) -> Branches:
-        """Return a tree's branches, which are kept for shapes that recur."""
+        """Return the branches of a tree, cached for shapes that recur."""
         branches = self._branches.get(shape)
         if branches is None:
             branches = Branches.of(shape)
@@ -155,7 +155,7 @@ class LlamaCppModel(Runtime):
         return branches
 
     def _self_check(self) -> None:
-        """Compare the logits of a tree's rows with those of its branches fed one token after the other."""
+        """Compare the logits of a tree pass with those of separate passes over its branches."""
         siblings, prefix = 6, [token % self.vocab_size for token in (5, 6, 7)]
         shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
         tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
@@ -174,7 +174,7 @@ class LlamaCppModel(Runtime):
         if not sorted(errors)[1] <= 0.15:
             raise LlamaCppError(
                 f"{self.model.path} failed the tree self-check (the logits of a tree differ from those of its "
-                f"branches by {sorted(errors)[1]:.2g} of their spread): it cannot be used for tree passes"
+                f"branches by {sorted(errors)[1]:.2g} of their spread): use another model or another GGUF file of it"
             )
 
 
@@ -183,7 +183,7 @@ def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
 
 
 def _parents(visible: NDArray[np.bool_]) -> list[int]:
-    """Return the parent of each new row: the last other row it may attend to, since parents are fed first."""
+    """Return the parent of each new row: the last earlier row that it attends to, or -1."""
     new, rows = visible.shape
     parents = []
     for index in range(new):

@@ -1,4 +1,4 @@
-"""llama.cpp's C interface, and the weights and metadata of a GGUF file, which all contexts share."""
+"""The C interface of llama.cpp, and the weights and metadata of a GGUF file, shared by all its contexts."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from transformers import PreTrainedConfig
 from specexp.core.messages import did_you_mean
 
 CacheType = Literal["bfloat16", "float16", "float32"]
-_SAMPLE, _SAMPLES = 4096, 1024  # bytes of a sample, and samples of a file
+_SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file, to identify weights
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
-_ERROR = 4  # a log level of ggml
+_ERROR = 4  # ggml's log level of errors
 _errors: deque[str] = deque(maxlen=32)
 
 
 class LlamaCppError(ValueError):
-    """llama.cpp is missing or has failed."""
+    """Raised if llama.cpp is missing or fails."""
 
 
 @cache
 def library() -> Any:
-    """Load and return the module of C functions; raises :class:`LlamaCppError` if it cannot be loaded."""
+    """Load and return the module of C functions. Raises :class:`LlamaCppError` if it cannot be loaded."""
     try:
         import llama_cpp.llama_cpp as functions
     except ImportError as error:
         raise LlamaCppError(
-            "GGUF files are run by llama.cpp, and llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
+            "GGUF files need llama-cpp-python, which is not installed: pip install 'specexp[llama-cpp]'"
         ) from error
     except (OSError, RuntimeError) as error:
         raise LlamaCppError(
-            f"llama-cpp-python is installed and its library cannot be loaded: {error}"
+            f"llama-cpp-python is installed, but its library cannot be loaded: {error}"
         ) from error
     functions.llama_log_set(_listener(functions), None)
     functions.llama_backend_init()
@@ -46,16 +46,16 @@ def library() -> Any:
 
 
 def complaint() -> str:
-    """Return llama.cpp's first error since the last call, on one line."""
+    """Return the first error that llama.cpp logged since the last call, on one line, and clear the log."""
     words = _errors[0] if _errors else "it gave no reason"
     _errors.clear()
     function, colon, rest = words.partition(": ")
     return rest if colon and "_" in function and " " not in function else words
 
 
-@cache  # C keeps only its address
+@cache  # keeps the callback alive, because C has only its address
 def _listener(functions: Any) -> Any:
-    """Return the callback that keeps errors instead of printing them."""
+    """Return a log callback that stores errors instead of printing them."""
 
     @functions.llama_log_callback  # type: ignore[untyped-decorator]
     def listen(level: int, text: bytes, _: ctypes.c_void_p) -> None:
@@ -69,13 +69,13 @@ def _listener(functions: Any) -> Any:
 
 @dataclass(frozen=True)
 class LlamaSettings:
-    """The settings of llama.cpp for a file.
+    """Settings with which llama.cpp runs a file.
 
     Attributes:
         cache: dtype of the KV cache.
-        flash_attention: whether flash attention is used, as by default.
-        device: ``cpu``, or a device llama.cpp was built for, which then holds all layers.
-        threads: number of CPU threads; PyTorch's number if None.
+        flash_attention: whether llama.cpp may use flash attention.
+        device: ``cpu``, or a device that llama.cpp was built for, which then holds all layers.
+        threads: number of CPU threads. If None, PyTorch's number of threads.
     """
 
     cache: CacheType = "float16"
@@ -85,13 +85,13 @@ class LlamaSettings:
 
 
 class LlamaFile:
-    """The weights of a GGUF file, or with ``vocabulary_only`` its metadata.
+    """A loaded GGUF file. With ``vocabulary_only`` only its metadata and tokenizer are loaded.
 
     Attributes:
-        model: llama.cpp's model.
+        model: pointer to llama.cpp's model.
 
     Raises:
-        LlamaCppError: the file is damaged or not a GGUF file, the model's cache cannot drop rejected tokens, or
+        LlamaCppError: the file is damaged or not a GGUF file, the model cannot drop rejected tokens from its cache, or
             llama.cpp is missing.
     """
 
@@ -109,20 +109,20 @@ class LlamaFile:
         given.vocab_only = vocabulary_only
         self.model: Any = functions.llama_model_load_from_file(self.path.encode(), given)
         if not self.model:
-            raise LlamaCppError(f"{self.path}: llama.cpp cannot load it: {complaint()}")
+            raise LlamaCppError(f"{self.path}: llama.cpp cannot load the file: {complaint()}")
         finalize(self, functions.llama_model_free, self.model)
         if not vocabulary_only:
             self._check_attention()
 
     @cached_property
     def vocab_size(self) -> int:
-        """Number of tokens."""
+        """Number of tokens in the vocabulary."""
         functions = self._functions
         return int(functions.llama_vocab_n_tokens(functions.llama_model_get_vocab(self.model)))
 
     @cached_property
     def context_limit(self) -> int:
-        """Number of positions of its training, at most those before rotary frequencies change."""
+        """Number of trained positions. If rotary frequencies change with length, the number before the change."""
         trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
         original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
@@ -130,14 +130,14 @@ class LlamaFile:
 
     @cached_property
     def described(self) -> str:
-        """llama.cpp's description, which ends with the type of most weights."""
+        """llama.cpp's description of the model, which ends with the type of most weights."""
         buffer = ctypes.create_string_buffer(256)
         self._functions.llama_model_desc(self.model, buffer, 256)
         return buffer.value.decode(errors="replace")
 
     @cached_property
     def precision(self) -> str:
-        """The coarser dtype of weights and cache; bfloat16 for quantised weights, which are multiplied in blocks."""
+        """The coarser dtype of weights and cache. Quantised weights, multiplied in blocks, count as bfloat16."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
         return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
 
@@ -148,7 +148,7 @@ class LlamaFile:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """A transformers configuration with the values that a GGUF file has."""
+        """A transformers configuration with the values found in the file's metadata."""
         name = self.architecture
 
         def number(key: str) -> int | None:
@@ -165,12 +165,12 @@ class LlamaFile:
             "max_position_embeddings": self.context_limit,
         }
         config = PreTrainedConfig(**sizes, name_or_path=self.path)
-        config.model_type, config.tie_word_embeddings = name, None  # not in the file
+        config.model_type, config.tie_word_embeddings = name, None  # not stored in the file
         return config
 
     @cached_property
     def cell_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
+        """Bytes of the keys and values of one token in the cache."""
         functions, model = self._functions, self.model
         heads = functions.llama_model_n_head(model)
         width = functions.llama_model_n_embd(model) // heads
@@ -183,11 +183,11 @@ class LlamaFile:
 
     @property
     def threads(self) -> int:
-        """Threads of the CPU that a pass takes."""
+        """Number of CPU threads of a pass."""
         return self.settings.threads or torch.get_num_threads()
 
     def weights(self) -> dict[str, Any]:
-        """Return type, number and a hash of samples of the weights, to identify them."""
+        """Return the dtype, the number of parameters and a hash of samples of the file, to identify the weights."""
         path, digest = Path(self.path), sha256()
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -201,7 +201,7 @@ class LlamaFile:
         }
 
     def metadata(self, key: str) -> str | None:
-        """Return the value of a key; None if it is missing or a list."""
+        """Return the value of a metadata key, or None if it is missing or a list."""
         function, size = self._functions.llama_model_meta_val_str, 256
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -213,7 +213,7 @@ class LlamaFile:
             size = length + 1
 
     def context_settings(self, **sizes: int) -> Any:
-        """Return llama.cpp's settings of a context, with one cache for all sequences."""
+        """Return llama.cpp's parameters for a context with one cache for all sequences, updated by ``sizes``."""
         functions = self._functions
         given = functions.llama_context_default_params()
         for name, value in sizes.items():
@@ -226,42 +226,42 @@ class LlamaFile:
         return given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LlamaFile:
-        return self  # weights do not change
+        return self  # the weights are read-only
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process maps the file again."""
+        """Unpickling maps the file again in the other process."""
         return LlamaFile, (self.path, self.settings)
 
     def _check_settings(self) -> None:
         cache, device = self.settings.cache, self.settings.device
         if cache not in get_args(CacheType):
             raise LlamaCppError(
-                f"the cache's precision is {cache!r}{did_you_mean(str(cache), get_args(CacheType))}"
+                f"the dtype of the cache is unknown: {cache!r}{did_you_mean(str(cache), get_args(CacheType))}"
             )
         if device != "cpu" and not self._functions.llama_supports_gpu_offload():
             raise LlamaCppError(
-                f"device {device!r} cannot be used: llama-cpp-python was built here for the CPU only"
+                f"device {device!r} cannot be used, as llama-cpp-python was built for the CPU only: set device to cpu"
             )
 
     def _check_attention(self) -> None:
         functions, model = self._functions, self.model
         window, reason = functions.llama_model_n_swa(model), ""
         if functions.llama_model_has_encoder(model) or not functions.llama_model_has_decoder(model):
-            reason = "is not a decoder only"
+            reason = "is not decoder-only"
         elif functions.llama_model_is_recurrent(model) or functions.llama_model_is_hybrid(model):
             reason = "has recurrent layers"
         elif 0 < window < self.context_limit:
             reason = f"has layers that attend to only {window} tokens"
         if reason:
             raise LlamaCppError(
-                f"{self.path}: the {self.architecture} model {reason}, and its cache cannot drop rejected tokens: "
+                f"{self.path}: the {self.architecture} model {reason}, so its cache cannot drop rejected tokens: "
                 "use a decoder with full attention in every layer"
             )
 
 
 def _check_file(path: Path) -> None:
     if path.is_dir():
-        raise LlamaCppError(f"{path} is a folder; a GGUF file is expected")
+        raise LlamaCppError(f"{path} must be a GGUF file, but it is a folder")
     try:
         with path.open("rb") as file:
             start = file.read(4)

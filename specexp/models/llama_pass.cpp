@@ -1,11 +1,11 @@
 // One forward pass of a Llama-like decoder over the rows of growing trees, compiled for the machine it runs on.
 //
-// Every row is computed alike, whatever shares its pass: a product is summed in the order of its inputs, and a row
-// attends to the keys it sees in the order in which they were fed. So the logits of a row are the same bit for bit in
-// plain decoding, in a tree, in a batch and in a prefill. Weights stand in panels of two vectors of outputs, in the order
-// that `Floats`, `Words` and `Pairs` say. Vectors and fused operations are spelt out, since a compiler's own round here so
-// and there otherwise. All threads go through one parallel region and meet between its parts; nothing is allocated but
-// what a thread keeps for itself, once.
+// A row is computed in the same way whichever rows share its pass: products are summed in the order of inputs, and a
+// row attends to its visible keys in the order in which they were fed. The logits of a row are therefore equal bit by
+// bit in plain decoding, in a tree, in a batch and in a prefill. Weights are stored in panels of two vectors of outputs,
+// in the layouts of `Floats`, `Words` and `Pairs`. Vectors and fused operations are explicit, because compilers would
+// round differently from place to place. All threads run one parallel region and synchronise between its stages. They
+// allocate only buffers that they keep and reuse.
 
 #include <atomic>
 #include <cmath>
@@ -18,7 +18,7 @@
 #if defined(__FMA__)
 #include <immintrin.h>
 #endif
-#ifndef LANES  // 8 is asked for where heads are too narrow for 16
+#ifndef LANES  // the caller sets 8 if heads are too narrow for 16
 #if defined(__AVX512F__)
 #define LANES 16
 #else
@@ -29,7 +29,7 @@
 namespace {
 
 constexpr int PARTS = 2, PANEL = PARTS * LANES;
-constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;  // whose sums the registers hold beside a panel's weights
+constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;  // most rows whose sums fit in registers with a panel's weights
 
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
@@ -50,7 +50,7 @@ inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a floa
 
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
-inline void store(uint16_t* to, Vec value) {  // to the nearest, ties to even
+inline void store(uint16_t* to, Vec value) {  // rounds to nearest, ties to even
     Bits bits = (Bits)value;
     bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     Halves halves = __builtin_convertvector(bits & 0xffff, Halves);
@@ -66,7 +66,7 @@ inline bool any(Bits values) {
     return found != 0;
 }
 
-// One rounding where the processor has such an instruction; never left to the compiler, which fuses here and not there.
+// Fused multiply-add if the processor has it. Explicit, because a compiler would fuse only in some places.
 inline Vec fused(Vec a, Vec b, Vec c) {
 #if LANES == 16
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -77,7 +77,7 @@ inline Vec fused(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// A vector's quarters, or its two halves, added up.
+// Adds the quarters (16 lanes) or halves (8 lanes) of a vector.
 inline Four folded(Vec value) {
 #if LANES == 16
     const __m512d whole = _mm512_castps_pd((__m512)value);
@@ -96,14 +96,14 @@ inline float sum(Vec value) {
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
-// The sums of four vectors, each in the order of `sum`.
+// Returns the sums of four vectors, each added in the order of `sum`.
 inline Four sums_of(const Vec* values) {
     const Four a = folded(values[0]), b = folded(values[1]), c = folded(values[2]), d = folded(values[3]);
     return (Four{a[0], b[0], c[0], d[0]} + Four{a[1], b[1], c[1], d[1]}) +
            (Four{a[2], b[2], c[2], d[2]} + Four{a[3], b[3], c[3], d[3]});
 }
 
-// How weights stand in memory, and what they are multiplied with: a panel's weights of STEP inputs at a time.
+// Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time.
 struct Floats {  // [panel, input, output]
     typedef float Weight;
     typedef float Input;
@@ -116,7 +116,7 @@ struct Floats {  // [panel, input, output]
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
 };
 
-struct Words {  // bfloat16 [panel, input, word, 2]: output i in the lower half of word i, i + LANES in the upper one
+struct Words {  // bfloat16 [panel, input, word, 2]: word i holds output i (lower half) and i + LANES (upper half)
     typedef uint16_t Weight;
     typedef float Input;
     static constexpr int STEP = 1;
@@ -132,7 +132,7 @@ struct Words {  // bfloat16 [panel, input, word, 2]: output i in the lower half 
 
 #if LANES == 16 && defined(__AVX512BF16__)
 #define HAS_PAIRS 1
-struct Pairs {  // bfloat16 [panel, input / 2, output, 2]; inputs are rounded to bfloat16, two are multiplied at once
+struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to bfloat16 and multiplied in pairs
     typedef uint16_t Weight;
     typedef uint16_t Input;
     static constexpr int STEP = 2;
@@ -167,13 +167,13 @@ inline Vec exponential(Vec x) {
     return p * (Vec)((power + 127) << 23);
 }
 
-struct Share {  // of `count` things, those of one thread
+struct Share {  // the range of `count` items that one thread handles
     long first, last;
     Share(long count, int thread, int threads)
         : first(count * thread / threads), last(count * (thread + 1) / threads) {}
 };
 
-// ROWS rows times PANELS panels of weights, all sums held in registers.
+// Multiplies ROWS rows with PANELS panels of weights. All sums are in registers.
 template <class Kind, int ROWS, int PANELS>
 inline void tile(const typename Kind::Input* x, long width, const typename Kind::Weight* weights, float* out,
                  long stride, const float* bias, bool add) {
@@ -206,7 +206,7 @@ inline void tile(const typename Kind::Input* x, long width, const typename Kind:
             }
 }
 
-// As many rows as are left, at most ROWS, times one panel.
+// Multiplies the remaining rows, at most ROWS, with one panel.
 template <class Kind, int ROWS>
 inline void rows_tile(long left, const typename Kind::Input* x, long width, const typename Kind::Weight* weights,
                       float* out, long stride, const float* bias, bool add) {
@@ -215,7 +215,7 @@ inline void rows_tile(long left, const typename Kind::Input* x, long width, cons
     else rows_tile<Kind, ROWS - 1>(left, x, width, weights, out, stride, bias, add);
 }
 
-// Rows [n, width] times some panels, into columns [0, PANEL * panels) of `out`; a panel stays in the cache.
+// Multiplies rows [n, width] with panels into columns [0, PANEL * panels) of `out`. A panel stays in the CPU cache.
 template <class Kind>
 void product(const typename Kind::Input* x, long rows, long width, const typename Kind::Weight* weights, long panels,
              float* out, long stride, const float* bias, bool add) {
@@ -229,7 +229,7 @@ void product(const typename Kind::Input* x, long rows, long width, const typenam
         else if (rows == 1 && left >= 2) tile<Kind, 1, 2>(x, width, here, to, stride, plus, add), panel += 2;
         else if (rows == 2 && left >= 2) tile<Kind, 2, 2>(x, width, here, to, stride, plus, add), panel += 2;
         else {
-            for (long block = 0; block < blocks; ++block) {  // of even sizes
+            for (long block = 0; block < blocks; ++block) {  // blocks of even sizes
                 const long row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
                 rows_tile<Kind, MOST_ROWS>(count, x + row * width, width, here, to + row * stride, stride, plus, add);
             }
@@ -238,7 +238,7 @@ void product(const typename Kind::Input* x, long rows, long width, const typenam
     }
 }
 
-// Where the threads of a pass wait for each other: a short while busily, then letting others run.
+// Barrier for the threads of a pass: spins for a short time, then yields.
 class Meeting {
     std::atomic<int> arrived{0}, round{0};
 
@@ -261,7 +261,7 @@ class Meeting {
     }
 };
 
-// Room that a thread keeps for itself.
+// A buffer that a thread keeps and reuses.
 template <class T>
 struct Room {
     std::vector<T> kept;
@@ -288,7 +288,7 @@ void normalise(const float* x, const float* weight, Out* out, long width, float 
 extern "C" {
 
 struct Layer {
-    const void *qkv, *out, *gate_up, *down;                     // in panels; gate and up in turns
+    const void *qkv, *out, *gate_up, *down;                     // in panels; those of gate and up alternate
     const float *bias, *norm_attention, *norm_mlp, *norm_q, *norm_k;  // bias and the last two may be null
 };
 
@@ -296,35 +296,35 @@ struct Model {
     int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, is_bfloat16;
     float epsilon, rotary_scale;
     const float *frequencies, *norm;
-    const void *embedding, *head;  // [V, hidden] as it is; in panels
+    const void *embedding, *head;  // embedding: [V, hidden]; head: in panels
     const Layer* of;
 };
 
-struct Rows {  // n of them, each with a place of its own
+struct Rows {  // `count` rows, each with its own place in the cache
     int64_t count, answered;                   // the last `answered` rows get logits
-    const int64_t *tokens, *positions, *slots, *places;  // the place is the key's row in the slot
-    const int64_t *pasts, *starts, *lengths;   // sees keys [0, past), then of the slot's rows from past on ...
-    const uint8_t* visible;                    // ... those whose byte in [start, start + length) is not 0
+    const int64_t *tokens, *positions, *slots, *places;  // place: row of the key in its slot
+    const int64_t *pasts, *starts, *lengths;   // attends to keys [0, past), and to key past + i ...
+    const uint8_t* visible;                    // ... if visible[start + i] is not 0, for i < length
 };
 
-struct Reading {  // of the logits, for whoever decides and learns
-    int64_t best;               // tokens wanted of every row, the most probable first; 0 if none
-    uint16_t* rounded;          // the logits in bfloat16, in rows of whole panels; null if they stay as they are
-    int64_t* tokens;            // [answered, best], among equals the lowest first
-    float* scores;              // [answered, best] their logits; NaN first where a logit of the row is none
-    const float* const* noise;  // [answered] rows of [vocabulary]; null if nothing is drawn
+struct Reading {  // results computed from the logits, for the verifier and the drafter
+    int64_t best;               // number of top tokens per row, the most probable first; may be 0
+    uint16_t* rounded;          // output: logits in bfloat16, in rows of whole panels; null for no rounding
+    int64_t* tokens;            // [answered, best], ties ordered by token id
+    float* scores;              // [answered, best] their logits; the first is NaN if the row has a NaN logit
+    const float* const* noise;  // [answered] pointers to [vocabulary]; null if no tokens are drawn
     float temperature;
-    int64_t draws;              // tokens drawn of every row, those with the highest logit / temperature + noise
+    int64_t draws;              // number of drawn tokens per row: those with the highest logit / temperature + noise
     int64_t* drawn;             // [answered, draws]
     float* drawn_scores;        // [answered, draws]
 };
 
-struct Growing {  // a tree whose levels of nodes with children are fed one after the other
-    int64_t levels, widest;                   // answers to at most `widest` rows at once
-    const int64_t *rows, *nodes;              // [levels + 1] first row of each level, first of the nodes below it
-    const int64_t *parents, *ranks, *places;  // of each node: row of its parent, rank there, own row or -1
-    int64_t* given;                           // tokens of all rows; those of the nodes are filled in
-    int64_t* tokens;                          // of each node
+struct Growing {  // a tree that is fed level by level; only nodes with children are fed
+    int64_t levels, widest;                   // widest: most rows with logits in one pass
+    const int64_t *rows, *nodes;              // [levels + 1] first fed row of each level, first node below it
+    const int64_t *parents, *ranks, *places;  // for each node: row of its parent, its rank, its own row or -1
+    int64_t* given;                           // tokens of all fed rows; output for rows of nodes
+    int64_t* tokens;                          // output: token of each node
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -355,7 +355,7 @@ struct Pass {
         return (W*)cache.storage + (outer * cache.capacity + row) * m.head_dim;
     }
 
-    // This thread's panels of a product; they start at multiples of 4 panels where that leaves nobody idle.
+    // Computes this thread's panels of a product, in groups of 4 panels if that leaves no thread idle.
     void panels(const Input* from, long count, long width, const void* weights, long outputs, float* to, long stride,
                 const float* bias, bool add) const {
         const long all = (outputs + PANEL - 1) / PANEL, group = all >= 8 * threads ? 4 : 1;
@@ -365,7 +365,7 @@ struct Pass {
                       stride, bias ? bias + first * PANEL : nullptr, add);
     }
 
-    // Embeddings, and the cosines and sines of every position.
+    // Loads embeddings, and computes the cosines and sines of each position.
     void embed() const {
         const Share share(rows.count, thread, threads);
         const long half = m.head_dim / 2;
@@ -380,7 +380,7 @@ struct Pass {
         }
     }
 
-    // Every thread makes all of them: that is less work than waiting for each other.
+    // Normalises rows. Every thread normalises all of them, which is cheaper than a barrier.
     const Input* norms(const float* weight, long first) const {
         static thread_local Room<Input> room;
         Input* normed = room.of((rows.count - first) * m.hidden);
@@ -389,7 +389,7 @@ struct Pass {
         return normed;
     }
 
-    // Turn queries and keys to their positions, and keep keys and values.
+    // Applies rotary embeddings to queries and keys, and writes keys and values to the cache.
     void turn(const Layer& layer, long number) const {
         const long heads = m.heads + 2 * m.kv_heads, half = m.head_dim / 2;
         const Share share(rows.count * heads, thread, threads);
@@ -414,12 +414,12 @@ struct Pass {
         }
     }
 
-    // Keys [first, last) against ROWS queries.
+    // Computes the scaled products of keys [first, last) with ROWS queries.
     template <int ROWS>
     void dots(const float* queries, long stride, const W* keys, long first, long last, float* scores,
               long apart) const {
         const float scale = 1.f / std::sqrt((float)m.head_dim);
-        constexpr int TOGETHER = ROWS > 1 && LANES == 8 ? 2 : ROWS;  // whose sums with four keys the registers hold
+        constexpr int TOGETHER = ROWS > 1 && LANES == 8 ? 2 : ROWS;  // rows whose sums with four keys fit in registers
         long k = first;
         for (; k + 4 <= last; k += 4)
             for (int row = 0; row < ROWS; row += TOGETHER) {
@@ -450,7 +450,7 @@ struct Pass {
             }
     }
 
-    // To ROWS answers, values [first, last), each by its share.
+    // Adds values [first, last), weighted by their attention weights, to ROWS outputs.
     template <int ROWS, int VECTORS>
     void mix(const W* values, long first, long last, const float* shares, long apart, float* to, long stride) const {
         for (long d = 0; d + VECTORS * LANES <= m.head_dim; d += VECTORS * LANES) {
@@ -479,7 +479,7 @@ struct Pass {
         else mix<ROWS, 2>(values, first, last, shares, apart, to, stride);
     }
 
-    // Scores become shares: their exponentials, divided by `count` of them together.
+    // Softmax in place over `count` scores.
     static void soften(float* scores, long count) {
         float most = -INFINITY;
         for (long k = 0; k < count; ++k) most = scores[k] > most ? scores[k] : most;
@@ -494,7 +494,7 @@ struct Pass {
         for (long k = 0; k < count; k += LANES) store(scores + k, load(scores + k) * scale);
     }
 
-    // Blocks of four rows of a slot share the reading of the keys that all of them see.
+    // Attention. Four rows of one slot are processed together, so that the keys visible to all are read once.
     void attend(long number) const {
         static thread_local Room<float> room;
         const long apart = cache.capacity + LANES, blocks = (rows.count + 3) / 4, width = m.heads * m.head_dim;
@@ -547,7 +547,7 @@ struct Pass {
 
     long stride_qkv() const { return ((m.heads + 2 * m.kv_heads) * m.head_dim + PANEL - 1) / PANEL * PANEL; }
 
-    // silu(gate) * up of this thread's pairs of panels.
+    // Computes silu(gate) * up for this thread's pairs of panels.
     void gate(const Input* normed, const void* weights) const {
         const long pairs = (m.inner + PANEL - 1) / PANEL, width = m.hidden;
         const Share share(pairs, thread, threads);
@@ -593,7 +593,7 @@ struct Pass {
         }
     }
 
-    // This thread's rows of logits: rounded, and their best tokens.
+    // Rounds this thread's rows of logits and finds their top tokens.
     void read() const {
         const long stride = (m.vocabulary + PANEL - 1) / PANEL * PANEL;
         const Share share(rows.answered, thread, threads);
@@ -603,7 +603,7 @@ struct Pass {
                 for (long k = 0; k < stride; k += LANES) {
                     uint16_t* to = reading.rounded + row * stride + k;
                     store(to, load(from + k));
-                    store(from + k, load(to));  // what is chosen from is what is answered
+                    store(from + k, load(to));  // tokens are chosen from the rounded logits, which are returned
                 }
             const long best = reading.best;
             if (best) choose(Given{from}, best, reading.tokens + row * best, reading.scores + row * best);
@@ -628,13 +628,13 @@ struct Pass {
         float one(long k) const { return from[k] / temperature + noise[k]; }
     };
 
-    // Keeps the best tokens of a row in order; most panels hold none that is better than the last of them.
+    // Finds the top tokens of a row in order. Skips panels that have no value above the lowest found so far.
     template <class Values>
     void choose(const Values& values, long best, int64_t* tokens, float* scores) const {
         for (long k = 0; k < best; ++k) tokens[k] = 0, scores[k] = -INFINITY;
         bool odd = false;
         for (long start = 0; start < m.vocabulary; start += PANEL) {
-            const bool whole = start + PANEL <= m.vocabulary;  // noise ends with the vocabulary
+            const bool whole = start + PANEL <= m.vocabulary;  // the noise has no padding after the vocabulary
             if (whole) {
                 const Vec one = values.at(start), other = values.at(start + LANES), least = all(scores[best - 1]);
                 if (!any((one > least) | (other > least) | (one != one) | (other != other))) continue;
@@ -658,7 +658,7 @@ void run_all(const Model* model, const Rows* rows, const Cache* cache, const Rea
     Meeting meeting;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const int here = omp_get_num_threads();  // may be fewer than were asked for
+        const int here = omp_get_num_threads();  // may be fewer than requested
         const Pass<Kind> pass{*model, *rows, *cache, *reading, buffers[0], buffers[1], buffers[2],
                               (typename Kind::Input*)buffers[3], logits, meeting, omp_get_thread_num(), here};
         pass.run();
@@ -681,14 +681,14 @@ extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache
 #endif
 }
 
-// Drafts a whole tree: feeds level after level, and gives each node the candidate of its rank. The reading has room for
-// the answers to one level, and the noise of the level's first row is that of all its rows. Returns 1 for NaN logits.
+// Drafts a whole tree: feeds one level after the other, and gives each node the candidate of its rank. `reading` has
+// buffers for one level. All rows of a level share one noise, reading->noise[level]. Returns 1 if a logit is NaN.
 extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
                     const Growing* growing, float* const* buffers, float* logits, int threads) {
     std::vector<const float*> noise(growing->widest);
     for (long level = 0; level < growing->levels; ++level) {
         const long first = growing->rows[level], count = growing->rows[level + 1] - first;
-        const long answered = level ? count : 1;  // of the pending tokens only the root has children
+        const long answered = level ? count : 1;  // only the root, the last pending token, has children
         const Rows part{count, answered, rows->tokens + first, rows->positions + first, rows->slots + first,
                         rows->places + first, rows->pasts + first, rows->starts + first, rows->lengths + first,
                         rows->visible};
@@ -712,7 +712,7 @@ extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, co
     return 0;
 }
 
-// Moves these rows of a slot's last pass to directly behind its `past` committed ones; they are in ascending order.
+// Moves some rows of a slot's last pass directly after its `past` committed rows. `rows` must be ascending.
 extern "C" void keep(const Model* model, const Cache* cache, int64_t slot, int64_t past, const int64_t* rows, int count) {
     const long bytes = model->head_dim * (model->is_bfloat16 ? 2 : 4);
     for (long block = 0; block < 2 * model->layers; ++block)

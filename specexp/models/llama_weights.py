@@ -1,4 +1,4 @@
-"""Weights of a Llama-like Hugging Face model, packed as ``llama_pass.cpp`` reads them."""
+"""Pack the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
-_NARROWEST = 16  # hidden sizes and heads must be multiples of it: two of the shortest vectors
+_NARROWEST = 16  # hidden and head sizes must be multiples of this, the length of two of the shortest vectors
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
 class Layer(ctypes.Structure):
-    """As ``Layer`` in C++: addresses of a layer's weights."""
+    """Mirrors ``Layer`` in C++: addresses of a layer's weights."""
 
     _fields_ = [
         (name, ctypes.c_void_p)
@@ -32,7 +32,7 @@ class Layer(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    """As ``Model`` in C++: sizes, and addresses of weights outside the layers."""
+    """Mirrors ``Model`` in C++: sizes, and addresses of the weights outside the layers."""
 
     _fields_ = [
         *(
@@ -53,22 +53,22 @@ class Model(ctypes.Structure):
 
 
 class LlamaWeights:
-    """A copy of a model's weights, with projections of the same input fused; bfloat16, or else float32.
+    """A copy of a model's weights in bfloat16 or float32, with projections of the same input fused.
 
-    It shares no memory with the model, which may move its own, for example to share it with other processes.
+    The copy is separate because the model may move its own weights, for example to share them between processes.
 
     Args:
-        model: one of :data:`ARCHITECTURES`, on the CPU.
-        kernels: the library of :func:`kernels_of` that will read them.
+        model: a model on the CPU of one of the :data:`ARCHITECTURES`.
+        kernels: the library from :func:`kernels_of` that will read the weights.
 
     Raises:
         CannotCompileError: the model is not supported.
 
     Attributes:
         dtype: dtype of weights and cache.
-        model: sizes and addresses for C++.
-        widths: floats of a row in each buffer of a pass.
-        outputs: logits of a row, with padding at the end.
+        model: structure of sizes and addresses that C++ reads.
+        widths: number of floats per row in each buffer of a pass.
+        outputs: number of logits per row, including padding at the end.
     """
 
     def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL) -> None:
@@ -76,7 +76,7 @@ class LlamaWeights:
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._pairs = bool(kernels.has_pairs())
-        self._kept: list[torch.Tensor] = []  # C++ holds bare addresses: these must live as long
+        self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -99,18 +99,18 @@ class LlamaWeights:
             head=self._panels(model.lm_head.weight),
             of=self._layers,
         )
-        inner = self._whole(config.intermediate_size)  # buffers hold whole panels
+        inner = self._whole(config.intermediate_size)  # rounded up, because buffers hold whole panels
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
         self.widths = (
             config.hidden_size,
-            max(projected, 2 * inner),  # one buffer for qkv, then for gate and up
+            max(projected, 2 * inner),  # one buffer, first for qkv, then for gate and up
             head_dim,
             max(heads * head_dim, inner),
         )
         self.outputs = self._whole(config.vocab_size)
 
     def are_of(self, model: PreTrainedModel) -> bool:
-        """Return whether the model's weights are unchanged, as far as torch counts changes."""
+        """Return whether these are still the model's weights, judged by torch's version counters and addresses."""
         return self._state == _state(model)
 
     def _layer(self, layer: Any) -> Layer:
@@ -137,15 +137,15 @@ class LlamaWeights:
         return self._keep(self._in_panels(weight))
 
     def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return ``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, padded with zeros.
+        """Return weights ``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, padded with zeros.
 
-        In bfloat16 two inputs of an output, or two outputs of an input, are adjacent.
+        In bfloat16 two inputs of one output, or two outputs of one input, are adjacent.
         """
         padded = self._padded(weight.detach().to(self.dtype))
         panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]
         if self.dtype == torch.bfloat16:
             count, inputs, outputs = panels.shape
-            paired = (  # two numbers of bfloat16 share a word of 32 bits
+            paired = (  # two bfloat16 numbers share a 32-bit word
                 panels.reshape(count, inputs // 2, 2, outputs)
                 if self._pairs
                 else panels.reshape(count, inputs, 2, outputs // 2)
@@ -154,7 +154,7 @@ class LlamaWeights:
         return panels.contiguous()
 
     def _whole(self, size: int) -> int:
-        return -(-size // self._panel) * self._panel  # the next multiple of a panel
+        return -(-size // self._panel) * self._panel  # rounded up to whole panels
 
     def _padded(self, values: torch.Tensor) -> torch.Tensor:
         missing: Sequence[int] = [
@@ -172,14 +172,14 @@ class LlamaWeights:
 
 
 def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-    """Return the library of passes with the longest vectors that the model's sizes allow.
+    """Return the compiled library with the longest vectors that the model's sizes allow.
 
     Args:
         model: a model that passes :func:`check_model`.
-        tell: called with a line if the library must be compiled first.
+        tell: called with a message if the library must be compiled first.
 
     Raises:
-        CannotCompileError: there is no C++ compiler, or it fails.
+        CannotCompileError: a C++ compiler is missing or fails.
     """
     kernels = library(_SOURCE, tell=tell)
     panel = 2 * kernels.lanes()
@@ -189,27 +189,27 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise :class:`CannotCompileError` for an unsupported model, before anything is compiled."""
+    """Raise :class:`CannotCompileError` if a model is not supported. Compiles nothing."""
     name = type(model).__name__
     if name not in ARCHITECTURES:
         raise CannotCompileError(
-            f"compiled passes know {', '.join(ARCHITECTURES)}, and the model is a {name}"
+            f"compiled passes support {', '.join(ARCHITECTURES)}, but the model is a {name}"
         )
     config = model.config
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
     head_dim = _head_dim(model)
     reasons = {
-        "is spread by a device_map": is_spread(model),
-        f"is on {model.device} and not on the CPU": model.device.type not in ("cpu", "meta"),
+        "is spread over devices by a device_map": is_spread(model),
+        f"is on {model.device}, not on the CPU": model.device.type not in ("cpu", "meta"),
         f"is {str(model.dtype).removeprefix('torch.')}, not bfloat16, float16 or float32": (
             model.dtype not in (torch.bfloat16, torch.float16, torch.float32)
         ),
         f"has the activation {config.hidden_act!r}, not 'silu'": config.hidden_act != "silu",
         f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}": rotation not in _STEADY_ROTATIONS,
-        f"has a hidden size of {config.hidden_size}, no multiple of {_NARROWEST}": (
+        f"has a hidden size of {config.hidden_size}, not a multiple of {_NARROWEST}": (
             config.hidden_size % _NARROWEST != 0
         ),
-        f"has heads of {head_dim} numbers, no multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
+        f"has heads of {head_dim} numbers, not a multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
         "has biases other than those of queries, keys and values": any(
             name.endswith("bias") and not name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
             for name, _ in model.named_parameters()
@@ -221,9 +221,7 @@ def check_model(model: PreTrainedModel) -> None:
         ),
     }
     if why := next((reason for reason, applies in reasons.items() if applies), ""):
-        raise CannotCompileError(
-            f"the {config.model_type} model {why}, so that there is no compiled pass of it"
-        )
+        raise CannotCompileError(f"the {config.model_type} model {why}, so there is no compiled pass of it")
 
 
 def _state(model: PreTrainedModel) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
-"""The storage of the embedded models: 8 bits a weight, with one scale for each output row.
+"""The storage format of the embedded models: 8 bits per weight, with one scale for each output row.
 
-The stored values are the model: they are unpacked to bfloat16, and to other precisions from there.
+The 8-bit values define the model. They are unpacked to bfloat16 and converted to other precisions from there.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE = "packed.safetensors"
-"""Beside ``config.json``; no ``model.safetensors``, which other programs would read as whole weights."""
+"""Weights file in a model's folder. Other programs would misread the packed weights in a ``model.safetensors``."""
 _SCALE = ".scale"
 
 
 def is_packed(source: str) -> bool:
-    """Whether a folder holds a model in this storage."""
+    """Return whether a folder holds a packed model."""
     return (Path(source) / FILE).is_file()
 
 
 def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write a model's weights; matrices get 8 bits, vectors stay in bfloat16."""
+    """Write a model's weights: matrices in 8 bits, vectors in bfloat16."""
     import torch
     from safetensors.torch import save_file
 

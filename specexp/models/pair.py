@@ -1,4 +1,4 @@
-"""Load a target and its draft: the embedded pair by its name, or any two models by hub id or folder."""
+"""Load a target and a draft: the embedded pair by name, or any two models by hub id or folder."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A target, its draft if there is one, and the tokenizer they share; both models in evaluation mode.
+    """A target, an optional draft and their shared tokenizer. Both models are in evaluation mode.
 
     Attributes:
-        mode: how both are run, as :func:`load_pair` takes it.
+        mode: the mode of both models, an argument of :func:`load_pair`.
     """
 
     target: PreTrainedModel
@@ -41,11 +41,11 @@ class ModelPair:
     mode: str = "auto"
 
     def target_runtime(self) -> Runtime:
-        """Return a runtime of the target with an empty cache; raises ``ValueError`` if it cannot run in this mode."""
+        """Return a runtime of the target with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""
         return runtime_of(self.target, self.mode)
 
     def draft_runtime(self) -> Runtime | None:
-        """Return a runtime of the draft, which every drafter copies; None without a draft."""
+        """Return a runtime of the draft for drafters to copy, or None if there is no draft."""
         return None if self.draft is None else runtime_of(self.draft, self.mode)
 
 
@@ -68,25 +68,25 @@ def load_pair(
         target: ``"stdlib"`` for the embedded pair, or the target's hub id, folder or GGUF file. llama.cpp runs GGUF
             files (extra ``llama-cpp``).
         draft: the draft's hub id, folder or GGUF file. If None, the embedded pair has its own draft and other targets
-            have none. Both must have one tokenizer. If their vocabularies are padded to different lengths, as
-            Qwen2.5's are, the draft gets the target's length, unless it is a GGUF file.
+            have none. Both must have the same tokenizer. If their vocabularies are padded to different lengths, as
+            Qwen2.5's are, the draft's is resized to the target's. A GGUF draft cannot be resized.
         target_dtype: ``bfloat16``, ``float16`` or ``float32``. For a GGUF file only the cache has this precision.
-        draft_dtype: as ``target_dtype``.
-        device: a torch device for both.
-        device_map: placement of the target's modules as transformers takes it, ``auto`` or a mapping of modules to
-            devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved for each pass. Needs accelerate
-            (extra ``offload``).
+        draft_dtype: dtype of the draft, with the same values as ``target_dtype``.
+        device: the torch device of both models.
+        device_map: placement of the target's modules, in the format of transformers: ``auto``, or a mapping of modules
+            to devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved to the device for each pass.
+            Needs accelerate (extra ``offload``).
         offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
         attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
             ``eager`` or the precision is float32.
-        mode: ``eager`` runs the models' own code, ``compiled`` passes compiled for this CPU (Llama family),
-            ``graphed`` passes of static shapes that CUDA graphs replay. ``auto`` uses the mode of an artifact's study,
-            or else the fastest that works. GGUF files have only one mode.
+        mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
+            ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode of an artifact's study, or the fastest
+            mode that works. GGUF files run only in llama.cpp.
         weights: if False, make the models on the meta device from their configurations, for a dry run. GGUF files are
-            mapped all the same.
+            mapped in either case.
 
     Raises:
-        PairError: a model cannot be loaded or run so, or the draft has another vocabulary than the target.
+        PairError: a model cannot be loaded or cannot run with these arguments, or the vocabularies differ.
 
     Example:
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
@@ -99,7 +99,7 @@ def load_pair(
     import torch
 
     with _blamed("device", f"device {device!r} cannot be used here"):
-        torch.zeros(1, device=device).item()  # a meta tensor has no value
+        torch.zeros(1, device=device).item()  # fails on the meta device, whose tensors have no values
     files = [
         _Files(role, source, dtype, device, attn_implementation)
         for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
@@ -125,24 +125,24 @@ def load_pair(
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
-    """Load only the tokenizer of a target of :func:`load_pair`; raises :class:`PairError` if it cannot be loaded."""
+    """Load only the tokenizer of a target that :func:`load_pair` accepts. Raises :class:`PairError` on failure."""
     return _Files("target", sources_of(target)[0]).tokenizer
 
 
 @contextmanager
 def _blamed(argument: str, subject: str = "") -> Iterator[None]:
-    """Turn an error of any library into one sentence about an argument of :func:`load_pair`."""
+    """Re-raise any library's error as a :class:`PairError` that names an argument of :func:`load_pair`."""
     try:
         yield
     except PairError:
         raise
-    except Exception as error:  # transformers, tokenizers, safetensors and torch raise bare ones of any file
+    except Exception as error:  # the libraries raise bare ``Exception`` for damaged files
         why = type_and_line(error) if isinstance(error, KeyError) else first_line(error)
         raise PairError(argument, f"{subject}: {why}" if subject else why) from error
 
 
 class _Files:
-    """The files of a target or a draft; ``role`` is the argument that errors name."""
+    """The files of a target or a draft. Errors name the argument ``role``."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Files:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """The configuration of a model that takes tree passes."""
+        """The model's configuration. Raises :class:`PairError` if the model cannot take tree passes."""
         if is_gguf(self.source):
             return self._mapped.config
         from transformers import AutoConfig
@@ -182,7 +182,7 @@ class _Files:
         return config
 
     def outline(self) -> PreTrainedModel:
-        """Return the model without its weights, on the meta device; a GGUF file is mapped."""
+        """Return the model without weights, on the meta device. A GGUF file is mapped with its weights."""
         if is_gguf(self.source):
             return self._mapped
         import torch
@@ -198,7 +198,7 @@ class _Files:
         return model.eval()
 
     def load(self, **placed: Any) -> PreTrainedModel:
-        """Return the model in evaluation mode, on its device or spread by the arguments ``placed``."""
+        """Return the model in evaluation mode, on its device. The arguments ``placed`` spread it over several."""
         if is_gguf(self.source):
             return self._mapped
         from transformers import AutoModelForCausalLM
@@ -210,17 +210,17 @@ class _Files:
             loaded, report = AutoModelForCausalLM.from_pretrained(
                 self.source,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # named below
+                ignore_mismatched_sizes=True,  # the error below names them
                 dtype=self._dtype,
                 attn_implementation=self._attention,
                 use_safetensors=True,
                 **self._options,
                 **placed,
             )
-            # transformers only warns, and makes them up
+            # transformers only warns and initialises these at random
             made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
             if made_up:
-                raise ValueError(f"{len(made_up)} tensors do not fit its config.json, as {min(made_up)!r}")
+                raise ValueError(f"{len(made_up)} tensors are missing or misshapen, such as {min(made_up)!r}")
             model: PreTrainedModel = (loaded if placed else loaded.to(self._device)).eval()
         return model
 
@@ -234,27 +234,27 @@ class _Files:
 def _placement(
     target: str, device_map: str | Mapping[str, str | int] | None, offload_folder: str | None, mode: str
 ) -> dict[str, Any]:
-    """Return the arguments of ``from_pretrained`` that spread a target over devices; none without a device map."""
+    """Return ``from_pretrained`` arguments that spread a target over devices; empty without a device map."""
     key, why = "device_map", ""
     if device_map is None:
         key = "offload_folder"
-        why = "" if offload_folder is None else "is given without a device_map, which alone fills it"
+        why = "" if offload_folder is None else "must be left out without a device_map"
     elif isinstance(device_map, str) and device_map not in _DEVICE_MAPS:
         hint = did_you_mean(device_map, _DEVICE_MAPS)
-        why = f"is {device_map!r}{hint}; or a mapping of modules to devices is expected"
+        why = f"must be a placement or a mapping of modules to devices, got {device_map!r}{hint}"
     elif is_gguf(target):
-        why = f"must be left out for the GGUF file {target!r}, which llama.cpp places itself"
+        why = f"must be left out for the GGUF file {target!r}, because llama.cpp places its layers itself"
     elif mode != AUTO and not modes()[mode].takes_device_map:
-        allowed = " and ".join((*(name for name, kind in modes().items() if kind.takes_device_map), AUTO))
-        key, why = "mode", f"is {mode!r}, and a device_map spreads the target: allowed are {allowed}"
+        allowed = " or ".join((*(name for name, kind in modes().items() if kind.takes_device_map), AUTO))
+        key, why = "mode", f"must be {allowed} if a device_map spreads the target, got {mode!r}"
     elif is_packed(target):
-        why = "must be left out for an embedded model; python -m specexp.export writes an ordinary one (--to hf)"
+        why = "must be left out for an embedded model: export it first with python -m specexp.export --to hf"
     elif device_map != _TENSOR_PARALLEL:
         why = "" if find_spec("accelerate") else 'needs accelerate: pip install -e ".[offload]"'
-    elif int(environ.get("WORLD_SIZE", "1")) < 2:  # processes that torchrun started
+    elif int(environ.get("WORLD_SIZE", "1")) < 2:  # set by torchrun
         why = (
-            f"is {device_map!r}, which splits the target over the processes of torchrun, and this is one alone: "
-            "start several with torchrun --nproc-per-node N"
+            f"is {device_map!r}, which needs at least two processes: start them with "
+            "torchrun --nproc-per-node N"
         )
     if why:
         raise PairError(key, f"{key} {why}")
@@ -271,20 +271,20 @@ def _dtype(key: str, name: str) -> torch.dtype:
     import torch
 
     if name not in _DTYPES:
-        raise PairError(key, f"{key} is {name!r}; allowed are {', '.join(_DTYPES)}")
+        raise PairError(key, f"{key} must be one of {', '.join(_DTYPES)}, got {name!r}")
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 
 def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
-    """Raise unless the models have a logit for each token, and the draft has the target's tokenizer."""
+    """Raise unless each model has a logit for every token and the draft has the target's tokenizer."""
     vocabulary, width = target.tokenizer.get_vocab(), target.config.get_text_config().vocab_size
     tokens = max(vocabulary.values(), default=-1) + 1
     if tokens > width:
         raise PairError(
             "target",
-            f"{target.name} gives {width} logits, and its tokenizer has {tokens} tokens: take the tokenizer that "
-            "belongs to it, or resize the model's embeddings and save it again",
+            f"{target.name} gives {width} logits, but its tokenizer has {tokens} tokens: use the model's own "
+            "tokenizer, or resize the model's embeddings and save it again",
         )
     if draft is None:
         return
@@ -293,19 +293,19 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
         different = len(set(vocabulary.items()) ^ set(given.items()))
         raise PairError(
             "draft",
-            f"{draft.name} has another vocabulary ({len(given)} tokens) than {target.name} ({len(vocabulary)} tokens; "
-            f"{different} entries differ); a draft must have the target's tokenizer",
+            f"{draft.name} must have the tokenizer of {target.name}, but {different} entries of their vocabularies "
+            f"({len(given)} and {len(vocabulary)} tokens) differ",
         )
     if (drafted < tokens or is_gguf(draft.source)) and drafted != width:
         raise PairError(
             "draft",
-            f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; where they differ, both need one "
-            f"for each of the tokenizer's {tokens} tokens, and the draft cannot be a GGUF file",
+            f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; a different number is supported "
+            f"only if the draft is not a GGUF file and has a logit for each of the {tokens} tokens",
         )
 
 
 def _pad(model: PreTrainedModel, width: int) -> None:
-    """Give a model so many logits; those of new tokens, which no tokenizer has, are the mean of the others."""
+    """Resize a model to ``width`` logits. New ones, which have no token, get the mean weights of the others."""
     import torch
 
     known = model.config.get_text_config().vocab_size

@@ -1,4 +1,4 @@
-"""The one place that decides how a loaded model runs."""
+"""Choose the mode in which a loaded model runs, such as eager or compiled."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AUTO = "auto"
-"""The mode of the highest rank that runs the model here; what keeps a faster one from it is logged."""
+"""Mode that uses the highest-ranked runtime that works here. The reason for a fallback is logged."""
 log = logging.getLogger(__name__)
 _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 tell_once = cache(log.warning)
-"""Logs a warning once a process: a run makes many runtimes of one model."""
+"""Log a warning once per process. A run makes many runtimes of one model, so it would repeat."""
 
 
 def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
-    """Run a model in this mode wherever the bare model is given, e.g. to a decoder; a runtime stays as it is."""
+    """Set the mode of a model for every decoder that gets the bare model. A runtime keeps its own mode."""
     from specexp.core.language_model import set_runtime
 
     if not isinstance(model, Runtime):
@@ -36,10 +36,10 @@ def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
 
 
 def mode_of(model: PreTrainedModel) -> str:
-    """Return the mode that a model was loaded in; ``auto`` for a model that :func:`load_pair` did not load."""
+    """Return the mode that a model was loaded with, or ``auto`` if :func:`load_pair` did not load it."""
     try:
         return _LOADED_IN.get(model, "auto")
-    except TypeError:  # not a model, which the runtime's constructor refuses in a sentence
+    except TypeError:  # not a model; the constructor of the runtime raises a clear error
         return "auto"
 
 
@@ -48,15 +48,15 @@ def runtime_of(
     mode: str | None = None,
     tell: Callable[[str], None] = tell_once,
 ) -> Runtime:
-    """Run a loaded model, with an empty cache of its own; a runtime, as of a model of another library, stays as it is.
+    """Return a runtime of a loaded model with its own empty cache. If ``model`` is a runtime, return it unchanged.
 
     Args:
         model: a Hugging Face causal LM.
-        mode: a name of :func:`modes`, or ``auto``; the one it was loaded in if None.
-        tell: called with a sentence where ``auto`` falls back to the mode of the lowest rank.
+        mode: a name of :func:`modes`, or ``auto``. If None, the mode that the model was loaded with.
+        tell: called with the reason if ``auto`` falls back to the mode of the lowest rank.
 
     Raises:
-        ValueError: the model cannot be run so.
+        ValueError: the model cannot run in this mode.
     """
     if isinstance(model, Runtime):
         return model
@@ -85,7 +85,7 @@ def runtime_of(
 
 @cache
 def modes() -> dict[str, type[Runtime]]:
-    """The runtimes of Hugging Face models by the name of their mode: each is a class in a file of this folder."""
+    """Return the runtime classes in this folder for Hugging Face models, by the name of their mode."""
     import specexp.models
     from specexp.core.language_model import LanguageModel
 
@@ -99,8 +99,8 @@ def modes() -> dict[str, type[Runtime]]:
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
-    """Raise ``ValueError`` for an unknown mode, or models that cannot be run so; their weights are not read."""
+    """Raise ``ValueError`` if a mode is unknown or cannot run these models. Reads no weights."""
     if mode not in (AUTO, *modes()):
-        raise ValueError(f"mode is {mode!r}; allowed are {', '.join((*modes(), AUTO))}")
+        raise ValueError(f"mode must be one of {', '.join((*modes(), AUTO))}, got {mode!r}")
     if mode != AUTO:
         modes()[mode].check_mode(models, device)

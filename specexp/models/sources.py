@@ -1,4 +1,4 @@
-"""The sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
+"""Resolve and check the sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from specexp.models.gguf import is_gguf, is_local
 
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
-_PATIENCE_SECONDS = 5.0  # for the hub's first answer; the hub's client itself retries for most of a minute
+_PATIENCE_SECONDS = 5.0  # timeout of one request to the hub, whose client would retry for most of a minute
 
 
 class PairError(ValueError):
-    """A pair that cannot be loaded; ``argument`` is the argument of :func:`~specexp.models.pair.load_pair` to blame."""
+    """A pair cannot be loaded because of ``argument``, one of :func:`~specexp.models.pair.load_pair`'s."""
 
     def __init__(self, argument: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -25,10 +25,10 @@ class PairError(ValueError):
 
 
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Return hub ids, folders or files of target and draft; None where there is no draft.
+    """Return the hub ids, folders or files of target and draft. The draft's is None if there is no draft.
 
-    ``stdlib`` is the embedded pair, as a target and as a draft; ``stdlib-SIZE`` is an embedded model of another size,
-    in either role. An embedded target's draft is the family's own unless another is named.
+    ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
+    in either role. An embedded target has a default draft from its own family.
 
     Example:
         >>> sources_of("my/target")
@@ -41,7 +41,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
 
 
 def embedded_artifact(name: str) -> Path | None:
-    """Return the folder of ``FAMILY:NAME``, an artifact that is embedded with its models; None if there is none.
+    """Return the folder of the embedded artifact ``FAMILY:NAME``, or None if it does not exist.
 
     Example:
         >>> embedded_artifact("my/head") is None
@@ -53,14 +53,14 @@ def embedded_artifact(name: str) -> Path | None:
 
 
 def _embedded(role: str, name: str) -> str | None:
-    """Return the folder of the embedded model ``family``, which has one for each role, or ``family-size``."""
+    """Return the folder of the embedded model ``family`` in this role, or of ``family-size``; None if not embedded."""
     family, _, size = name.partition("-")
     folder = PAIRS / family / (size or role)
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
 
 
 def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Return :func:`sources_of` target and draft; raise :class:`PairError` if one is wrong or cannot be reached."""
+    """Return :func:`sources_of` after checks. Raises :class:`PairError` if a source is invalid or unreachable."""
     sources = sources_of(target, draft)
     for role, source in zip(("target", "draft"), sources, strict=True):
         if source is not None:
@@ -70,31 +70,31 @@ def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | N
 
 
 def check_source(role: str, source: str) -> None:
-    """Raise :class:`PairError` unless a source is a saved model's folder, a GGUF file, or can be a hub id."""
+    """Raise :class:`PairError` unless a source is a saved model's folder, a GGUF file or a possible hub id."""
     path, why = Path(source), ""
     if is_gguf(source):
         if not path.is_file():
-            why = "is no existing file; llama.cpp's convert_hf_to_gguf.py writes one"
+            why = "does not exist: make it with llama.cpp's convert_hf_to_gguf.py"
     elif path.is_file():
-        why = "is a file; the folder of a saved model, or a .gguf file, is expected"
+        why = "must be the folder of a saved model or a .gguf file, but it is another file"
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
-            why = "is no existing folder; expected 'stdlib', a folder, a GGUF file or a hub id (owner/name)"
+            why = "does not exist: name 'stdlib', a folder, a GGUF file or a hub id (owner/name)"
         elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):
-            why = "is no embedded model; there are 'stdlib', 'stdlib-middle' and 'stdlib-small'"
+            why = "must be 'stdlib', 'stdlib-middle' or 'stdlib-small' to name an embedded model"
     elif not (path / "config.json").is_file():
         inside = sorted(path.glob("*.gguf"))
         other = f"name one of its GGUF files, such as {str(inside[0])!r}" if inside else ""
-        why = f"is a folder without config.json; {other or 'a saved Hugging Face model is expected'}"
+        why = f"is a folder without config.json: {other or 'name the folder of a saved Hugging Face model'}"
     if why:
         raise PairError(role, f"{role} {source!r} {why}")
 
 
 def check_reachable(role: str, source: str) -> bool:
-    """Return whether a source must be loaded without the hub: it is local, or the hub cannot be reached.
+    """Return whether a source must be loaded offline, because it is local or the hub is unreachable.
 
     Raises:
-        PairError: the hub cannot be reached, and the cache does not hold the model's configuration.
+        PairError: the hub is unreachable and the model's configuration is not in the local cache.
     """
     if is_local(source):
         return True
@@ -104,19 +104,19 @@ def check_reachable(role: str, source: str) -> bool:
     if why and not isinstance(try_to_load_from_cache(source, "config.json"), str):
         raise PairError(
             role,
-            f"{role} {source!r} is no local folder and is not in the cache ({constants.HF_HUB_CACHE}), and the hub "
-            f"cannot be asked for it ({why}): name a local folder or 'stdlib', or load it once with a network",
+            f"{role} {source!r} is neither a local folder nor in the cache ({constants.HF_HUB_CACHE}), and the hub "
+            f"cannot be reached ({why}): name a local folder or 'stdlib', or load it once with a network",
         )
     return bool(why)
 
 
-@cache  # or each model of a pair would wait for it
+@cache  # so that only the first model of a pair waits for the timeout
 def _why_unreachable(endpoint: str) -> str:
-    """Return the reason why the hub cannot be reached; empty if it can."""
+    """Return why the hub is unreachable, or an empty string if it can be reached."""
     from huggingface_hub import get_session
 
     try:
         get_session().head(endpoint, timeout=float(os.environ.get("HF_HUB_ETAG_TIMEOUT", _PATIENCE_SECONDS)))
-    except Exception as error:  # of the client's HTTP library, which one depends on its version
-        return f"{endpoint} cannot be reached: {first_line(error)}"
+    except Exception as error:  # the HTTP library, and its errors, depend on the client's version
+        return f"{endpoint}: {first_line(error)}"
     return ""

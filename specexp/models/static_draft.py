@@ -1,9 +1,9 @@
-"""A draft tree in one replay: all passes of a draft model, with the top-k between them on the device.
+"""Draft a tree in one replay: all passes of a draft model, with the top-k between them on the device.
 
-Pass by pass, each level of a tree costs a copy to the device, a replay and a wait. If the last two trees had the same
-number of nodes at every depth, one :class:`DraftStep` drafts as many for the next one. Builders request candidates as
-before, and :class:`GraphedSource` answers from the step's results. Other nodes are fed in a pass of their own, so the
-tree never depends on the guess.
+Without this, each level of a tree costs a copy to the device, a replay and a wait. If the last two trees had the same
+number of nodes at each depth, one :class:`DraftStep` drafts a tree of that form ahead. Builders request candidates as
+usual, and :class:`GraphedSource` takes them from the step's results. Nodes that the step did not draft are fed in a
+separate pass, so the tree is the same as without the step.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from specexp.models.static_slots import bucket
 from specexp.models.static_step import FLOAT, INT, Arrays, Step, Window
 
 _MOST_BEST = 64
-"""Most candidates of a node that a step computes."""
+"""Largest number of candidates per node that a step computes."""
 
 
 class DraftLevel(NamedTuple):
-    """The nodes of one depth that a step feeds: those with the largest products of draft probabilities.
+    """One depth of a drafted tree. A step feeds the nodes with the largest path probabilities.
 
     Attributes:
         width: number of nodes.
-        k: candidates of each parent that they are chosen from.
+        k: number of candidates per parent among which the nodes are chosen.
     """
 
     width: int
@@ -44,11 +44,11 @@ class DraftLevel(NamedTuple):
 
 
 class DraftPlan(NamedTuple):
-    """The growth of a draft tree.
+    """The form of a draft tree.
 
     Attributes:
-        levels: nodes that are fed below the root, depth by depth.
-        best: candidates computed for every fed node.
+        levels: nodes fed below the root, for each depth.
+        best: number of candidates computed for each fed node.
     """
 
     levels: tuple[DraftLevel, ...]
@@ -58,13 +58,13 @@ class DraftPlan(NamedTuple):
 
 
 class DraftStep(Step):
-    """The passes of a draft tree for each lane.
+    """All passes of a draft tree for each lane.
 
-    The first pass feeds the committed tokens that the draft model lacks, with the root last, in ``pending`` rows. Each
-    level's rows follow at the same place in every replay.
+    The first pass feeds the committed tokens that the draft model lacks, the root last, in ``pending`` rows. The rows
+    of each level follow at fixed places.
 
     Attributes:
-        logits: ``[lanes, nodes, V]``, the root's first.
+        logits: ``[lanes, nodes, V]``, starting with the root's.
     """
 
     def __init__(self, window: Window, pending: int, plan: DraftPlan, runtime: Any) -> None:
@@ -84,21 +84,21 @@ class DraftStep(Step):
         self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         device = runtime.device
         self._own = torch.arange(max([pending, *widths]), device=device)
-        # rows that see each other: the pending tokens are a chain, a node sees itself
+        # which new rows attend to each other: pending tokens form a chain, and a node attends to itself
         width = pending + self.nodes - 1
         self._among = torch.eye(width, device=device, dtype=torch.bool)
         self._among[:pending, :pending] = torch.ones_like(self._among[:pending, :pending]).tril()
         super().__init__(runtime, window, given, results, self.nodes, len(widths) + 1 if self._noisy else 0)
 
     def fill(self, lane: int, past: int, tokens: Sequence[int]) -> None:
-        """Set a lane's pending tokens behind ``past`` committed ones."""
+        """Set the pending tokens of a lane, which follow ``past`` committed ones."""
         given = self._inputs.host
         given["tokens"][lane, : len(tokens)] = tokens
         given["base"][lane], given["size"][lane] = past, len(tokens)
 
     @override
     def run(self) -> None:
-        """Move rows, feed the pending tokens, then level after level the nodes chosen from the level above."""
+        """Move rows and feed the pending tokens. Then choose and feed the nodes of each level in turn."""
         self._move_rows()
         given, plan, results = self._inputs.device, self.plan, self._results.device
         base, size, lanes = given["base"], given["size"], self.window.lanes
@@ -112,7 +112,7 @@ class DraftStep(Step):
         total = torch.zeros_like(
             root[..., 0], dtype=torch.float32
         )  # [lanes, rows] log-probability of each path
-        first, last = 0, 1  # the nodes of the level
+        first, last = 0, 1  # range of the level's nodes
         for depth, level in enumerate((*plan.levels, None)):
             self.logits[:, first:last].copy_(logits)
             log_probs, tokens = self._best(logits, depth)  # [lanes, rows, best]
@@ -126,7 +126,7 @@ class DraftStep(Step):
             results["places"][:, last - 1 : last - 1 + level.width].copy_(places)
             total = paths.flatten(1).gather(1, places)
             parents = (places // plan.best)[..., None].expand(lanes, level.width, among.shape[2])
-            start = self.pending + last - 1  # of its rows among the uncommitted ones
+            start = self.pending + last - 1  # first row of the level among the uncommitted rows
             among = among.gather(1, parents) | self._among[start : start + level.width]
             written = self._written(size > 0, base + start + self._own[: level.width])
             positions = (base + size + depth).expand(lanes, level.width)
@@ -135,11 +135,11 @@ class DraftStep(Step):
         self._results.fetch()
 
     def _written(self, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``[lanes, rows]`` rows of the cache, the spare one for padding and idle lanes."""
-        return rows.masked_fill(~fed, self.cache.capacity)  # torch.where would copy the number from the host
+        """Return the cache row ``[lanes, rows]`` of each fed row, and the spare row for padding and idle lanes."""
+        return rows.masked_fill(~fed, self.cache.capacity)  # torch.where would copy the scalar from the host
 
     def _best(self, logits: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and tokens of the best candidates, as :class:`Ranking` does pass by pass."""
+        """Return log-probabilities and tokens of the best candidates, equal to those of :class:`Ranking`."""
         lanes, rows, size = logits.shape
         scores = self._processors.scores(logits.flatten(0, 1)).view(lanes, rows, size)
         if self._noisy:
@@ -148,15 +148,15 @@ class DraftStep(Step):
         return found.values.float(), found.indices
 
     def read(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
-        """Return tokens and log-probabilities ``[nodes, best]`` of a lane, and parent and token of all other nodes.
+        """Return a lane's tokens and log-probabilities ``[nodes, best]``, and each non-root node's parent and token.
 
-        Valid once the device is done, until the next replay.
+        The results are valid from the end of the device's work until the next replay.
         """
         tokens, places, log_probs = (
             self._results.host[name][lane] for name in ("tokens", "places", "log_probs")
         )
         parents, ranks = np.divmod(places, self.plan.best)
-        above, first = 0, 0  # the first nodes of the level above and of this one, the root left out
+        above, first = 0, 0  # first node of the level above and of this level, without counting the root
         for level in self.plan.levels:
             parents[first : first + level.width] += above
             above, first = first + 1, first + level.width
@@ -164,25 +164,25 @@ class DraftStep(Step):
 
 
 class GraphedSource(ModelSource):
-    """A :class:`ModelSource` that drafts a tree in one replay if the last two grew alike."""
+    """A :class:`ModelSource` that drafts a tree in one replay if the last two trees had the same form."""
 
     model: Any  # a graphed runtime
 
     def __init__(self, model: Any, slots: Any = None) -> None:
         super().__init__(model, slots)
-        self._plan: DraftPlan | None = None  # of the next tree
-        self._before: DraftPlan | None = None  # how the last tree grew
+        self._plan: DraftPlan | None = None  # form of the next tree
+        self._before: DraftPlan | None = None  # form of the last tree
         self._begin(0)
 
     def _begin(self, pending: int) -> None:
         self._pending = pending
-        self._rows = list(range(pending))  # row of the cache for each of the drafter's rows
-        self._end = 0  # rows of the cache behind the committed ones
+        self._rows = list(range(pending))  # drafter's row -> uncommitted row of the cache
+        self._end = 0  # number of uncommitted rows in the cache
         self._step: DraftStep | None = None
         self._children: dict[tuple[int, int], int] = {}  # (row of the parent, token) -> drafted node
-        self._used = 0  # nodes that were found in the step
-        self._fed: Counter[int] = Counter()  # nodes by depth
-        self._asked: dict[int, int] = {}  # most candidates requested, by depth of the parent
+        self._used = 0  # number of fed nodes that the step had drafted
+        self._fed: Counter[int] = Counter()  # depth -> number of fed nodes
+        self._asked: dict[int, int] = {}  # depth of the parent -> most candidates requested
         self._scored: tuple[Scoring, float] | None = None
 
     @override
@@ -212,7 +212,7 @@ class GraphedSource(ModelSource):
         ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
-        """Return the plan of a tree if this is its first pass, and make ready for the tree."""
+        """Reset the state at the first pass of a tree and return the tree's plan; None if there is none."""
         if fed.known:
             return None
         self._begin(fed.pending)
@@ -223,7 +223,7 @@ class GraphedSource(ModelSource):
         return plan if fits else None
 
     def _take(self, step: DraftStep, lane: int) -> None:
-        """Keep the results of a step."""
+        """Store a lane's results of a step."""
         self._step, self._logits = step, step.logits[lane]
         self._tokens, self._log_probs, nodes = step.read(lane)
         self._end = step.pending + step.nodes - 1
@@ -231,10 +231,10 @@ class GraphedSource(ModelSource):
         self._children = {(rows[parent], token): node for node, (parent, token) in enumerate(nodes, 1)}
 
     def _enter(self, fed: Fed) -> tuple[list[tuple[torch.Tensor | None, int]], Growth | None]:
-        """Find the new nodes in the step's results.
+        """Look up the new nodes in the step's results.
 
         Returns:
-            Logits and row of each new node, None for the logits of the pass to come; and that pass, if one is needed.
+            Logits and row of each new node (logits None: not found), and the pass over those not found, if any.
         """
         found: list[tuple[torch.Tensor | None, int]] = []
         missing: list[tuple[int, int, list[int]]] = []  # token, depth and visible rows
@@ -278,9 +278,9 @@ class GraphedSource(ModelSource):
     def _computed(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates | None:
-        """Return the candidates that the step computed; None if some nodes or candidates are not among them."""
+        """Return candidates from the step's results, or None if the results lack some node or candidate."""
         step, best = self._step, request.kind is NodeKind.POINT_MASS
-        if step is None:  # note how the tree grows
+        if step is None:  # record the form of the tree
             temperature = 1.0 if scoring.temperature is None else scoring.temperature
             scored = scoring, context.noise_temperature if scoring.coupled else temperature
             self._scored = scored if best else None
@@ -303,18 +303,18 @@ class GraphedSource(ModelSource):
             before, self._before = self._before, self._growth()
             self._plan = before if before == self._before else None
         elif 2 * self._used < max(self._step.nodes - 1, self._fed.total()):
-            self._plan = self._before = None  # most of the work was in vain
+            self._plan = self._before = None  # most drafted nodes were not used
         super().commit([self._rows[row] for row in rows])
         self._begin(0)
 
     def _growth(self) -> DraftPlan | None:
-        """Return how this tree grew; None if it cannot be drafted in one step."""
+        """Return the form of this tree, or None if one step cannot draft such trees."""
         best = max(self._asked.values(), default=0)
         if self._scored is None or not self._fed or best > min(_MOST_BEST, self.vocab_size):
             return None
         levels, above = [], 1
         for depth, width in sorted(self._fed.items()):
-            k = self._asked.get(depth - 1, 0)  # 0 below nodes of another drafter
-            above = min(bucket(width), above * k)  # few widths, so that few graphs are captured
+            k = self._asked.get(depth - 1, 0)  # 0 if another drafter proposed the nodes above
+            above = min(bucket(width), above * k)  # rounded to few widths, so that few graphs are captured
             levels.append(DraftLevel(above, k))
         return DraftPlan(tuple(levels), best, *self._scored) if above else None

@@ -1,4 +1,4 @@
-"""Keys and values at rows that a tensor names, and the attention over them: what a captured pass reads and writes."""
+"""A key-value cache for captured passes, which read and write rows given by a tensor, and its attention."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from typing_extensions import override
 from specexp.core.cache import SlotLayer
 from specexp.core.runtime import Slots, inference
 
-_KEYS = 512
+_KEYS = 512  # smallest bucket of keys
 
 
 def bucket(count: int, least: int = 1) -> int:
-    """Return the power of two that holds a count."""
+    """Return the smallest power of two that is at least ``count`` and at least ``least``."""
     return max(least, 1 << max(count - 1, 0).bit_length())
 
 
 def key_bucket(count: int) -> int:
-    """Return the number of keys that a step reads: 512 times a power of two."""
+    """Return the number of keys that a step reads, which is 512 times a power of two, to cover ``count``."""
     return _KEYS * bucket(-(-count // _KEYS))
 
 
 class StaticSlots(Cache, Slots):  # type: ignore[misc]
-    """Keys and values of several slots, written at rows that a tensor names.
+    """The keys and values of several slots. A tensor gives the rows that a pass writes.
 
     Each slot has one spare row beyond its capacity, where padding is written.
 
     Attributes:
-        storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; another tensor after :meth:`reserve`.
-        moves: by slot, the rows ``[(from, to), ...]`` that the next pass moves.
+        storage: ``[2 * layers, slots, heads, capacity + 1, head_dim]``; replaced when :meth:`reserve` grows the cache.
+        moves: for each slot, the rows ``[(from, to), ...]`` that the next pass moves.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -50,7 +50,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
 
     @property
     def capacity(self) -> int:
-        """Rows a slot has room for."""
+        """Number of rows in each slot, without the spare one."""
         return int(self.storage.shape[3]) - 1
 
     @property
@@ -73,19 +73,19 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         past = self.lengths[slot]
-        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]  # staged
+        moved = [(past + row, past + place) for place, row in enumerate(rows) if row != place]  # moved later
         if moved:
             self.moves[slot] = moved
         self.lengths[slot] = past + len(rows)
 
     @inference
     def flush(self, slots: Sequence[int]) -> None:
-        """Move what is staged in these slots now."""
+        """Carry out the staged moves of these slots now."""
         for slot in slots:
             moved = self.moves.pop(slot, [])
             if moved:
                 sources, places = torch.tensor(moved, device=self.storage.device).T
-                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]  # reads all, then writes
+                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]  # reads, then writes
 
     @override
     def truncate(self, slot: int, length: int) -> None:
@@ -97,7 +97,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
     @inference
     def fork(self, source: int, target: int, length: int) -> None:
         self.flush([source])
-        self.moves.pop(target, None)  # its rows are overwritten
+        self.moves.pop(target, None)  # its rows are overwritten anyway
         self.storage[:, target, :, :length] = self.storage[:, source, :, :length]
         self.lengths[target] = length
 
@@ -106,23 +106,23 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         return self.storage.nbytes
 
     def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
-        """Name the window of the next forward pass, and the rows ``[lanes, rows]`` that it writes."""
+        """Set the window of slots and keys of the next forward pass, and the cache rows ``[lanes, rows]`` it writes."""
         self._window, self._written = (first, lanes, keys), written
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Write ``[lanes, heads, rows, head_dim]``; return the window's keys and values."""
+        """Write a layer's keys and values ``[lanes, heads, rows, head_dim]`` and return those of the whole window."""
         first, lanes, end = self._window
         rows = self._written[:, None, :, None].expand(keys.shape)  # [lanes, heads, rows, head_dim]
         found = []
         for kind, new in enumerate((keys, values)):
             window = self.storage[2 * layer + kind, first : first + lanes]
-            window.scatter_(2, rows, new)  # row numbers are data, so that a graph can replay it
+            window.scatter_(2, rows, new)  # row numbers are tensor data, so a graph can replay the write
             found.append(window[:, :, :end])
         return tuple(found)
 
 
 class _StaticLayer(SlotLayer):
-    """One layer of :class:`StaticSlots`; positions and mask are given, and a length would be baked into the graph."""
+    """One layer of :class:`StaticSlots`. It reports length 0, because a real length would be baked into the graph."""
 
     @override
     def get_seq_length(self) -> int:
@@ -133,13 +133,13 @@ class _StaticLayer(SlotLayer):
         return query_length, 0
 
 
-# Attention. Each kind takes q [b, heads, m, d], k and v [b, kv heads, n, d] and an additive mask [b, 1, m, n].
+# Attention functions take q [b, heads, m, d], k and v [b, kv heads, n, d] and an additive mask [b, 1, m, n].
 
 
 def explicit_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Two products with a float32 softmax between them: the oracle of the others."""
+    """Two matrix products with a float32 softmax between them. The reference for the other functions."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)  # [b, kv heads, g * m, n]
@@ -149,7 +149,7 @@ def explicit_attention(
 def packed_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """SDPA with the query heads of a key head as further rows: keys are read once, and never repeated."""
+    """SDPA with the query heads of each key head stacked as rows, so that keys are read once and not repeated."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     return F.scaled_dot_product_attention(packed, key, value, tiled, scale=scale).reshape(query.shape)
@@ -158,7 +158,7 @@ def packed_attention(
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """FlexAttention with the mask as data; its kernels are compiled for a shape, where they exist for it."""
+    """FlexAttention with the mask as data. Kernels are compiled for each shape that it supports."""
     from torch.nn.attention import flex_attention as flex
 
     def masked(score: torch.Tensor, b: Any, head: Any, row: Any, column: Any) -> torch.Tensor:
@@ -172,13 +172,13 @@ def flex_attention(
 
 
 def _packed(query: torch.Tensor, groups: int) -> torch.Tensor:
-    """``[b, kv heads, groups * m, d]``."""
+    """Return queries as ``[b, kv heads, groups * m, d]``."""
     lanes, heads, rows, width = query.shape
     return query.reshape(lanes, heads // groups, groups * rows, width)
 
 
 ATTENTIONS = {"packed": packed_attention, "explicit": explicit_attention, "flex": flex_attention}
-"""Kinds of attention by name, the default first."""
+"""Attention functions by name, the default first."""
 _INTERFACE = "specexp_static"
 
 
@@ -192,7 +192,7 @@ def _attend(
     attention: str = "packed",
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The interface of ``transformers``, which passes the keyword ``attention`` of a forward call on to here."""
+    """Attention with the interface of transformers, which forwards the keyword ``attention`` to this function."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     answer = ATTENTIONS[attention](query, key, value, attention_mask, scale)
     return answer.transpose(1, 2).contiguous(), None
@@ -202,7 +202,7 @@ AttentionInterface.register(_INTERFACE, _attend)
 
 
 def with_static_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """Return modules around the same weights whose forward call takes ``attention``, a name of :data:`ATTENTIONS`."""
+    """Return a copy with shared weights whose forward takes ``attention``, a name of :data:`ATTENTIONS`."""
     shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
     other.config._attn_implementation = _INTERFACE

@@ -1,9 +1,9 @@
-"""Passes of static shapes: everything that changes between two replays is data in one input buffer.
+"""Passes of static shapes: all values that change between replays are data in one input buffer.
 
-A :class:`TreeStep` moves the accepted rows of the pass before together (a *deferred commit*), feeds its rows and
-returns logits. For a verifier it also returns the target's tokens and the best tokens that drafters learn. These are
-small, and are in the host's pinned memory when the device is done. :class:`~specexp.models.static_draft.DraftStep` is
-the other kind of step. A :class:`Replayer` runs a step again: captured, or by its own code.
+A :class:`TreeStep` first moves the accepted rows of the previous pass together (a *deferred commit*). It then feeds
+its rows and returns logits. For a verifier it also returns the target's tokens and the top tokens that drafters learn.
+These are copied to pinned host memory. :class:`~specexp.models.static_draft.DraftStep` is the other kind of step. A
+:class:`Replayer` runs a step repeatedly, as a captured graph or as plain code.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
-"""Accepted rows of a lane that a step can move; a longer path is moved before the step."""
+"""Most accepted rows per lane that a step can move. A longer path is moved before the step."""
 GRAPH_BYTES = 32 * 2**20
-"""Memory that a captured graph takes beside the buffers of its step. vLLM measured 24 to 28 MiB (vllm #22897)."""
-_GRAPHS = 16  # graphs that memory is reserved for
+"""Bytes of a captured graph, without the buffers of its step. vLLM measured 24 to 28 MiB (vllm #22897)."""
+_GRAPHS = 16  # number of graphs for which memory is reserved
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float32)
 Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Shapes and types by name."""
+"""Shape and dtype of each array, by name."""
 
 
 class Window(NamedTuple):
@@ -38,8 +38,8 @@ class Window(NamedTuple):
 
     Attributes:
         first: slot of the first lane.
-        lanes: number of neighbouring slots.
-        keys: rows of each slot that are read.
+        lanes: number of adjacent slots.
+        keys: number of rows that are read in each slot.
     """
 
     first: int
@@ -51,8 +51,8 @@ class Shape(NamedTuple):
     """The sizes of a :class:`TreeStep`.
 
     Attributes:
-        rows: rows fed for each lane.
-        width: uncommitted rows that may be visible, including those fed; a multiple of 8.
+        rows: number of rows fed for each lane.
+        width: number of uncommitted rows that may be visible, including those fed; a multiple of 8.
         hidden: whether hidden states are returned.
     """
 
@@ -66,9 +66,9 @@ class Reading(NamedTuple):
     """The results that a step computes from its logits for a verifier and a drafter.
 
     Attributes:
-        law: the verifier's law.
-        learned: number of best tokens of every row that drafters learn.
-        positions: number of positions with noise, from the next token on; 0 without noise.
+        law: the verifier's law, an identifier of its token rule.
+        learned: number of top tokens per row that drafters learn.
+        positions: number of positions with noise, starting at the next token; 0 for no noise.
     """
 
     law: object
@@ -77,20 +77,20 @@ class Reading(NamedTuple):
 
 
 class Step(ABC):
-    """Passes over a window of the cache. Every tensor keeps its place, so that a CUDA graph can replay them.
+    """Passes over a window of the cache. All tensors keep their addresses, so that a CUDA graph can replay them.
 
     Args:
         runtime: a graphed runtime.
-        given: input arrays; those of the deferred commit are added.
+        given: input arrays, without those of the deferred commit, which are added.
         results: arrays that are copied to the host at the end.
-        rows: rows of each lane with logits.
+        rows: number of rows with logits for each lane.
         positions: number of positions with noise.
 
     Attributes:
         logits: ``[lanes, rows, V]``.
-        hidden: ``[lanes, rows, d]`` input of the output layer; None unless kept.
-        noise: ``[lanes, positions, V]`` added to scores.
-        attention: name of its attention.
+        hidden: ``[lanes, rows, d]`` input of the output layer, or None if hidden states are not kept.
+        noise: ``[lanes, positions, V]`` noise that is added to scores.
+        attention: name of the attention function.
     """
 
     hidden: torch.Tensor | None = None
@@ -113,15 +113,15 @@ class Step(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Compute the results. Reads only tensors and sizes: a graph would keep any other value as it is now."""
+        """Compute the results. It may read only tensors and fixed sizes, because a graph freezes all other values."""
 
     def clear(self) -> None:
-        """Make every lane idle: its rows are written to the spare row of its slot."""
+        """Make every lane idle, so that its rows are written to the spare row of its slot."""
         for name, array in self._inputs.host.items():
             array.fill(self.cache.capacity if name in ("moved", "moved_to", "written") else 0)
 
     def stage(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Stage a deferred commit: rows to move, ``(from, to)``."""
+        """Set the rows ``(from, to)`` that the deferred commit of a lane moves."""
         for place, names in enumerate(moves):
             for name, row in zip(("moved", "moved_to"), names, strict=True):
                 self._inputs.host[name][lane, place] = row
@@ -131,7 +131,7 @@ class Step(ABC):
         self._inputs.send()
 
     def _move_rows(self) -> None:
-        """Do the deferred commit."""
+        """Carry out the deferred commit."""
         first, lanes, _ = self.window
         given = self._inputs.device
         rows = self.cache.storage[:, first : first + lanes]  # [2 * layers, lanes, heads, capacity + 1, d]
@@ -143,9 +143,9 @@ class Step(ABC):
         self,
         tokens: torch.Tensor,  # [lanes, rows]
         positions: torch.Tensor,  # [lanes, rows]
-        written: torch.Tensor,  # [lanes, rows] rows of the cache
+        written: torch.Tensor,  # [lanes, rows] row of the cache that each row is written to
         among: torch.Tensor,  # [lanes, rows, width] which uncommitted rows are visible
-        base: torch.Tensor,  # [lanes, 1] committed rows, which are all visible
+        base: torch.Tensor,  # [lanes, 1] number of committed rows, which are all visible
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits ``[lanes, rows, V]`` and hidden states ``[lanes, rows, d]``."""
         first, lanes, keys = self.window
@@ -164,12 +164,12 @@ class Step(ABC):
         return found if self.hidden is None else [*found, self.hidden]
 
     def addresses(self) -> list[int]:
-        """Return the addresses of all tensors that a graph keeps."""
+        """Return the addresses of all tensors that a captured graph uses."""
         tensors = [*self.outputs(), self._inputs.on_device, self.noise, self.cache.storage]
         return [tensor.data_ptr() for tensor in tensors]
 
     def nbytes(self) -> int:
-        """Return the bytes of its buffers on the device."""
+        """Return the bytes of the step's buffers on the device."""
         buffers = (self.logits, self.hidden, self.noise, self._key_rows)
         bytes_of = sum(tensor.nbytes for tensor in buffers if tensor is not None)
         return bytes_of + self._inputs.on_device.nbytes + self._results.on_device.nbytes
@@ -179,7 +179,7 @@ class TreeStep(Step):
     """One pass over a tree, or over new rows of a growing tree, for each lane.
 
     Args:
-        reading: results for ``verifier``; None for logits only.
+        reading: the results to compute for ``verifier``. If None, only logits are computed.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class TreeStep(Step):
         lanes, rows = shape.window.lanes, shape.rows
         sizes = {"tokens": rows, "positions": rows, "written": rows, "base": 1}
         given: Arrays = {name: ((lanes, size), INT) for name, size in sizes.items()}
-        # visible rows are sent as bits, lowest first: 256 rows that see each other are 8 KiB
+        # masks are sent as bits, lowest first: 8 KiB for 256 rows that attend to each other
         given["visible"] = ((lanes, rows, shape.width // 8), np.dtype(np.uint8))
         positions, learned = (0, 0) if reading is None else (reading.positions, reading.learned)
         results: Arrays = {
@@ -211,10 +211,10 @@ class TreeStep(Step):
     @override
     def clear(self) -> None:
         super().clear()
-        self._inputs.host["visible"][..., 0] = 1  # a softmax over no key is NaN
+        self._inputs.host["visible"][..., 0] = 1  # a softmax over an empty set of keys is NaN
 
     def fill(self, lane: int, past: int, growth: Growth) -> None:
-        """Set a lane's rows behind ``past`` committed tokens and the earlier uncommitted rows."""
+        """Set the new rows of a lane, which follow ``past`` committed tokens and the earlier uncommitted rows."""
         given, size = self._inputs.host, growth.tokens.size
         start = past + growth.visible.shape[1] - size
         given["tokens"][lane, :size] = growth.tokens
@@ -228,7 +228,7 @@ class TreeStep(Step):
 
     @override
     def run(self) -> None:
-        """Move rows, feed rows, read the logits."""
+        """Carry out the deferred commit, feed the rows, and compute the results from the logits."""
         self._move_rows()
         given = self._inputs.device
         among = (given["visible"][..., None] >> self._bit & 1).flatten(2).bool()  # [lanes, rows, width]
@@ -242,11 +242,11 @@ class TreeStep(Step):
             self._read_logits(self.reading, given["positions"] - given["base"])
 
     def _read_logits(self, reading: Reading, depths: torch.Tensor) -> None:
-        """Compute the results for verifier and drafter; ``depths`` ``[lanes, rows]``."""
+        """Compute the results for verifier and drafter; ``depths [lanes, rows]`` selects the noise."""
         assert self._verifier is not None
         lanes, rows, size = self.logits.shape
         noise = None
-        if reading.positions:  # the noise belongs to a position, so rows of one depth share it
+        if reading.positions:  # noise is drawn per position, so rows of one depth share it
             index = depths.clamp(max=reading.positions - 1)[..., None].expand(lanes, rows, size)
             noise = self.noise.gather(1, index).flatten(0, 1)
         scores: Any = self._verifier.scores(self.logits.flatten(0, 1), noise)
@@ -261,7 +261,7 @@ class TreeStep(Step):
         self._results.fetch()
 
     def read(self, lane: int, rows: int, context: Context) -> Read:
-        """Return the results of a lane. Valid once the device is done, until the next replay."""
+        """Return the results of a lane, valid from the end of the device's work until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
         learned = self.reading is not None and self.reading.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
@@ -269,16 +269,16 @@ class TreeStep(Step):
 
 
 class Buffer:
-    """Arrays in one piece of memory, on the host and on the device, so that one copy moves them all.
+    """Several arrays in one block of memory on host and device, so that one copy transfers them all.
 
     Attributes:
         host: arrays by name, in pinned memory on CUDA.
-        device: tensors of the same bytes on the device.
+        device: tensors by name, with the same bytes on the device.
     """
 
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
         size = sum(int(np.prod(shape)) * kind.itemsize for shape, kind in arrays.values())
-        pinned = device.type == "cuda" and torch.cuda.is_available()  # not so in a test of shapes
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # CUDA is missing in tests of shapes
         bytes_of = (
             torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
             if pinned
@@ -289,7 +289,7 @@ class Buffer:
         self.host: dict[str, NDArray[Any]] = {}
         self.device: dict[str, torch.Tensor] = {}
         start = 0
-        # the longest types come first, so that each array begins at a multiple of its item size
+        # the longest dtypes come first, so that each array starts at a multiple of its item size
         for name, (shape, kind) in sorted(arrays.items(), key=lambda item: -item[1][1].itemsize):
             end = start + int(np.prod(shape)) * kind.itemsize
             self.host[name] = bytes_of[start:end].view(kind).reshape(shape)
@@ -297,19 +297,19 @@ class Buffer:
             start = end
 
     def send(self) -> None:
-        """Copy the host's bytes to the device."""
+        """Copy the host's bytes to the device, asynchronously."""
         self.on_device.copy_(self.on_host, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy the device's bytes to the host, when the device comes to it."""
+        """Copy the device's bytes to the host, asynchronously."""
         self.on_host.copy_(self.on_device, non_blocking=True)
 
 
 class Replayer(ABC):
-    """Runs a step again and again.
+    """Runs a step repeatedly.
 
     Attributes:
-        measures: whether its speed chooses the fastest attention.
+        measures: whether the attention functions are timed with it to choose the fastest.
     """
 
     measures: ClassVar[bool] = False
@@ -317,17 +317,17 @@ class Replayer(ABC):
     def __init__(self, step: Step) -> None:
         self.step = step
 
-    @classmethod  # noqa: B027 - only captures need memory
+    @classmethod  # noqa: B027 - only captured graphs need memory
     def reserve(cls, device: torch.device) -> None:
-        """Reserve memory for captures, before the cache is sized."""
+        """Reserve memory for captured graphs, before the size of the cache is chosen."""
 
     @abstractmethod
     def replay(self) -> None:
-        """Send the inputs and run the step over them."""
+        """Copy the inputs to the device and run the step."""
 
 
 class EagerReplay(Replayer):
-    """The step's own code."""
+    """Runs the step's code without capture."""
 
     @override
     def replay(self) -> None:
@@ -336,10 +336,10 @@ class EagerReplay(Replayer):
 
 
 class CheckedReplay(Replayer):
-    """The step's own code under the conditions of a captured graph; for tests.
+    """Runs the step's code under the conditions of a captured graph, for tests.
 
     Raises:
-        AssertionError: a tensor of the step has moved since the first replay.
+        AssertionError: a tensor of the step has another address than at the start.
     """
 
     def __init__(self, step: Step) -> None:
@@ -350,12 +350,12 @@ class CheckedReplay(Replayer):
     def replay(self) -> None:
         step, cache = self.step, self.step.cache
         step.send()
-        assert step.addresses() == self._addresses, "a captured step reads and writes where it was captured"
+        assert step.addresses() == self._addresses, "a captured step's tensors must keep their addresses"
         for output in step.outputs():
             output.fill_(torch.nan if output.is_floating_point() else 255)
         cache.storage[:, :, :, -1].fill_(torch.nan)  # the spare row, where padding is written
         lengths, moves = cache.lengths, cache.moves
-        host: Any = None  # a graph cannot read what changes on the host
+        host: Any = None  # fails if the step reads state on the host, which a graph cannot
         cache.lengths = cache.moves = host
         try:
             step.run()
@@ -364,7 +364,7 @@ class CheckedReplay(Replayer):
 
 
 class GraphReplay(Replayer):
-    """A CUDA graph of the step, captured while every lane is idle."""
+    """Replays a CUDA graph of the step, which is captured while every lane is idle."""
 
     measures = True
     _pool: ClassVar[Any] = None  # shared by all graphs, which never run at the same time
@@ -372,7 +372,7 @@ class GraphReplay(Replayer):
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
-        if GraphReplay._reserved:  # a capture cannot free cached memory, so it is freed before
+        if GraphReplay._reserved:  # freed now, because a capture cannot free cached memory
             GraphReplay._reserved.pop()
             torch.cuda.empty_cache()
         self._graph = torch.cuda.CUDAGraph()
@@ -389,7 +389,7 @@ class GraphReplay(Replayer):
     @classmethod
     @override
     def reserve(cls, device: torch.device) -> None:
-        """Hold the memory of the first graphs, but at most a twentieth of the free memory; once a process."""
+        """Reserve memory for the first graphs, at most a twentieth of the free memory, once per process."""
         if GraphReplay._reserved is None:
             free, _ = torch.cuda.mem_get_info(device)
             graphs = min(_GRAPHS, free // 20 // GRAPH_BYTES)

@@ -1,1 +1,1 @@
-"""Measuring a device: the passes of both models, what steps cost beside them, and a profile fitted to both."""
+"""Measure model passes and step overheads on a device, and fit a latency profile to them."""

@@ -1,4 +1,4 @@
-"""Compare a profile with live decoding: plain and two trees, in time per token and in speedup."""
+"""Compare a profile's predictions with live decoding (plain and two trees), in time per token and speedup."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
     from specexp.profile.measure import TimedBackend, TimedSteps
 
-_NODES = (4, 16)  # per step, of the trees decoded
+_NODES = (4, 16)  # nodes per step of the two trees that are decoded
 
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """An arm decoded once more after the profile was fitted, and the profile's price of the very steps it took."""
+    """The measured time of an arm, decoded again after the fit, and the profile's prediction for the same steps."""
 
     arm: str
     live_ms: float  # milliseconds per token, mean over prompts
-    predicted_ms: float
+    predicted_ms: float  # the profile's prediction of live_ms
     off: Speedup  # predicted / live time, paired by prompt
-    predicted: Speedup | None = None  # speedup over plain decoding by the profile; None for plain decoding
+    predicted: Speedup | None = None  # predicted speedup over plain decoding; None for plain decoding
     live: Speedup | None = None  # measured speedup
 
     @property
     def error(self) -> float:
-        """Largest relative difference of prediction and live, of time and speedup."""
+        """The larger of the relative prediction errors of time and speedup."""
         errors = [abs(self.off.ratio - 1)]
         if self.predicted is not None and self.live is not None:
             errors.append(abs(self.predicted.ratio / self.live.ratio - 1))
@@ -51,18 +51,18 @@ class LiveCheck:
 def check_live(
     timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[LiveCheck]:
-    """Decode plainly and with two measured arms, those with about 4 and 16 nodes per step, prompt by prompt."""
+    """Decode all prompts again, plainly and with the two arms nearest to 4 and 16 nodes per step, and compare."""
     arms = [timed.arms[0], *_two_trees(timed.arms[1:])]
     for arm in arms:
         arm.arm.reset()
-    with torch.inference_mode():  # as live runs decode
+    with torch.inference_mode():  # like live runs
         priced = [[arm.priced(prompt, max_new_tokens, profile) for arm in arms] for prompt in prompts]
     ms = np.array(priced)  # [prompts, arms, 2]: predicted and live milliseconds per token
     return checks_of([f"{timed.name} {arm.arm.name}".strip() for arm in arms], ms)
 
 
 def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
-    """Compare ``[prompts, arms, 2]`` predicted and live milliseconds per token; the first arm decodes plainly."""
+    """Compare ``[prompts, arms, 2]`` predicted and live milliseconds per token. The first arm is plain decoding."""
     found = []
     for place, name in enumerate(arms):
         predicted, live = ms[:, place].T
@@ -75,27 +75,27 @@ def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
 
 
 def headline(checks: Sequence[LiveCheck]) -> str:
-    """Return whether the profile is within 10 % of live decoding, and every arm that is not."""
+    """Return a sentence on whether the profile is within 10 % of live decoding. It names each arm that is not."""
     wrong = [str(check) for check in checks if check.error > MOST_OFF]
-    return f"{_verdict(checks)}: it prices {', '.join(wrong)}." if wrong else f"{_verdict(checks)}."
+    return f"{_verdict(checks)}: it predicts {', '.join(wrong)}." if wrong else f"{_verdict(checks)}."
 
 
 def _verdict(checks: Sequence[LiveCheck]) -> str:
     if any(check.error > MOST_OFF for check in checks):
-        return f"The profile is off live decoding by more than {100 * MOST_OFF:.0f} %"
+        return f"The profile differs from live decoding by more than {100 * MOST_OFF:.0f} %"
     return f"The profile is within {100 * MOST_OFF:.0f} % of live decoding"
 
 
 def check_table(checks: Sequence[LiveCheck]) -> Table:
-    """Return a row for each arm."""
+    """Return the comparison as a table with a row for each arm."""
     heads = "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval"
     rows: list[list[Cell]] = [
         [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
         for check in checks
     ]
     note = (
-        "Decoded once more after the profile was fitted, and priced step by step; "
-        "geometric means over prompts with 95 % bootstrap intervals."
+        "Each arm was decoded again after the fit, and the profile predicts the time of the same steps. "
+        "Ratios are geometric means over prompts with 95 % bootstrap intervals."
     )
     speedups = "predicted speedup:interval | live speedup:interval"
     return Table(_verdict(checks), columns(f"{heads} | {speedups}"), rows, [note])

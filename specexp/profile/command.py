@@ -1,7 +1,7 @@
-"""``python -m specexp.profile CONFIG.yaml [--key value]``: measure step costs on this device as a ``latency-profile``.
+"""``python -m specexp.profile CONFIG.yaml [--key value]``: measure a ``latency-profile`` on this device.
 
 Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``. A second
-run of the same name replaces the latter and adds a version of the artifact.
+run of the same name replaces that folder's files and adds a version of the artifact.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.profile CONFIG.yaml [--dry-run] [--key value ...]
 
-Measures on this device the passes of an experiment's models by new tokens and by prefix, decodes a few prompts with
-each of its compositions to find what steps cost beside the passes, and writes a latency-profile artifact to profile.to
-after a check against live decoding, plain and with two trees.
---dry-run checks the file and lists what would be measured; any other --dotted.key overrides the file,
+Measures the model passes of an experiment on this device for several numbers of new tokens and prefix lengths.
+Decodes a few prompts with each composition to find the cost of a step outside the passes. Fits a profile, compares it
+with live decoding (plain and two trees), and writes it as a latency-profile artifact to profile.to.
+--dry-run checks the file and lists the measurements without making them. Any other --dotted.key overrides the file,
 e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.mode disabled."""
 
 
 class Profiled(NamedTuple):
-    """A profile with its measurements, its check against live decoding, and its artifact."""
+    """A fitted profile, its measurements, its comparison with live decoding, and its artifact."""
 
     profile: LatencyProfile
     measured: Measured
@@ -66,15 +66,15 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_profiling(config: Config) -> list[ComposedArm]:
-    """Return the compositions of the file, without opening models or data.
+    """Check the file and return its compositions, without opening models or data.
 
-    Raises ConfigError if the file cannot be profiled, or the artifact's folder cannot be used.
+    Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
     if is_multi_sequence(config):
-        why = " decodes several sequences for a prompt, and a latency profile is of one: leave it out"
+        why = " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
         raise config.checker.error(("execution",), why)
     if not config.get("profile.prefixes"):
-        raise config.checker.error(("profile", "prefixes"), " is empty; at least one prefix length is needed")
+        raise config.checker.error(("profile", "prefixes"), " must have at least one prefix length, got none")
     check_here(config, "profile.to")
     if not config.get("arms") and config.get("drafter") is None:
         return []
@@ -83,7 +83,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
 
 def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
-    """Print the passes and arms to be measured, after a dry run that raises a ConfigError."""
+    """Print the passes and arms to be measured. Raises a ConfigError if the dry run fails."""
     from specexp.bench.experiment import rehearse
     from specexp.bench.live import LiveBackend
     from specexp.profile.measure import check_prefixes
@@ -97,9 +97,9 @@ def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
 
 
 def run(config: Config) -> Profiled:
-    """Measure, print the tables, and write the artifact and the folder.
+    """Measure, print the tables, and write the artifact and the output folder.
 
-    Raises ConfigError if the file, its models, data or output folder cannot be used: nothing was measured then. Raises
+    Raises ConfigError before any measurement if the file, its models, data or output folder is unusable. Raises
     ArtifactError if the artifact cannot be written.
     """
     from specexp.bench.experiment import load_prompts, use_threads
@@ -129,7 +129,7 @@ def run(config: Config) -> Profiled:
 
 
 def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt]) -> Profiled:
-    """Fit a profile to a measured backend, check it against live decoding, and write the artifact."""
+    """Fit a profile to a measured backend, compare it with live decoding, and write the artifact."""
     from specexp.config.artifacts import save_artifact
     from specexp.profile.check import check_live
     from specexp.profile.fit import profile_of
@@ -155,18 +155,18 @@ def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt])
 
 
 def next_step(config: Config, profile: Path) -> str:
-    """Return the command that runs the experiment by these seconds: replayed if it is recorded, else with models."""
+    """Return the command that runs the experiment with this profile, replayed if a recording exists."""
     recording = recording_folder(config)
     changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
     replayed = recording.is_dir()
     if replayed:
         changed |= {"backend": "replay", "recording": str(recording)}
-    why = "decodes without the models" if replayed else "in the seconds of this device"
+    why = "replays the recording without the models" if replayed else "uses the measured times of this device"
     return command_line(measured_by(config), *experiment_again(config, changed), why=why)
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
-    """Return the time of each model's pass of one token behind the shortest prefix, and the largest errors."""
+    """Return the time of each model's one-token pass after the shortest prefix, and the largest errors."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:

@@ -1,4 +1,4 @@
-"""A latency profile fitted to measured passes and measured steps."""
+"""Fit a latency profile to measured passes and measured steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from specexp.core.messages import counted
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
 
-# share of outliers at either end: a disturbance makes a step far longer, a lucky cache shorter
+# share of steps trimmed at either end: a disturbance makes a step far longer, a warm cache shorter
 _TRIMMED = 0.01
-_RIDGE = 1e-3  # relative to a column's norm: columns of trees of one size are collinear
+_RIDGE = 1e-3  # relative to a column's norm; without it, trees of a single size give collinear columns
 
 
 def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
@@ -48,18 +48,18 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
 
 @dataclass(frozen=True)
 class FittedPass:
-    """The fitted costs of a pass, as a latency profile stores them."""
+    """The fitted costs of a pass, in the units of a latency profile."""
 
     prefix: int  # tokens in the cache
-    ms: dict[int, float]  # milliseconds at that prefix, by tokens fed
-    prefix_ms: float  # further milliseconds for 1,000 tokens of prefix more
-    prefix_token_ms: float  # the same for each token fed
+    ms: dict[int, float]  # milliseconds at that prefix by number of tokens fed
+    prefix_ms: float  # milliseconds added by each further 1,000 prefix tokens
+    prefix_token_ms: float  # milliseconds added by each further 1,000 prefix tokens, for each token fed
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
-    """Fit passes of the same sizes at every prefix, stated at the middle prefix.
+    """Fit the time of a pass at the middle prefix and its growth with the prefix.
 
-    What a longer one adds comes from non-negative least squares of the relative errors.
+    Every prefix must have the same sizes. Growth is a non-negative least-squares fit of relative errors.
     """
     from scipy.optimize import nnls
 
@@ -88,10 +88,10 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
-    """Fit the cost of a composition's steps beyond their passes by non-negative least squares, without outliers.
+    """Fit a composition's step overhead, the time outside passes, by non-negative least squares without outliers.
 
-    Trees of one size alone cannot tell a step's cost from its nodes', so each gets half. Overheads of ``profile`` are
-    ignored.
+    If all trees have one size, the cost per step and per node cannot be separated, so each gets half. Overheads of
+    ``profile`` are ignored.
     """
     from scipy.optimize import nnls
 
@@ -117,7 +117,7 @@ def fit_profile(
     draft: Sequence[MeasuredPass],
     arms: Iterable[TimedSteps],
 ) -> LatencyProfile:
-    """Fit the whole profile. Its top-level costs are those of all compositions that draft, together."""
+    """Fit the whole profile. Its top-level overhead is fitted to all drafting compositions together."""
     of_target = fit_pass(target)
     of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
     profile = LatencyProfile(
@@ -141,7 +141,7 @@ def fit_profile(
 
 
 def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[MeasuredArm]:
-    """Return milliseconds per token, measured and by the profile, of each arm with a measured step."""
+    """Return the measured and predicted milliseconds per token of each arm with at least one measured step."""
     found = []
     for arm in arms:
         tokens = sum(step.new_tokens for step in arm.steps)

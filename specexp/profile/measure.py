@@ -1,4 +1,4 @@
-"""Time a pair on this device: passes of both models and steps of live decoding, taken in turns."""
+"""Time a pair on this device: passes of both models, interleaved with steps of live decoding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SKIPPED = 2
-"""Steps at the start of an answer that are not measured, because they follow the prefill."""
+"""Number of steps at the start of an answer that are not measured, because the prefill disturbs them."""
 _WARM_UP_TOKENS = 8
-_MOST_OF_A_LANE = 32  # tokens of each lane in a pass over several
+_MOST_OF_A_LANE = 32  # most tokens of each lane in a pass over several lanes
 
 
 class MethodClock:
-    """Seconds spent in methods of an object, which are replaced on it by timed ones."""
+    """Counts the seconds spent in some methods of an object by replacing them with timed versions."""
 
     def __init__(self, part: object, *methods: str) -> None:
         self._seconds = 0.0
@@ -60,20 +60,20 @@ class MethodClock:
 
 @dataclass(frozen=True)
 class StepTiming:
-    """One step of decoding."""
+    """The size and time of one decoding step."""
 
     tokens: int  # tokens fed to the target, the root included
     pass_tokens: tuple[int, ...]  # tokens fed in each draft pass
     new_tokens: int
     prefix: int  # tokens in the cache before the step
-    seconds: float  # from the end of the step before to its own, learning included
-    # part in passes of target and draft; on a GPU a draft pass counts until the host goes on
+    seconds: float  # from the end of the previous step to the end of this one, learning included
+    # part of `seconds` in passes of target and draft; on a GPU a draft pass counts until the host continues
     pass_seconds: float
-    draft_seconds: float  # part in drafter and builder, the draft's passes included
+    draft_seconds: float  # part of `seconds` in drafter and builder, the draft's passes included
 
 
 class TimedDecoding(ABC):
-    """Decodes prompts and keeps the steps of each in ``answers``."""
+    """Decodes prompts and keeps the timed steps of each in ``answers``."""
 
     def __init__(self) -> None:
         self.answers: list[list[Any]] = []
@@ -89,7 +89,7 @@ class TimedDecoding(ABC):
 
 
 class TimedSteps(TimedDecoding):
-    """Times the steps of an arm, whose ``composition`` is the :attr:`~specexp.core.parts.Parts.label` of its parts."""
+    """Times the steps of an arm. ``composition`` is the :attr:`~specexp.core.parts.Parts.label` of its parts."""
 
     answers: list[list[StepTiming]]
 
@@ -119,7 +119,7 @@ class TimedSteps(TimedDecoding):
         self.arm.reset()
 
     def priced(self, prompt: Prompt, max_new_tokens: int, profile: LatencyProfile) -> tuple[float, float]:
-        """Decode a prompt; milliseconds per token of all its steps by the profile, and by the clock of live runs."""
+        """Decode a prompt and return its milliseconds per token: predicted by the profile, and measured live."""
         modelled = ModelledSeconds(profile.of(self.composition))
         self.arm.observers = (modelled,)
         record = self.arm.decode(prompt, max_new_tokens=max_new_tokens)
@@ -129,7 +129,7 @@ class TimedSteps(TimedDecoding):
 
     def _note(self, outcome: Outcome) -> None:
         now = perf_counter()
-        if outcome.context.prompt_length != self._answer:  # another turn
+        if outcome.context.prompt_length != self._answer:  # a new prompt or turn starts
             self._answer, self._taken = outcome.context.prompt_length, 0
         self._taken += 1
         in_draft = sum(clock.taken() for clock in self._draft_passes)
@@ -144,19 +144,19 @@ class TimedSteps(TimedDecoding):
 
 @dataclass
 class TimedBackend:
-    """A pair in one backend, while it is measured."""
+    """The passes and arms of a pair in one backend, with their measurements so far."""
 
     backend: LiveBackend
     dtypes: tuple[str, str | None]  # dtypes of the weights of target and draft
-    passes: dict[str, PassSamples]  # by ``target``, ``draft`` if there is one, and ``N lanes``
-    arms: list[TimedSteps]  # plain decoding, then every composition of the file
-    name: str = ""  # label of the backend if several are compared
+    passes: dict[str, PassSamples]  # keys: ``target``, ``draft`` if there is one, and ``N lanes``
+    arms: list[TimedSteps]  # plain decoding, then each composition of the file
+    name: str = ""  # name of the backend if several are compared
 
 
 def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
     """Return the passes and arms of a pair, ready to be measured.
 
-    Raises ConfigError if the parts do not go with the models, or a prefix does not fit.
+    Raises ConfigError if the parts do not work with the models, or a prefix is too long.
     """
     check_prefixes(config, backend)
     section = config.get("profile")
@@ -192,20 +192,20 @@ def pass_samples(
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
 ) -> PassSamples:
-    """Return samples of a pass, by default of all the file's sizes and prefixes."""
+    """Return a sampler of a pass, by default for all sizes and prefixes of the file."""
     section, seed = config.get("profile"), config.get("generation.seed")
     prefixes = prefixes or sorted(set(section["prefixes"]))
     return PassSamples(timed, prefixes, sizes or sizes_up_to(section["max_tokens"]), seed)
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
-    """Return the tokens of the prompts, repeated until they fill the longest prefix: ``[p]``."""
+    """Return ``[p]`` tokens of the prompts, repeated up to the length of the longest prefix."""
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     return np.resize(known, max(config.get("profile.prefixes")) + 1)
 
 
 def check_prefixes(config: Config, backend: LiveBackend) -> None:
-    """Raise a ConfigError if a prefix exceeds the models' contexts; the models may have no weights."""
+    """Raise a ConfigError if a prefix exceeds the models' contexts. The models need no weights."""
     section = config.get("profile")
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:
@@ -217,8 +217,8 @@ def check_prefixes(config: Config, backend: LiveBackend) -> None:
         if prefix > longest:
             raise config.checker.error(
                 ("profile", "prefixes", str(number)),
-                f" is {prefix}, and before a pass of up to {counted(section['max_tokens'], 'token')} "
-                f"(profile.max_tokens) a context of {limit} has room for {longest} at most: lower it",
+                f" must be at most {longest}, so that a pass of {counted(section['max_tokens'], 'token')} "
+                f"(profile.max_tokens) fits the context of {limit} tokens, got {prefix}",
             )
 
 
@@ -229,14 +229,14 @@ def measure(
     prompts: Sequence[Prompt],
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Measure passes and decode prompts in turns, in random orders, so that all meet the same disturbances."""
+    """Interleave passes and decoding in random order, so that disturbances affect all of them alike."""
     section, seed = config.get("profile"), config.get("generation.seed")
     with torch.inference_mode():
         for one in samples:
             one.warm_up()
         for arm in arms:
             arm.warm_up(prompts[0], min(_WARM_UP_TOKENS, section["max_new_tokens"]))
-        tell(f"profiling: warm, {counted(section['repeats'], 'repetition')} of every pass follow")
+        tell(f"profiling: warm-up done, measuring each pass {counted(section['repeats'], 'time')}")
         measuring: list[Callable[[], None]] = []
         for repetition in range(section["repeats"]):
             blocks = [block for one in samples for block in one.blocks(repetition)]
@@ -251,5 +251,5 @@ def measure(
                 for measure_block in measuring[done:until]:
                     measure_block()
                 done = until
-            decoded = f"{number + 1} of {counted(len(prompts), 'prompt')} decoded"
-            tell(f"profiling: {decoded} by {counted(len(arms), 'arm')}")
+            decoded = f"decoded {number + 1} of {counted(len(prompts), 'prompt')}"
+            tell(f"profiling: {decoded} with {counted(len(arms), 'arm')}")

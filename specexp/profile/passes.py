@@ -1,4 +1,4 @@
-"""Passes of the target and of the draft model by tokens fed and prefix, timed in blocks that keep caches hot."""
+"""Time passes of the target and the draft model by number of tokens and prefix, in blocks with warm caches."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
     from specexp.drafters import DraftModel
 
-_CANDIDATES = 8  # ranked for every node of a draft pass
+_CANDIDATES = 8  # candidates ranked for each node of a draft pass
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-_WIDTH = 4  # children of a node in the trees fed
+_WIDTH = 4  # children per node in the measured trees
 _RESAMPLES = 2000
 _BLOCK_PASSES = 16
 _BLOCK_SECONDS = 0.02
 
 
 class TimedPass(ABC):
-    """A pass of a model, timed over any number of tokens behind any prefix, a beginning of the text ``[p]``."""
+    """A model pass that can be timed for any number of tokens and any prefix of the text ``token_ids [p]``."""
 
     def __init__(self, token_ids: NDArray[np.int64], vocab_size: int) -> None:
         self.token_ids = token_ids
@@ -42,17 +42,17 @@ class TimedPass(ABC):
 
     @abstractmethod
     def prepare(self, prefix: int) -> None:
-        """Return the cache to ``prefix`` tokens, fed if it lacks them."""
+        """Set the cache to the first ``prefix`` tokens of the text, and feed those that it lacks."""
 
     @abstractmethod
     def seconds(self, tokens: int) -> float:
         """Return the seconds of a pass over a tree of ``tokens`` rows.
 
-        A model then keeps the root, as in a step that accepts nothing: its cache grows by one token, outside the clock.
+        Afterwards only the root is committed, so the cache grows by one token. The commit is not timed.
         """
 
     def tree(self, tokens: int) -> TokenTree:
-        """Return a root with ``tokens - 1`` nodes, four children a node: always the same object, like a static tree."""
+        """Return a root with ``tokens - 1`` nodes, four children per node. Each size always gives the same object."""
         if tokens not in self._trees:
             rows = np.arange(tokens)
             width = min(_WIDTH, self.vocab_size)
@@ -63,7 +63,7 @@ class TimedPass(ABC):
 
 
 class TargetPass(TimedPass):
-    """A tree pass of the target, as the decoding loop makes it."""
+    """A tree pass of the target, as in the decoding loop."""
 
     def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int = 1) -> None:
         super().__init__(token_ids, model.vocab_size)
@@ -89,7 +89,7 @@ class TargetPass(TimedPass):
         return elapsed
 
     def pass_seconds(self, tokens: int) -> float:
-        """Return the seconds of the pass alone; nothing is committed after it."""
+        """Return the seconds of one pass, without a commit afterwards."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
@@ -98,7 +98,7 @@ class TargetPass(TimedPass):
 
 
 class DraftPass(TimedPass):
-    """An answer of a draft model that takes a pass: the root and new nodes are fed, their candidates ranked."""
+    """One request to a draft model: it feeds the root and new nodes in a pass and ranks their candidates."""
 
     def __init__(self, drafter: DraftModel, token_ids: NDArray[np.int64]) -> None:
         super().__init__(token_ids, drafter.max_candidates)
@@ -113,7 +113,7 @@ class DraftPass(TimedPass):
     @override
     def seconds(self, tokens: int) -> float:
         tree = self.tree(tokens)
-        rows = np.arange(min(1, tokens - 1), tokens)  # the root's candidates only if there are no nodes
+        rows = np.arange(min(1, tokens - 1), tokens)  # rank the root's candidates only if there are no nodes
         k = min(_CANDIDATES, self.vocab_size)
         request = Request(tree.tokens, tree.shape.parents, tree.shape.ranks, rows, k)
         started = perf_counter()
@@ -127,9 +127,9 @@ class DraftPass(TimedPass):
 class PassSamples:
     """Repeated measurements of one model's passes.
 
-    A pass right after one of another size finds cold caches, up to 2.5 times as slow as in a loop. So passes of one
-    size are timed in a block: 16 of them, or as many as 20 ms hold, at least two. Its first half warms caches, and the
-    median of its second half is one measurement.
+    A pass right after one of another size finds cold caches and takes up to 2.5 times as long. Passes of one size are
+    therefore timed in a block of 16, or of as many as fit in 20 ms, at least two. The first half of a block warms the
+    caches. The median of the second half is one measurement.
     """
 
     def __init__(
@@ -139,19 +139,19 @@ class PassSamples:
         self.prefixes = prefixes
         self.sizes = sizes
         self._seed = seed
-        # medians of the blocks, repetition by repetition, by prefix and tokens
+        # (prefix, tokens) -> median of the block of each repetition
         self.milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
 
     def warm_up(self) -> None:
-        """Take every block once, and forget what it took."""
+        """Run every block once and drop its measurements."""
         for block in self.blocks(0):
             block()
         self.milliseconds.clear()
 
     def blocks(self, repetition: int) -> list[Callable[[], None]]:
-        """Return a function for each prefix, which takes a block of every size behind it.
+        """Return a function for each prefix that measures a block of every size after it.
 
-        Each repetition has its own order, so that a disturbance or drift meets any of the sizes.
+        Each repetition has its own order of sizes, so that no size is always hit by a drift.
         """
         return [
             partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
@@ -159,7 +159,7 @@ class PassSamples:
         ]
 
     def points(self) -> list[MeasuredPass]:
-        """Return medians with their intervals, by prefix, then tokens."""
+        """Return the median of each prefix and size with its interval, sorted by prefix, then size."""
         return [
             MeasuredPass(tokens, prefix, *median_interval(np.array(self.milliseconds[prefix, tokens])))
             for prefix in self.prefixes
@@ -177,7 +177,7 @@ class PassSamples:
 
 
 def sizes_up_to(max_tokens: int) -> list[int]:
-    """Return the numbers of tokens to measure: close together where kernels change, then further apart."""
+    """Return the numbers of tokens to measure, dense for small passes and sparse for large ones."""
     sizes = list(_SIZES)
     while sizes[-1] < max_tokens:
         sizes.append(2 * sizes[-2])
@@ -185,9 +185,9 @@ def sizes_up_to(max_tokens: int) -> list[int]:
 
 
 def longest_prefix(context_limit: int, max_tokens: int) -> int:
-    """Return the longest prefix behind which the deepest row of the largest tree has room, also after a block.
+    """Return the longest prefix after which the largest tree fits in the context, even at the end of a block.
 
-    Raises ValueError if the context has no room for any.
+    Raises ValueError if the context is too short for any prefix.
     """
     depth, row = 0, max_tokens - 1
     while row > 0:
@@ -195,13 +195,13 @@ def longest_prefix(context_limit: int, max_tokens: int) -> int:
     room = context_limit - depth - _BLOCK_PASSES
     if room < 1:
         raise ValueError(
-            f"profile.max_tokens is {max_tokens}, for which a context of {context_limit} tokens has no room; lower it"
+            f"profile.max_tokens must be lower to fit a context of {context_limit} tokens, got {max_tokens}"
         )
     return room
 
 
 def median_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the median of ``[n]`` values, and its 95 % percentile interval from the same resamples every time."""
+    """Return the median of ``[n]`` values and its 95 % bootstrap interval, with a fixed seed."""
     chosen = np.random.default_rng(0).integers(0, values.size, size=(_RESAMPLES, values.size))
     low, high = np.quantile(np.median(values[chosen], axis=1), [0.025, 0.975])
     return float(np.median(values)), float(low), float(high)

@@ -1,4 +1,4 @@
-"""A measured profile as tables and a picture."""
+"""Report a measured profile in tables and a figure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile, Overhead
     from specexp.profile.check import LiveCheck
 
-_COSTS = (("of the step", "#6b9080"), ("of its nodes", "#e9b872"), ("of its new tokens", "#8d6a9f"))
-_LABEL = 30  # characters of a composition in a line
+_COSTS = (("step", "#6b9080"), ("nodes", "#e9b872"), ("new tokens", "#8d6a9f"))
+_LABEL = 30  # most characters per line of a composition's label
 
 
 def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
-    """Return the check against live decoding, the passes, the costs beside them, and the fit."""
+    """Return a report of the live check, the passes, the overhead of steps, and the fit."""
     metrics = artifact.metrics.items()
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
@@ -73,34 +73,34 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
         f"Passes on {measured.device}: target {dtypes}, {counted(measured.threads, 'thread')}",
         [
             Column("new tokens"),
-            *(Column(f"{name} ms behind {prefix}") for name, prefix in sides),
-            *(Column(f"target ms of {lanes} lanes, each") for lanes in profile.lanes_ms),
+            *(Column(f"{name} ms after {prefix}") for name, prefix in sides),
+            *(Column(f"target ms of {lanes} lanes (tokens per lane)") for lanes in profile.lanes_ms),
         ],
         notes=[
-            "Median milliseconds with 95 % bootstrap intervals, by new tokens and by the tokens in the cache."
+            "Median milliseconds with 95 % bootstrap intervals, by new tokens and by tokens in the cache (after N)."
         ],
     )
     for tokens in sorted({point.tokens for point in measured.target}):
         row: list[Cell] = [str(tokens), *(shown.get((name, tokens, prefix)) for name, prefix in sides)]
         row += [f"{ms[tokens]:.2f}" if tokens in ms else None for ms in profile.lanes_ms.values()]
         table.rows.append(row)
-    slopes = f"{profile.target_prefix_ms:.2f} ms to a target pass ({profile.target_prefix_token_ms:.3f} a token fed)"
+    slopes = f"{profile.target_prefix_ms:.2f} ms to a target pass (+{profile.target_prefix_token_ms:.3f} per new token)"
     if measured.draft:
-        draft = f"{profile.draft_prefix_ms:.2f} ms to a draft pass ({profile.draft_prefix_token_ms:.3f})"
+        draft = f"{profile.draft_prefix_ms:.2f} ms to a draft pass (+{profile.draft_prefix_token_ms:.3f})"
         slopes += f" and {draft}"
     stated = counted(profile.prefix_tokens, "token")
-    table.notes.append(f"The profile is stated behind {stated}; 1,000 tokens of prefix more add {slopes}.")
+    table.notes.append(f"The profile is for {stated} in the cache; each further 1,000 tokens add {slopes}.")
     return table
 
 
 def _overheads(profile: LatencyProfile) -> Table:
-    costs: dict[str, Overhead | LatencyProfile] = {**profile.overheads, "any other that drafts": profile}
+    costs: dict[str, Overhead | LatencyProfile] = {**profile.overheads, "any other with a drafter": profile}
     return Table(
-        "Beside the passes",
-        columns("composition | a drafting step:.4 ms | a node:.4 ms | a new token:.4 ms"),
+        "Step overhead outside the passes",
+        columns("composition | per drafting step:.4 ms | per node:.4 ms | per new token:.4 ms"),
         [[label, cost.step_ms, cost.node_ms, cost.token_ms] for label, cost in costs.items()],
         [
-            "Fitted to the steps of the arms below; a composition not listed is charged those of its drafter's."
+            "Fitted to the steps of the arms below. A composition that is not listed gets the costs of its drafter."
         ],
     )
 
@@ -119,7 +119,7 @@ def _arms(measured: Measured) -> Table:
         columns(f"{heads} | predicted / measured:.3"),
         rows,
         [
-            "Decoded live, one prompt after the other; a prediction for other prompts or trees can be further off."
+            "Measured live, one prompt after the other. Predictions for other prompts or trees can be less accurate."
         ],
     )
 
@@ -127,7 +127,7 @@ def _arms(measured: Measured) -> Table:
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
     """Plot the time of a pass against its new tokens: one line with its 95 % interval for each prefix length.
 
-    The lower panel shows the cost of each composition's mean step outside its passes.
+    The lower panel shows the time that each composition's mean step takes outside its passes.
     """
     models = _passes_of(measured)
     bars = 0.42 * max(len(profile.overheads), 1) + 1.1
@@ -164,7 +164,7 @@ def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
 
 
 def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None:
-    """Stacked bars at every composition's mean step."""
+    """Draw a stacked bar for each composition: the overhead of its mean step."""
     labels = [label for label in profile.overheads if any(arm.composition == label for arm in measured.arms)]
     longest = 0.0
     for place, label in enumerate(labels):
@@ -181,6 +181,6 @@ def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None
         longest = max(longest, left)
     name_rows(axes, [fill(label, _LABEL) for label in labels])
     axes.set_xlim(0, 1.45 * longest or 1.0)
-    axes.set_xlabel("ms of a mean step beside its passes", fontsize=9)
+    axes.set_xlabel("ms of a mean step outside its passes", fontsize=9)
     plain(axes)
     axes.legend(fontsize=8, frameon=False, loc="upper right")

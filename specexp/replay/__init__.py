@@ -1,6 +1,6 @@
-"""Replay: a recording of a target and its drafters in place of the models, for trees, thresholds and controllers.
+"""Replay: decode from a recording of a target and its drafters instead of running the models.
 
-Under greedy and keyed sampling the output does not depend on how it is speculated (``specexp.verifiers``), so one
-recording serves every composition that needs no other answers. Builders, controllers and drafters are the objects that
-decode with models; only the models' answers come from the recording.
+Under greedy and keyed sampling the output does not depend on the drafts (``specexp.verifiers``). One recording
+therefore serves every composition that needs only recorded predictions. Builders, controllers and drafters are the same
+objects as in live decoding. Only the models' predictions are read from the recording.
 """

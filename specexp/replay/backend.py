@@ -1,4 +1,4 @@
-"""Replay in place of models: the recording of an experiment file, its prompts, and arms that decode from it."""
+"""The replay backend: opens an experiment's recording and prompts, and makes arms that decode from the recording."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ NO_CLOCK = "none: replayed without a latency profile"
 
 
 class ReplayArm(EngineArm):
-    """Parts that decode prompts of a recording; seconds are those of a latency profile, if there is one.
+    """An arm that decodes recorded prompts. Seconds come from a latency profile, and are 0 without one.
 
-    The draft model of the parts must be a source of :func:`source_for`. Raises RecordingError if the recording cannot
+    A draft model in ``parts`` must be a source from :func:`source_for`. Raises RecordingError if the recording cannot
     replay the parts.
     """
 
@@ -69,7 +69,7 @@ class ReplayArm(EngineArm):
     ) -> None:
         check_composition(*parts)
         manifest = recording.manifest
-        if parts.verifier.sampling_settings is not None:  # without settings it has no fidelity
+        if parts.verifier.sampling_settings is not None:  # without settings, fidelity() raises below
             recording.check_made_of("law", parts.verifier.sampling_settings)
         super().__init__(name, parts, generation)
         self.recording = recording
@@ -94,7 +94,7 @@ class ReplayArm(EngineArm):
     @override
     def fidelity_note(self) -> str | None:
         if self.parts.drafter is None:
-            return None  # plain decoding is what was recorded
+            return None  # plain decoding is the recorded output itself
         return fidelity_note(str(self.fidelity), self.recording.manifest)
 
     @override
@@ -123,7 +123,7 @@ class ReplayArm(EngineArm):
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
-    """Return the recorded turns of a prompt; raises RecordingError if it was not recorded, or with other tokens."""
+    """Return the recorded turns of a prompt. Raises RecordingError if it was not recorded or its tokens changed."""
     turns = recording.conversation(prompt.prompt_id, sample)
     mark = hash_of(prompt)
     known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
@@ -137,7 +137,7 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
 
 
 def source_for(recording: Recording) -> RecordedSource | None:
-    """Return the recorded answers of the draft model; None if there are none."""
+    """Return a source of the recorded draft model's candidates; None if no draft model was recorded."""
     manifest = recording.manifest
     scoring = manifest.made_of.get("scoring")
     if scoring is None:
@@ -146,7 +146,7 @@ def source_for(recording: Recording) -> RecordedSource | None:
 
 
 def source_in(parts: Parts) -> RecordedSource | None:
-    """Return the source of a draft model among the parts; raises RecordingError if its scoring was not recorded."""
+    """Return the recorded source that the drafter uses, or None. Raises RecordingError if its scoring differs."""
     source = None
     for drafter in models_in(parts.drafter):
         source = drafter.source
@@ -155,14 +155,14 @@ def source_in(parts: Parts) -> RecordedSource | None:
             given = getattr(drafter.scoring, name)
             if given != recorded:
                 raise RecordingError(
-                    f"{type(drafter).__name__} has {name} {given!r} and the recording's had {recorded!r}: record with "
-                    "it, or draft as recorded"
+                    f"{type(drafter).__name__} must have {name} {recorded!r} as in the recording, got {given!r}: set "
+                    "the recorded value, or record again"
                 )
     return source
 
 
 class ReplayBackend(Backend):
-    """A recording of target and draft in place of models; its prompts are tokens already."""
+    """The backend that reads target and draft from a recording. Its prompts are already tokenized."""
 
     runs_models = False
 
@@ -172,7 +172,7 @@ class ReplayBackend(Backend):
     @property
     @override
     def draft(self) -> RecordedSource | None:
-        return source_for(self.recording)  # a new one for every arm
+        return source_for(self.recording)  # a new source for every arm, since it has state
 
     @override
     def arm(self, spec: ArmSpec) -> ReplayArm:
@@ -192,7 +192,7 @@ class ReplayBackend(Backend):
 
 
 def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
-    """Return the replay of an experiment's recording, and its prompts; raises ConfigError if one was not recorded."""
+    """Return the replay backend and prompts of an experiment. Raises ConfigError if a prompt was not recorded."""
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
 
@@ -200,7 +200,7 @@ def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
 def open_recording(config: Config) -> Recording:
     """Return the recording that ``backend: replay`` reads.
 
-    Raises ConfigError if it is missing, incomplete or damaged, or if the experiment has another output.
+    Raises ConfigError if it is missing, incomplete or damaged, or if its settings give another output.
     """
     try:
         recording = Recording(recording_folder(config))
@@ -211,7 +211,7 @@ def open_recording(config: Config) -> Recording:
         recording.check_made_of("generation", config.get("generation"), ("seed", "stop_at_eos"))
         _check_length(recording, build_generation(config))
         settings = build_verifier(config).sampling_settings
-        if settings is not None:  # otherwise the arm refuses the verifier
+        if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)
     except RecordingError as error:
         raise _error(config, error) from error
@@ -219,7 +219,7 @@ def open_recording(config: Config) -> Recording:
 
 
 def _error(config: Config, error: RecordingError) -> ConfigError:
-    """Return the error at the key that names the recording."""
+    """Return a ConfigError at the key of the recording."""
     named = (key for key in ("recording", "record.to") if config.get(key) is not None)
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
@@ -237,7 +237,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
         if given > recorded or (exactly and given != recorded):
             raise RecordingError(
                 f"{recording.folder} was made with generation.{key} {recorded}, and the configured one is {given}: "
-                f"record again with it, or ask for {'exactly' if exactly else 'at most'} {recorded}"
+                f"record again with it, or set {'exactly' if exactly else 'at most'} {recorded}"
             )
 
 
@@ -250,7 +250,7 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
 
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it is not here."""
+    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it cannot be loaded."""
     from specexp.models.pair import load_tokenizer
     from specexp.models.sources import PairError
 
@@ -261,14 +261,14 @@ def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
 
 
 class RecordedPrompts(PromptDataModule):
-    """The prompts of a workload with the recorded tokens, where there is no tokenizer."""
+    """The prompts of a workload with tokens from the recording, for use without a tokenizer."""
 
     def __init__(self, workload: Workload, recording: Recording) -> None:
         super().__init__(workload, cast("PreTrainedTokenizerBase", None))
         self._recording = recording
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the prompts, once; raises PromptSetError, or RecordingError where one was not recorded."""
+        """Read the prompts on the first call. Raises PromptSetError, or RecordingError if one was not recorded."""
         if not self._prompts:
             self._prompts = [
                 Prompt(
@@ -287,7 +287,7 @@ def recorded_data(
 ) -> PromptDataModule:
     """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
 
-    Raises ConfigError if they cannot be read, or if one was not recorded with these tokens.
+    Raises ConfigError if the prompts cannot be read, or one was not recorded with the same tokens.
     """
     workload = build_workload(config)
     data = (
@@ -297,7 +297,7 @@ def recorded_data(
         missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
     except PromptSetError as error:
         raise prompts_error(config, error) from error
-    except ValueError as error:  # without tokenizer, a prompt is not there
+    except ValueError as error:  # without a tokenizer: a prompt was not recorded
         missing = first_line(error).removeprefix("recording: ")
     if missing is not None:
         raise config.checker.error(("data",), f": {missing}")
@@ -305,7 +305,7 @@ def recorded_data(
 
 
 def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
-    """Return the reason why prompts cannot be replayed; None if all can."""
+    """Return why the first prompt that cannot be replayed fails; None if all can be replayed."""
     for prompt in prompts:
         for sample in range(samples):
             try:

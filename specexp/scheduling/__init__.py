@@ -1,4 +1,4 @@
-"""Execution strategies: several sequences decoded on one target, one after the other, together, or scheduled (SEED)."""
+"""Execution strategies: decode several sequences on one target, serially, in a batch, or scheduled (SEED)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Execution strategies at work: lanes that draft and are verified, all in one thread."""
+"""Executors of strategies that draft and verify in one thread."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of decoding some jobs.
+    """The results and times of one run of jobs.
 
     Attributes:
-        results: in the order of the jobs. Their seconds are the work for their sequence, with an equal share of
-            each common pass; in an overlapped run they add up to more than the run took.
-        prefill_seconds: seconds of prefills, only the target's if drafters have a worker.
-        seconds: other seconds by phase, at the target: ``draft`` is its waiting for drafts. With the prefill they add
-            up to the run.
+        results: results in the order of the jobs. Their seconds are the work for one sequence, with an equal share of
+            each common pass. If drafting overlaps verification, they add up to more than the run took.
+        prefill_seconds: seconds of prefills. If workers draft, only the target's prefills count.
+        seconds: other seconds by phase. If workers draft, ``draft`` is the time that the target waits for drafts.
+            Together with ``prefill_seconds`` they add up to the whole run.
     """
 
     results: tuple[GenerationResult, ...]
@@ -57,9 +57,9 @@ class Run:
 
 
 class Lanes(Decoding):
-    """The lanes of a run, and its time line."""
+    """The decoding loop of a run, which records a time line."""
 
-    overlaps: ClassVar[bool] = False  # whether drafts are made while the target works
+    overlaps: ClassVar[bool] = False  # whether drafting overlaps the target's passes
 
     def __init__(
         self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine
@@ -68,7 +68,7 @@ class Lanes(Decoding):
         self.parts = parts
         self.timeline = timeline
         self._answered = 0.0
-        self.waited = 0.0  # seconds without a draft for the target, where drafts are made elsewhere
+        self.waited = 0.0  # seconds in which the target waits for drafts of workers
 
     @override
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
@@ -106,7 +106,7 @@ class Lanes(Decoding):
         what: What = "resample" if accepted < outcome.tree.shape.max_depth else "verify"
         self.span(TARGET, what, lane, (self._answered, started), accepted)
         self.learn_from(lane, outcome)
-        self._answered = perf_counter()  # the next lane's decision begins
+        self._answered = perf_counter()  # start of the next lane's verdict
 
     def learn_from(self, lane: Lane, outcome: Outcome) -> None:
         """Let the parts of a lane learn from a step."""
@@ -115,32 +115,32 @@ class Lanes(Decoding):
         self.draft_span("learn", lane, (started, perf_counter()))
 
     def draft_span(self, what: What, lane: Lane, when: tuple[float, float], tokens: int = 0) -> None:
-        """Record on the time line what the drafting side did for a lane."""
+        """Add a span of the drafter of a lane to the time line."""
         if self.parts.drafter is not None:
             self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
 
     def span(self, who: str, what: What, lane: Lane, when: tuple[float, float], tokens: int) -> None:
-        """Record on the time line what ``who`` did for a lane, the first of several.
+        """Add a span of ``who`` to the time line. For a pass over several lanes, ``lane`` is the first.
 
         Args:
-            when: start and end, by :func:`time.perf_counter`.
-            tokens: tokens fed in a prefill or pass, nodes drafted, or tokens accepted.
+            when: start and end in seconds of :func:`time.perf_counter`.
+            tokens: number of tokens fed in a prefill or pass, of nodes drafted, or of tokens accepted.
         """
         number = -1 if what == "prefill" else self.passes
         self.timeline.add(who, what, *when, lane.context.sequence, tokens, number)
 
     def finish(self) -> None:
-        """Wait until the parts have learned from the ends of all outputs."""
+        """Wait until the parts have learned from the last steps of all sequences."""
 
 
 class Executor(AbstractContextManager["Executor"]):
-    """An execution strategy at work: ``n`` lanes at a time; a sequence that ends makes room for the next one.
+    """Runs jobs with an execution strategy, ``n`` at the same time. When a sequence ends, the next one takes its place.
 
-    Close it, or use it in a ``with`` statement. All parts are in the caller's thread: every sequence drafts, then one
-    target pass verifies all drafts.
+    Close an executor, or use it in a ``with`` statement. This class runs all parts in the caller's thread: every
+    sequence drafts, then one target pass verifies all drafts.
 
     Attributes:
-        closed: whether it was closed, or a run failed.
+        closed: whether the executor was closed or a run failed.
     """
 
     def __init__(self, model: PreTrainedModel | Runtime, parts: Parts, n: int, threads: int | None) -> None:
@@ -149,14 +149,14 @@ class Executor(AbstractContextManager["Executor"]):
         self.n = n
         self.threads = threads
         self.closed = False
-        self._begun: list[Lane] = []  # of this run
-        self._held: dict[int, tuple[int, ...]] = {}  # prompt at the start of a slot
+        self._begun: list[Lane] = []  # lanes started in this run
+        self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt whose tokens its cache begins with
         join_target(parts, self.model)
         self._parts = self._copies(parts)
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
-        """Results of the completed sequences of the run, also of a failed one."""
+        """Results of the sequences that the last run completed, by sequence, even if the run failed."""
         return {lane.context.sequence: lane.result for lane in self._begun if lane.ended}
 
     def run(
@@ -167,12 +167,12 @@ class Executor(AbstractContextManager["Executor"]):
         eos_token_ids: Collection[int] = frozenset(),
         observers: Sequence[OutcomeObserver] = (),
     ) -> Run:
-        """Decode at least one job; observers are called with every step's outcome, and an error in one ends the run.
+        """Decode at least one job. Observers are called with each step's outcome; an error in one ends the run.
 
         Raises:
-            ValueError: a prompt is empty or does not fit the target, or two jobs share a sequence.
+            ValueError: a prompt is empty or does not fit the target's context, or two jobs have the same ``sequence``.
             RuntimeError: the executor is closed.
-            Exception: an error of a part or a model; the executor is closed.
+            Exception: an error of a part or a model. The executor is then closed.
         """
         import torch
 
@@ -218,7 +218,7 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.finish()
 
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Start a sequence in a free slot; an equal prompt of another slot is copied in the cache."""
+        """Start a sequence in a free slot. If another slot has the same prompt, its cache is copied."""
         context = self.parts.context(job.prompt, seed, job.sequence)
         lane = Lane(
             context,
@@ -233,7 +233,7 @@ class Executor(AbstractContextManager["Executor"]):
         self._begun.append(lane)
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
-        reads = wants_logits or self.parts.wants_hidden  # then the whole prompt must be fed
+        reads = wants_logits or self.parts.wants_hidden  # these exist only if the whole prompt is fed
         held = [] if reads else [known for known, tokens in self._held.items() if tokens == job.prompt]
         if held and slot not in held:
             self.model.cache.fork(held[0], slot, len(job.prompt) - 1)
@@ -247,27 +247,27 @@ class Executor(AbstractContextManager["Executor"]):
         return Lanes(self.model, self.parts, observers, timeline)
 
     def _copies(self, parts: Parts) -> list[Parts]:
-        """Return the parts of each slot."""
+        """Return a list with the parts of each slot."""
         return copies(parts, self.n)
 
     def _drafting(self, slot: int, context: Context) -> Drafting | None:
-        """Return the drafting for a sequence in a slot; None where drafts are made elsewhere."""
+        """Return the drafting state of a sequence in a slot, or None if workers draft."""
         return Drafting(self._parts[slot], context)
 
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        """Return the parts to their initial state, or to a saved one; raises ``ValueError`` for an unfit state."""
+        """Reset the parts to their initial or a saved state. Raises ``ValueError`` if a saved state does not fit."""
         self._check_open()
         self._parts = self._copies(initial(self._parts[0], drafter, controller))
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of draft models: ``weights``, each counted once, and ``caches`` of all sequences."""
+        """Return the bytes of draft models: ``weights``, shared ones counted once, and ``caches`` of all sequences."""
         self._check_open()
         return bytes_of(self._parts)
 
     def close(self, at_once: bool = False) -> None:
-        """Stop the workers, ``at_once`` after a failure; nothing can be run after that."""
+        """Stop the workers. ``at_once`` drops their work, as after a failure. A closed executor cannot run jobs."""
         self.closed = True
 
     @override
@@ -276,14 +276,14 @@ class Executor(AbstractContextManager["Executor"]):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise RuntimeError("this executor was closed, or a run failed: open the strategy again")
+            raise RuntimeError("the executor was closed, or a run failed: open the strategy again")
 
     def _check(self, jobs: Sequence[Job]) -> None:
         if not jobs:
-            raise ValueError("there is no job to run: at least one is needed")
+            raise ValueError("there is no job to run: give at least one")
         (sequence, count), *_ = Counter(job.sequence for job in jobs).most_common(1)
         if count > 1:
-            raise ValueError(f"two jobs are of sequence {sequence!r}: every job needs a sequence of its own")
+            raise ValueError(f"two jobs are of sequence {sequence!r}: give each job its own sequence")
         for job in jobs:
             try:
                 self.model.check_request(job.prompt, job.max_new_tokens)
@@ -292,7 +292,7 @@ class Executor(AbstractContextManager["Executor"]):
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:
-    """Return parts for ``n`` sequences, the given ones first. Builders and verifiers keep no state and are shared."""
+    """Return parts for ``n`` sequences, first the given ones. All share the stateless builder and verifier."""
     return [parts, *(_fresh(parts) for _ in range(n - 1))]
 
 
@@ -302,7 +302,7 @@ def _fresh(parts: Parts) -> Parts:
 
 
 def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping[str, Any] | None) -> Parts:
-    """Return the parts to their initial state, or to saved states."""
+    """Reset the parts in place to their initial state or to saved states, and return them."""
     for part, state in ((parts.drafter, drafter), (parts.controller, controller)):
         if part is not None:
             part.reset()
@@ -312,7 +312,7 @@ def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping
 
 
 def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:
-    """Return the bytes of draft models: ``weights``, shared ones once, and ``caches``."""
+    """Return the bytes of draft models: ``weights``, shared ones counted once, and ``caches``."""
     weights: dict[int, int] = {}
     caches: dict[int, int] = {}
     for part in parts:

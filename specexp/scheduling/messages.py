@@ -1,6 +1,6 @@
-"""Messages between the target's side and a drafting worker, and the memory that both share.
+"""Messages between the target's side and a drafting worker, and their shared memory.
 
-Messages are small; logits and draft distributions are in shared memory.
+Messages are small, because logits and draft distributions are in shared memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-import torch.multiprocessing  # registers how tensors are sent to another process: their memory is shared
+import torch.multiprocessing  # registers pickling of tensors by shared memory
 
 from specexp.core.context import Context
 from specexp.core.contracts import TreeBuilder
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNNUMBERED = -1
-_MOST_SHAPES = 1024  # kept; further ones are sent every time
+_MOST_SHAPES = 1024  # most shapes that are kept; others are sent each time
 
 
 class StartSequence(NamedTuple):
-    """Begin a sequence and draft; ``prefill`` is the target's ``[p, V]`` logits, if the drafter learns from them."""
+    """Request: start a sequence and draft. ``prefill`` has the target's ``[p, V]`` logits if the drafter needs them."""
 
     lane: int
     context: Context
@@ -39,7 +39,7 @@ class StartSequence(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Learn from the verification of a draft, and draft again unless the output has ended."""
+    """Request: learn from the verification of a draft, then draft again unless the output has ended."""
 
     lane: int
     accepted: tuple[int, ...]
@@ -50,25 +50,25 @@ class StepResult(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Return to the initial state, or to a saved one; answered by a :class:`MemoryReport`."""
+    """Request: reset the parts to their initial or a saved state. The reply is a :class:`MemoryReport`."""
 
     drafter: Mapping[str, Any] | None
     controller: Mapping[str, Any] | None
 
 
 class MemoryQuery(NamedTuple):
-    """Answer with a :class:`MemoryReport`."""
+    """Request: report memory. The reply is a :class:`MemoryReport`."""
 
 
 class NextDraft(NamedTuple):
-    """The next draft of the sequence in slot ``lane``.
+    """Reply: the next draft of the sequence in slot ``lane``.
 
     Attributes:
-        draft: sent without the tree's shape and distributions.
-        prepared: start and end of starting the parts, or of learning from the last outcome.
-        drafting: start and end of drafting.
-        shape: number of the tree's shape, and the shape if it is new.
-        q_rows: rows of the tree with a draft distribution in the shared memory.
+        draft: the draft without its tree's shape and distributions, which the receiver restores.
+        prepared: start and end time of starting the parts, or of learning from the last outcome.
+        drafting: start and end time of drafting.
+        shape: number of the tree's shape, and the shape itself if it is new.
+        q_rows: tree rows with a draft distribution in the shared memory.
     """
 
     lane: int
@@ -80,25 +80,24 @@ class NextDraft(NamedTuple):
 
 
 class SequenceLearned(NamedTuple):
-    """The parts have learned from the end of a sequence; with start and end."""
+    """Reply: the parts have learned from the last step of a sequence. ``prepared`` is the start and end time."""
 
     lane: int
     prepared: tuple[float, float]
 
 
 class MemoryReport(NamedTuple):
-    """Bytes, see :func:`specexp.scheduling.executor.bytes_of`."""
+    """Reply: memory of the draft models, as in :func:`specexp.scheduling.executor.bytes_of`."""
 
     bytes: dict[str, int]
 
 
 class Memory:
-    """Memory of a lane that both sides share.
+    """Shared memory of a lane.
 
     Attributes:
-        logits: ``[rows, V]`` target's logits of the last tree, written by the target's side; no rows if no part
-            reads them.
-        q: ``[rows, V]`` draft distributions of the last tree, written by the worker; no rows if nothing is drawn.
+        logits: ``[rows, V]`` target logits of the last tree, written by the target's side. Empty if no part reads them.
+        q: ``[rows, V]`` draft distributions of the last tree, written by the worker. Empty if no nodes are drawn.
     """
 
     def __init__(self, parts: Parts, vocab_size: int, dtype: torch.dtype) -> None:
@@ -108,15 +107,15 @@ class Memory:
 
 
 class Shapes:
-    """Numbers tree shapes that recur, such as a static tree, so that each is sent once and stays one object."""
+    """Numbers recurring tree shapes, such as a static tree, so that each is sent once and remains one object."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, tuple[int, TreeShape]] = {}  # at the sender, by id
-        self._shapes: dict[int, TreeShape] = {}  # at the receiver, by number
+        self._numbers: dict[int, tuple[int, TreeShape]] = {}  # sender: id(shape) -> number, shape
+        self._shapes: dict[int, TreeShape] = {}  # receiver: number -> shape
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
-        """Return its number, and the shape if it is new; :data:`UNNUMBERED` if it does not recur."""
-        _ = shape.children, shape.ancestor_mask  # computed here, so that the target does not wait for them
+        """Return a shape's number, or :data:`UNNUMBERED` if it does not recur, and the shape if it must be sent."""
+        _ = shape.children, shape.ancestor_mask  # cached here, so that the target's side need not
         is_new = id(shape) not in self._numbers
         if not shape.recurs or (is_new and len(self._numbers) == _MOST_SHAPES):
             return UNNUMBERED, shape
@@ -124,7 +123,7 @@ class Shapes:
         return number, shape if is_new else None
 
     def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
-        """Return the shape of :meth:`pack`."""
+        """Return the shape that :meth:`pack` was given."""
         if shape is not None:
             self._shapes[number] = shape
         return self._shapes[number]
@@ -135,17 +134,17 @@ def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
 
 
 def send_message(connection: Connection, message: Any) -> None:
-    """Send a message."""
-    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # three times faster than send()
+    """Pickle and send a message."""
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # three times as fast as send()
 
 
 def receive_message(connection: Connection) -> Any:
-    """Wait for the next message; raises EOFError if the other side is gone."""
+    """Wait for the next message. Raises EOFError if the other side has closed the connection."""
     return pickle.loads(connection.recv_bytes())
 
 
 def shut_down(connection: Connection) -> None:
-    """End both directions, which also wakes a reader at this end; closing would leave it blocked."""
+    """Shut down both directions. Unlike closing, this wakes a reader that is blocked at this end."""
     if os.name == "posix":
         with suppress(OSError), socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(SHUT_RDWR)

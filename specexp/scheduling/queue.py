@@ -1,4 +1,4 @@
-"""Jobs of a run, drafts that wait for the target, and the policies that choose among them."""
+"""Jobs of a run, drafts that wait for the target, and policies that order these drafts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Job:
 
     Attributes:
         prompt: ``[p]`` token ids, at least one. Jobs of one run with the same prompt share its prefill.
-        sequence: key of its randomness, different for each job of a run; the same key gives the same output.
-        stop: whether the output ends with these new tokens.
+        sequence: key of the random draws, unique within a run. The same key gives the same output.
+        stop: function of the new tokens that returns whether the output ends with them.
     """
 
     prompt: tuple[int, ...]
@@ -30,7 +30,7 @@ class Job:
 
 
 class Waiting(NamedTuple):
-    """A draft that waits for the target: its sequence, the tokens generated so far, and its tree."""
+    """A draft that waits for the target: its sequence, that sequence's number of new tokens, and the draft tree."""
 
     sequence: int | str
     new_tokens: int
@@ -38,29 +38,29 @@ class Waiting(NamedTuple):
 
     @property
     def log_prob(self) -> float:
-        """Draft log-probability of its most probable path; 0 if unknown, or nothing was drafted."""
+        """Draft log-probability of the tree's most probable path; 0 if unknown or if the tree is empty."""
         log_probs = self.tree.log_probs
         return 0.0 if log_probs is None else float(log_probs[[*self.tree.best_path()]].sum())
 
 
 class QueuePolicy(metaclass=Checked):
-    """Orders the queue of drafts. It changes when a sequence is served, never its output."""
+    """A rule for the order in which waiting drafts are verified. It changes the timing, never the output."""
 
     @abstractmethod
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
         """Choose the drafts of the next target pass.
 
         Args:
-            waiting: ready drafts in the order of arrival, at least one.
-            most: greatest number of drafts to choose, at least 1.
+            waiting: finished drafts in order of arrival, at least one.
+            most: largest number of drafts to choose, at least 1.
 
         Returns:
-            Distinct indices into ``waiting``, 1 to ``most``.
+            1 to ``most`` distinct indices into ``waiting``.
         """
 
 
 class FirstCome(QueuePolicy):
-    """First come, first served, as in SEED (section 4.2): of n sequences none waits longer than n rounds."""
+    """First come, first served, as in SEED (section 4.2). Each of n sequences waits at most n rounds."""
 
     @override
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
@@ -68,7 +68,7 @@ class FirstCome(QueuePolicy):
 
 
 class LeastProgress(QueuePolicy):
-    """The sequence with the fewest tokens first, so that all end at about the same time."""
+    """Serves the sequence with the fewest new tokens first, so that all end at about the same time."""
 
     @override
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
@@ -76,7 +76,7 @@ class LeastProgress(QueuePolicy):
 
 
 class MostConfident(QueuePolicy):
-    """The draft with the most probable path first, which likely gives the most tokens. A sequence may wait long."""
+    """Serves the draft with the most probable path first. Others may wait for a long time."""
 
     @override
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:

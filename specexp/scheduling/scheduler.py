@@ -1,6 +1,6 @@
-"""SEED's scheduled speculative execution (Algorithm 2): the target serves a queue of drafts that workers make.
+"""SEED's scheduled speculative execution (Algorithm 2): workers make drafts, and the target verifies their queue.
 
-Process V of the algorithm is :class:`ScheduledLanes`, its processes D(n) are :mod:`~specexp.scheduling.worker`.
+:class:`ScheduledLanes` is process V of the algorithm. Its processes D(n) are in :mod:`~specexp.scheduling.worker`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class ScheduledLanes(Lanes):
     """Process V (lines 11 to 26): each step verifies drafts from the queue Q while workers draft for other lanes.
 
-    The label gamma[i] of a lane, 1 while its worker may draft, has no variable: a lane that is neither queued nor
-    in the present step is being drafted for.
+    The paper's label gamma[i] has no variable here. It is 1, so that the worker may draft, for each lane that is
+    neither in the queue nor in the present step.
     """
 
     overlaps: ClassVar[bool] = True
@@ -60,12 +60,12 @@ class ScheduledLanes(Lanes):
     ) -> None:
         super().__init__(target, parts, observers, timeline)
         self.workers, self.policy, self.most = workers, policy, most
-        self._queue: list[Lane] = []  # Q: lanes with a ready draft, in the order of arrival
-        self._ended: dict[int, Lane] = {}  # their parts have not yet learned from the last step
+        self._queue: list[Lane] = []  # the paper's Q: lanes with a finished draft, in order of arrival
+        self._ended: dict[int, Lane] = {}  # ended lanes whose parts have not yet learned from the last step
 
     @override
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        # line 2; if the drafter learns nothing from the prompt's logits, it drafts while the target reads the prompt
+        # line 2; a drafter that does not need the prompt's logits drafts during the target's prefill
         if not wants_logits:
             self._worker(lane).send(StartSequence(lane.slot, lane.context, lane.depth))
         super().start(lane, wants_logits, since)
@@ -82,19 +82,19 @@ class ScheduledLanes(Lanes):
 
     @override
     def drafts(self) -> list[Lane]:
-        """Dequeue the drafts of the next pass (lines 13 and 14)."""
-        while not self._queue:  # the target idles, which the schedule is there to avoid
+        """Take the drafts of the next pass from the queue (lines 13 and 14)."""
+        while not self._queue:  # the target idles, which the schedule tries to avoid
             started = perf_counter()
             self._receive(self._next_worker())
             self.waited += perf_counter() - started
         for worker in self.workers:
             while worker.ready():
                 self._receive(worker)
-        return sorted(self._choose(), key=lambda lane: lane.slot)  # neighbours in the cache need no copy
+        return sorted(self._choose(), key=lambda lane: lane.slot)  # adjacent slots need no copy
 
     @override
     def learn_from(self, lane: Lane, outcome: Outcome) -> None:
-        """Let the worker learn from the verdict and draft again (line 24: gamma[i] becomes 1)."""
+        """Send the verdict to the worker, which learns and drafts again (line 24: gamma[i] becomes 1)."""
         worker = self._worker(lane)
         worker.share_logits(lane.slot, outcome.logits)
         accepted, tokens = outcome.accepted, outcome.new_token_ids
@@ -104,7 +104,7 @@ class ScheduledLanes(Lanes):
 
     @override
     def finish(self) -> None:
-        """Wait for all processes (line 27)."""
+        """Wait until the workers have learned from all ended lanes (line 27)."""
         while self._ended:
             self._receive(self._next_worker())
 
@@ -112,14 +112,14 @@ class ScheduledLanes(Lanes):
         return self.workers[lane.slot % len(self.workers)]
 
     def _next_worker(self) -> DraftWorker:
-        """Wait until a worker has sent a message. A single worker is returned at once: reading waits too."""
+        """Wait for a message and return its worker. A single worker is returned at once, since receiving waits too."""
         if len(self.workers) == 1:
             return self.workers[0]
         ready = wait([one.connection for one in self.workers])
         return next(one for one in self.workers if one.connection in ready)
 
     def _receive(self, worker: DraftWorker) -> None:
-        """Receive a message; a draft is added to the queue (line 7, from the side of the target)."""
+        """Receive a message of a worker and add its draft, if it has one, to the queue (line 7)."""
         message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
         learned = isinstance(message, SequenceLearned)
@@ -135,14 +135,14 @@ class ScheduledLanes(Lanes):
             return
         draft = message.draft
         self.draft_span("draft", lane, message.drafting, draft.tree.num_nodes)
-        if self.observers and draft.tree.q is not None:  # observers may keep it, and the worker overwrites it
+        if self.observers and draft.tree.q is not None:  # the worker overwrites q, and observers may keep it
             q = {row: distribution.copy() for row, distribution in draft.tree.q.items()}
             draft = replace(draft, tree=replace(draft.tree, q=q))
         lane.take(draft)
         self._queue.append(lane)
 
     def _choose(self) -> list[Lane]:
-        """Remove the lanes of the next pass from the queue; the policy of SEED is first come, first served."""
+        """Remove the lanes of the next pass from the queue. SEED's policy is first come, first served."""
         waiting = [
             Waiting(lane.context.sequence, len(lane.context) - lane.context.prompt_length, lane.tree)
             for lane in self._queue
@@ -152,8 +152,8 @@ class ScheduledLanes(Lanes):
             *range(len(waiting))
         }:
             raise ValueError(
-                f"{type(self.policy).__name__} chose the drafts {numbers} of {len(waiting)}; 1 to "
-                f"{self.most} different ones are allowed"
+                f"{type(self.policy).__name__}.choose must return 1 to {self.most} different indices below "
+                f"{len(waiting)}, got {numbers}"
             )
         chosen = [self._queue[number] for number in numbers]
         self._queue = [lane for number, lane in enumerate(self._queue) if number not in numbers]
@@ -175,7 +175,7 @@ class ScheduledExecutor(Executor):
     ) -> None:
         super().__init__(model, parts, n, threads)
         self.queue = queue
-        # workers do not verify, and not every verifier can be pickled
+        # workers never verify, and some verifiers cannot be pickled
         drafting = parts._replace(verifier=ArgmaxVerifier())
         number = 1 if workers == "thread" else workers
         self._workers: list[DraftWorker] = []
@@ -192,7 +192,7 @@ class ScheduledExecutor(Executor):
 
     @property
     def workers(self) -> Sequence[DraftWorker]:
-        """The drafting workers; raises RuntimeError if they were stopped."""
+        """The drafting workers. Raises RuntimeError if the executor was closed."""
         self._check_open()
         return self._workers
 
@@ -218,7 +218,7 @@ class ScheduledExecutor(Executor):
             self._workers.pop().stop(at_once)
 
     def _query(self, query: Reset | MemoryQuery) -> list[dict[str, int]]:
-        """Return the reports of all workers. Called between runs, when no other message is under way."""
+        """Send a query to all workers and return their reports. Must be called between runs, when they are idle."""
         workers = self.workers
         try:
             for worker in workers:
@@ -235,7 +235,7 @@ class ScheduledExecutor(Executor):
 
     @override
     def _copies(self, parts: Parts) -> list[Parts]:
-        return []  # the workers make them
+        return []  # each worker makes its own copies
 
     @override
     def _drafting(self, slot: int, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Execution strategies: several sequences on one target. A strategy changes when a token comes, never which one."""
+"""Execution strategies for several sequences on one target. A strategy changes the timing, never the tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Execution(metaclass=Checked):
-    """A strategy to decode several sequences on one target. Its constructor is its configuration; it holds no model.
+    """A strategy to decode several sequences on one target. Its arguments are its configuration; it has no model.
 
-    A sequence's output is the same under every strategy with ``Greedy`` and ``KeyedSampling``, and with
-    ``RejectionSampling`` if its drafter and controller keep nothing from one sequence to the next.
+    With ``Greedy`` and ``KeyedSampling`` every strategy gives the same output. ``RejectionSampling`` does too if the
+    drafter and controller share no state between sequences.
 
     Attributes:
-        n: sequences at a time.
-        threads: number of torch's threads for the target; None leaves it as it is.
+        n: number of sequences decoded at the same time.
+        threads: number of torch threads for the target. None keeps the present number.
 
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
@@ -41,7 +41,7 @@ class Execution(metaclass=Checked):
     threads: int | None
 
     def check(self, parts: Parts) -> None:
-        """Raise ``ValueError`` for parts that cannot work with this strategy."""
+        """Raise ``ValueError`` if the parts do not work with this strategy."""
         check_composition(*parts)
         if self.n == 1 or isinstance(parts.verifier, DeterministicVerifier):
             return
@@ -49,13 +49,13 @@ class Execution(metaclass=Checked):
             if part is not None and part.shares_state:
                 raise ValueError(
                     f"{type(part).__name__} shares what it learns between the sequences of {type(self).__name__}, so "
-                    f"the draws of {type(parts.verifier).__name__} would depend on their timing: set its state to cold "
-                    "or preloaded, or verify with KeyedSampling"
+                    f"the output of {type(parts.verifier).__name__} would depend on timing: set state to cold or "
+                    "preloaded, or use KeyedSampling"
                 )
 
     @abstractmethod
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Start whatever the strategy needs; raises ``ValueError`` as :meth:`check`, or for an unfit target."""
+        """Return an executor. Raises ``ValueError`` if :meth:`check` does or the target is unsuitable."""
 
 
 class _InOneThread(Execution):
@@ -68,10 +68,10 @@ class _InOneThread(Execution):
 
 
 class SerialSpeculative(_InOneThread):
-    """Speculative decoding of one sequence after the other (SEED, Fig. 1 b): the target idles while the drafter works.
+    """Speculative decoding, one sequence at a time (SEED, Fig. 1 b). The target idles while the drafter works.
 
     Args:
-        threads: number of torch's threads, for target and drafter; None leaves it as it is.
+        threads: number of torch threads for target and drafter. None keeps the present number.
     """
 
     def __init__(self, threads: Positive | None = None) -> None:
@@ -79,10 +79,10 @@ class SerialSpeculative(_InOneThread):
 
 
 class Serial(SerialSpeculative):
-    """Plain autoregressive decoding of one sequence after the other (SEED, Fig. 1 a); a drafter is left out.
+    """Plain autoregressive decoding, one sequence at a time (SEED, Fig. 1 a). A drafter is ignored.
 
     Args:
-        threads: number of torch's threads; None leaves it as it is.
+        threads: number of torch threads. None keeps the present number.
     """
 
     @override
@@ -94,13 +94,12 @@ class Serial(SerialSpeculative):
 class Batched(_InOneThread):
     """Decodes ``n`` sequences in lockstep: each drafts, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
-    A draft model drafts for all of them in one pass a level. Nothing overlaps: the target waits for the last draft, and
-    all wait for the target. Without a drafter it is batched plain decoding. A sequence that ends makes room for the
-    next one.
+    A draft model drafts one tree level of all sequences in one pass. Drafting and verification do not overlap.
+    Without a drafter this is batched plain decoding. When a sequence ends, the next one takes its place.
 
     Args:
-        n: sequences at a time, each with a KV cache of target and draft model.
-        threads: number of torch's threads, for target and drafter; None leaves it as it is.
+        n: number of sequences at the same time, each with its own KV caches.
+        threads: number of torch threads for target and drafter. None keeps the present number.
     """
 
     def __init__(self, n: Positive = 3, threads: Positive | None = None) -> None:
@@ -111,22 +110,22 @@ class Batched(_InOneThread):
 class Scheduled(Execution):
     """Scheduled speculative decoding (SEED, Algorithm 2): the target verifies one sequence while others draft.
 
-    ``n`` sequences draft over one copy of the draft model's weights, each with its own KV cache. A draft that is ready
-    queues for the target, which serves the queue without a pause. A sequence that ends makes room for the next one.
+    The ``n`` sequences share the draft model's weights, and each has its own KV cache. Finished drafts wait in a queue,
+    and the target verifies them without pause. When a sequence ends, the next one takes its place.
 
     Args:
-        n: sequences at a time; with 1 nothing overlaps.
-        policy: chooses among waiting drafts; first come, first served if None.
-        verify_batch: most waiting drafts in one target pass (1 in the paper). It never waits for more.
-        workers: number of drafting processes, each for its share of the sequences, among which alone carried state is
-            shared; or ``thread``: a thread of this process, for drafters that hardly compute, since threads of one
-            interpreter hinder each other. A process imports the program's script only if a part is defined there; the
-            script must then keep its actions under ``if __name__ == "__main__"``.
-        threads: number of torch's threads for the target; None leaves it as it is.
-        draft_threads: number of torch's threads of each drafting process; None leaves it as it is.
+        n: number of sequences at the same time. With 1, drafting and verification do not overlap.
+        policy: rule that chooses among waiting drafts. If None, first come, first served.
+        verify_batch: most drafts in one target pass (1 in the paper). The target never waits for a fuller pass.
+        workers: number of drafting processes. Each drafts for a share of the sequences, and carried state is shared
+            only within a process. ``thread`` drafts in a thread of this process, for drafters with little computation.
+            If a part is defined in the program's script, a process imports the script, which must then keep its
+            actions under ``if __name__ == "__main__"``.
+        threads: number of torch threads for the target. None keeps the present number.
+        draft_threads: number of torch threads of each drafting process. None keeps the present number.
 
     Raises:
-        ValueError: ``verify_batch`` or ``workers`` is above ``n``.
+        ValueError: ``verify_batch`` or ``workers`` is greater than ``n``.
     """
 
     def __init__(
@@ -139,9 +138,9 @@ class Scheduled(Execution):
         draft_threads: Positive | None = 1,
     ) -> None:
         if verify_batch > n:
-            raise ValueError(f"verify_batch was {verify_batch}, but only n={n} sequences draft at a time")
+            raise ValueError(f"verify_batch must be at most n={n} sequences, got {verify_batch}")
         if workers != "thread" and workers > n:
-            raise ValueError(f"workers was {workers}, but only n={n} sequences draft at a time")
+            raise ValueError(f"workers must be at most n={n} sequences, got {workers}")
         self.n = n
         self.policy = policy or FirstCome()
         self.verify_batch = verify_batch
@@ -154,13 +153,13 @@ class Scheduled(Execution):
         super().check(parts)
         if parts.drafter is None:
             raise ValueError(
-                "Scheduled overlaps drafting with the target, and the composition has no drafter: give drafter and "
-                "builder, or use Serial or Batched"
+                "Scheduled needs a drafter, but the composition has none: set drafter and builder, or use Serial or "
+                "Batched"
             )
         if parts.wants_hidden:
             raise ValueError(
-                f"Scheduled drafts away from the target, and {type(parts.drafter).__name__} reads its hidden states, "
-                "which are not sent there: use Serial or Batched, or another drafter"
+                "Scheduled drafts in a worker, which has no access to the target's hidden states that "
+                f"{type(parts.drafter).__name__} reads: use Serial or Batched, or another drafter"
             )
 
     @override

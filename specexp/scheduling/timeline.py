@@ -1,4 +1,4 @@
-"""The time line of a run, and its trace for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+"""The time line of a run, and its export as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Literal, NamedTuple
 
 TARGET = "target"
 What = Literal["prefill", "draft", "learn", "target", "verify", "resample"]
-"""``target`` is a pass of the target. SEED's phases follow it: ``verify`` (E of Algorithm 2) if all drafts on the
-path were accepted, ``resample`` (R) if the target's own token replaced a rejected one."""
+"""Kinds of spans. ``target`` is a pass of the target. One of SEED's phases follows it: ``verify`` (E of Algorithm 2) if
+all drafts on the path were accepted, ``resample`` (R) if the target's own token replaced a rejected one."""
 QUEUE = "drafts waiting"
 DECISIONS = ("verify", "resample")
 BUSY: tuple[What, ...] = ("prefill", "target")
 
 
 class Span(NamedTuple):
-    """An action of ``target``, ``draft 1`` and so on.
+    """One action of ``who``, which is ``target``, ``draft 1``, ``draft 2`` and so on.
 
     Attributes:
-        start: by ``time.perf_counter``, which the processes of a machine share; so is ``end``.
-        sequence: of a pass over several, the first.
-        tokens: fed in a prefill or pass, drafted, or accepted.
-        round: number of the target pass, from 0 within a run; -1 without one.
+        start: start in seconds of ``time.perf_counter``, a clock that all processes of a machine share. So is ``end``.
+        sequence: the sequence; in a pass over several, the first.
+        tokens: number of tokens fed in a prefill or pass, drafted, or accepted.
+        round: number of the target pass, from 0 within a run; -1 if the action has none.
     """
 
     who: str
@@ -38,10 +38,10 @@ class Span(NamedTuple):
 
 
 class TimeLine:
-    """Spans of one run, in the order of :meth:`add`; those of one ``who`` do not overlap.
+    """The spans of one run, in the order of :meth:`add`. Spans of the same ``who`` do not overlap.
 
     Attributes:
-        start: start of the run, and ``end`` its end; None before that.
+        start: start time of the run, None before it begins. ``end`` is its end time.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])
@@ -74,7 +74,7 @@ class TimeLine:
         self.spans.append(Span(who, what, start, end, str(sequence), tokens, round))
 
     def extend(self, other: TimeLine) -> None:
-        """Append a later run."""
+        """Append the time line of a later run, with its rounds numbered on."""
         rounds = 1 + max((span.round for span in self.spans), default=-1)
         self.spans += (
             span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other
@@ -84,31 +84,31 @@ class TimeLine:
 
     @property
     def seconds(self) -> float:
-        """From the beginning of the run to its end."""
+        """Seconds from the start of the run to its end."""
         begin = min(span.start for span in self.spans) if self.start is None else self.start
         end = max(span.end for span in self.spans) if self.end is None else self.end
         return end - begin
 
     def busy(self, who: str = TARGET, what: Sequence[What] = (*BUSY, "draft", "learn")) -> float:
-        """Return the seconds of some kinds of spans."""
+        """Return the total seconds of the spans of ``who`` whose kind is in ``what``."""
         return sum(span.end - span.start for span in self.spans if span.who == who and span.what in what)
 
     def utilisation(self) -> float:
-        """Return the share of the time in which the target runs a pass or a prefill."""
+        """Return the fraction of the run in which the target runs a pass or a prefill."""
         return self.busy(TARGET, BUSY) / self.seconds
 
     def drafting(self) -> float:
-        """Return the seconds in which a drafter drafts, prefills or learns; several at once count once."""
+        """Return the seconds in which at least one drafter drafts, prefills or learns."""
         return _covered(span for span in self.spans if span.who != TARGET)
 
     def overlap(self) -> float:
-        """Return the seconds of :meth:`drafting` in which the target runs a pass or a prefill."""
+        """Return the seconds in which a drafter and the target are busy at the same time."""
         either = [span for span in self.spans if span.who != TARGET or span.what in BUSY]
         return self.busy(TARGET, BUSY) + self.drafting() - _covered(either)
 
 
 def _covered(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one span lasts."""
+    """Return the seconds that at least one span covers."""
     covered, until = 0.0, -inf
     for start, end in sorted((span.start, span.end) for span in spans):
         covered += max(0.0, end - max(start, until))
@@ -117,10 +117,10 @@ def _covered(spans: Iterable[Span]) -> float:
 
 
 def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
-    """Return time lines in the JSON object format of Chrome's trace events, one event a line.
+    """Return time lines in the JSON object format of Chrome's trace events, one event per line.
 
-    Every time line is a process by its name, which starts at 0. The target and every drafter have a thread, a span is a
-    complete event (``ph: X``), and a counter has the number of waiting drafts. Times are whole microseconds.
+    Each time line is a process with its name and starts at time 0. The target and each drafter are its threads. A span
+    is a complete event (``ph: X``), and a counter shows the number of waiting drafts. Times are whole microseconds.
     """
     events = [
         json.dumps(event, ensure_ascii=False)
@@ -132,22 +132,22 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
 
 
 def rows_of(timeline: TimeLine) -> list[str]:
-    """Return the rows of a time line: the target, then the drafters by their number."""
+    """Return the names of the rows of a time line: the target, then the drafters by number."""
     found = {span.who for span in timeline}
     drafters = sorted(found - {TARGET}, key=lambda who: (len(who), who))
     return [TARGET, *drafters]
 
 
 def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
-    """Return the moments at which the number of waiting drafts changes, and the numbers.
+    """Return each time at which the number of waiting drafts changes, with the new number.
 
-    A draft waits from its end to the start of the target pass that verifies it.
+    A draft waits from the end of drafting to the start of the target pass that verifies it.
     """
     drafted = {span.sequence for span in timeline if span.what == "draft"}
     served: Counter[int] = Counter(
         span.round for span in timeline if span.what in DECISIONS and span.sequence in drafted
     )
-    # at the same moment a draft ends before the pass that takes it begins
+    # at equal times, the end of a draft sorts before the start of the pass that verifies it
     changes = [(span.end, 0, 1) for span in timeline if span.what == "draft"]
     changes += [
         (span.start, 1, -served[span.round]) for span in timeline if drafted and span.what == "target"
@@ -160,7 +160,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
 
 def served_by(timeline: TimeLine) -> dict[int, list[str]]:
-    """Return the drafters that a target pass served, by its number."""
+    """Return, for the number of each target pass, the drafters whose drafts it verified."""
     drafter: dict[str, str] = {}
     served: defaultdict[int, list[str]] = defaultdict(list)
     for span in _in_order(timeline):
@@ -192,7 +192,7 @@ def _events(name: str, timeline: TimeLine, process: int) -> Iterator[dict[str, A
 
 
 def start_of(timeline: TimeLine) -> float:
-    """Return the start of the run, or of its first span if that is earlier."""
+    """Return the start time of the run, or of its first span if that is earlier."""
     known = [] if timeline.start is None else [timeline.start]
     return min((*known, *(span.start for span in timeline)), default=0.0)
 
@@ -202,4 +202,4 @@ def _in_order(spans: Iterable[Span]) -> list[Span]:
 
 
 def _microseconds(seconds: float) -> int:
-    return floor(1e6 * seconds + 1e-3)  # 1e-3 covers the rounding of floats
+    return floor(1e6 * seconds + 1e-3)  # 1e-3 absorbs rounding errors of floats

@@ -1,8 +1,8 @@
 """A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
 
-The target's side sends prompts and verdicts. The worker replies to each with the next draft, in the order of arrival.
-Neither side waits to send, so the two cannot deadlock. A thread of the worker reads without delay, and the target's
-side always reads the reply to a message before it sends the next one for that lane.
+The target's side sends prompts and verdicts. The worker replies to each with the next draft, in order of arrival.
+The two sides cannot deadlock, because sending never blocks. A thread of the worker always reads at once, and the
+target's side reads the reply to a message before it sends the next one for that lane.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
-_PATIENCE = 1.0  # seconds for a worker to end by itself
+_PATIENCE = 1.0  # seconds to wait for a worker to end before it is killed
 
 
 class DraftWorker:
-    """The target's side of a worker: a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
+    """The target's side of a worker, which runs a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
 
     Args:
         parts: the parts of every lane, in their initial state.
         memories: shared memory of each lane, by slot.
-        in_thread: whether it is a thread of this process, for drafters that hardly compute, and not a process.
-        threads: number of torch's threads for the worker; None leaves it.
+        in_thread: whether the worker is a thread of this process instead of a process of its own.
+        threads: number of torch threads for the worker. None keeps the default.
     """
 
     def __init__(
@@ -96,21 +96,21 @@ class DraftWorker:
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
     def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
-        """Send a message without waiting for a reply; raises as :meth:`receive`."""
+        """Send a message without waiting for a reply. Raises the same errors as :meth:`receive`."""
         try:
             send_message(self.connection, message)
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost() from None
 
     def ready(self) -> bool:
-        """Return whether there is a message."""
+        """Return whether a message has arrived."""
         return self.connection.poll() if self._poll is None else bool(self._poll.poll(0))
 
     def receive(self) -> NextDraft | SequenceLearned | MemoryReport:
         """Wait for the next message.
 
         Raises:
-            RuntimeError: the worker is gone.
+            RuntimeError: the worker has ended.
             Exception: an error of a part in the worker.
         """
         try:
@@ -130,13 +130,13 @@ class DraftWorker:
         return message._replace(draft=replace(draft, tree=replace(draft.tree, shape=shape, q=q)))
 
     def share_logits(self, lane: int, logits: torch.Tensor) -> None:
-        """Share ``[n + 1, V]`` logits, if a part reads them, before the :class:`StepResult` they belong to."""
+        """Copy ``[n + 1, V]`` logits to shared memory if a part reads them. Call it before sending their StepResult."""
         there = self._memories[lane].logits
         if there.shape[0]:
             there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
-        """End it and wait for its end; ``at_once`` drops its work. A hanging thread is left behind."""
+        """Stop the worker and wait until it has ended. ``at_once`` drops its work. A thread that hangs is abandoned."""
         if at_once:
             if self._process is not None:
                 self._process.terminate()
@@ -156,7 +156,7 @@ class DraftWorker:
         self._memories = {}
 
     def _lost(self) -> BaseException:
-        """Return the error that a part raised in the worker, or one with the reason why the worker ended."""
+        """Return the error that a part raised in the worker, or a RuntimeError with the exit code."""
         with suppress(EOFError, OSError):
             while True:
                 message = receive_message(self.connection)
@@ -172,7 +172,7 @@ class DraftWorker:
 
 
 def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
-    """Fork a worker from a server that has imported everything but has no threads and no models."""
+    """Start a worker process, forked if possible from a server with all imports but no threads or models."""
     contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
     if "forkserver" in torch.multiprocessing.get_all_start_methods():
         server = torch.multiprocessing.get_context("forkserver")
@@ -190,20 +190,20 @@ def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
                 process.start()
         except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
             if contexts and isinstance(error, ValueError):
-                continue  # the server accepts some 250 tensors, a new interpreter any number
+                continue  # a fork server accepts about 250 tensors, so spawn a new interpreter
             raise ValueError(
-                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or write them "
-                "so that pickle can"
+                f"the parts cannot be handed to a drafting process ({error}): set workers to thread, or make the "
+                "parts picklable"
             ) from error
         return process
 
 
 @contextmanager
 def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
-    """Keep a new process from running the program's script again, unless a part is defined in the script."""
+    """Prevent a new process from importing the program's script, unless a part is defined in that script."""
     script = sys.modules["__main__"]
     finder = _Finder()
-    with suppress(Exception):  # starting the process raises for objects that cannot be pickled
+    with suppress(Exception):  # unpicklable objects raise a clear error when the process starts
         finder.dump(arguments)
     if finder.found:
         yield
@@ -218,7 +218,7 @@ def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
 
 
 class _Finder(pickle.Pickler):
-    """Finds classes and functions of the program's script in an object, without looking into models."""
+    """Finds whether an object refers to classes or functions of the program's script. Skips models and tensors."""
 
     def __init__(self) -> None:
         super().__init__(BytesIO())
@@ -231,22 +231,22 @@ class _Finder(pickle.Pickler):
         return "" if isinstance(thing, torch.Tensor | torch.nn.Module | Connection) else None
 
 
-# The drafting side.
+# The code below runs in the worker.
 
 
 def serve(
     connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None, own_process: bool
 ) -> None:
-    """Draft until stopped or until the other side is gone; a process of its own ends with its parent."""
+    """Draft until a stop message or until the connection closes. A process also ends with its parent."""
     if own_process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side ends its workers
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side stops its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if threads is not None:
         torch.set_num_threads(threads)
     inbox: SimpleQueue[Any] = SimpleQueue()
     over = threading.Event()
 
-    def read() -> None:  # without delay, so that the other side never waits to send
+    def read() -> None:  # reads at once, so that the other side never blocks when it sends
         try:
             while (message := receive_message(connection)) is not None:
                 inbox.put(message)
@@ -257,7 +257,7 @@ def serve(
         except Exception as error:  # a message that cannot be unpickled
             inbox.put(error)
         else:
-            over.set()  # drops the messages before
+            over.set()  # drops earlier messages that are still in the inbox
         inbox.put(None)
 
     reader = threading.Thread(target=read, daemon=True, name="specexp drafts, reader")
@@ -267,7 +267,7 @@ def serve(
             _work(connection, WorkerLanes(parts, memories), inbox, over)
     except Exception as error:
         error.add_note(f"in the drafting worker:\n{''.join(traceback.format_tb(error.__traceback__))}")
-        with suppress(OSError):  # the other side is gone
+        with suppress(OSError):  # the connection may be closed
             send_message(connection, _sendable(error))
     finally:
         over.set()
@@ -277,7 +277,7 @@ def serve(
 
 
 def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], over: threading.Event) -> None:
-    """Reply to messages until the last one, which is None, or until the other side is gone."""
+    """Reply to messages until the stop message None or until the connection closes."""
     messages: list[Any] = [inbox.get()]
     while messages[-1] is not None:
         while not inbox.empty() and messages[-1] is not None:
@@ -294,10 +294,10 @@ def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], o
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or a RuntimeError with its text and notes if it cannot be pickled."""
+    """Return the error itself if it can be pickled, else a RuntimeError with its text and notes."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # an exception may define its pickling
+    except Exception:  # an exception may define its own pickling, which may fail in any way
         copy = RuntimeError(f"{type(error).__name__}: {error}")
         for note in error.__notes__:
             copy.add_note(note)
@@ -313,7 +313,7 @@ class _Wanted(NamedTuple):
 
 
 class WorkerLanes:
-    """The sequences a worker drafts for, with arguments as in :func:`serve`."""
+    """The sequences for which a worker drafts. The arguments are those of :func:`serve`."""
 
     def __init__(self, parts: Parts, memories: dict[int, Memory]) -> None:
         self._memories = memories
@@ -322,7 +322,7 @@ class WorkerLanes:
         self._shapes = Shapes()
 
     def replies(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
-        """Handle messages up to None; sequences that wait for a draft of one team are drafted for together."""
+        """Handle messages up to None and yield the replies. Waiting sequences of one team draft together."""
         waiting: list[_Wanted] = []
         for message in messages:
             if message is None:
@@ -366,7 +366,7 @@ class WorkerLanes:
         started = perf_counter()
         drafting, draft = self._draftings[message.lane]
         rows, logits = draft.tree.num_nodes + 1, self._memories[message.lane].logits
-        logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # not read by any part
+        logits = logits[:rows] if logits.shape[0] else torch.empty((rows, 0))  # no part reads them
         drafting.context.append(message.tokens)
         drafting.context.steps += 1
         drafting.learn(
@@ -385,7 +385,7 @@ class WorkerLanes:
         return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
     def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[NextDraft]:
-        """Draft for sequences and reply (Algorithm 2, lines 6 and 7); each then waits for its verdict (line 8)."""
+        """Draft for sequences and yield replies (Algorithm 2, lines 6, 7). Each then waits for a verdict (line 8)."""
         started = perf_counter()
         drafts = draft_together([(one.drafting, one.depth) for one in wanted])
         ended = perf_counter()
@@ -399,5 +399,5 @@ class WorkerLanes:
                 for place, row in enumerate(rows):
                     np.copyto(q[place], tree.q[row])
             shape = self._shapes.pack(tree.shape)
-            light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # put back by the receiver
+            light = replace(tree, shape=None, q=None)  # type: ignore[arg-type]  # the receiver restores both
             yield NextDraft(lane, replace(draft, tree=light), one.prepared, (started, ended), shape, rows)

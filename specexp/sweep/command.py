@@ -140,7 +140,7 @@ def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iter
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
     again = settings.confirm is not None and settings.confirm.again
     if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
-        why = f"there is no study in {study_config.folder}, so there is nothing to confirm again"
+        why = f"there is no study in {study_config.folder}: run the command without this option first"
         raise ConfigError(f"--confirm-again: {why}")
     if config.get("arms"):
         yield f"The section arms: is used by python -m specexp.run {config.file} only."
@@ -175,7 +175,7 @@ def run_study_workers(
     """Run a study by workers on a cluster, and print its conclusion.
 
     Returns the exit code, 1 if a worker failed, and the conclusion, if there is one. Raises ConfigError if the cluster
-    refuses the workers or they do not all reach the database, and StudyError if the database is gone.
+    refuses the workers or a worker cannot reach the database, and StudyError if the database is gone.
     """
     from optuna import load_study
     from sqlalchemy import make_url
@@ -195,7 +195,7 @@ def run_study_workers(
         raise ConfigError(f"{COMMAND_LINE}: {needs}")
     password = make_url(storage).password
     if password is not None:
-        # By libpq's variable, so that no command and no file of a job contains it.
+        # In libpq's environment variable, so that no command line or job file contains it.
         os.environ["PGPASSWORD"] = str(password)
         bare = make_url(storage)._replace(password=None).render_as_string()
         typed = [one.replace(storage, bare) for one in typed]
@@ -213,6 +213,10 @@ def run_study_workers(
         kept = Concluded.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
     except KeyError:
         kept = None
-    text = f"No worker has concluded the study; their logs are in {folder}\n" if kept is None else kept.text
+    text = (
+        f"No worker has concluded the study; see the workers' logs in {folder}\n"
+        if kept is None
+        else kept.text
+    )
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
     return status, kept

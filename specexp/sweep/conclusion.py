@@ -1,4 +1,4 @@
-"""The conclusion of a sweep: the best few are confirmed on other prompts by one worker, published, and exported."""
+"""The conclusion of a sweep: one worker confirms the best few trials on other prompts, publishes and exports them."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ CONFIRM = "confirm.jsonl"
 POLL_SECONDS = 2.0
 """Pause between two checks whether other workers still measure."""
 SECONDS_SHOWN = 0.5
-"""Length of a time line in a picture, so that single passes can be seen; the file for Perfetto holds all."""
+"""Seconds that a picture of a time line shows, so that single passes are visible. The Perfetto file has all."""
 
 
 @dataclass(frozen=True)
 class Concluded:
-    """The conclusion of a study, as the claim of its confirmation keeps it for all workers."""
+    """The conclusion of a study, stored with the claim to its confirmation so that all workers can read it."""
 
     of: str  # digest of the study, its confirmed trials, and the settings of the export
     measured_on: str  # digest of everything that pooled confirmations must share
@@ -93,7 +93,8 @@ class Concluded:
 def earlier_records(folder: Path, pooled: Concluded | None, samples: int) -> list[PromptRecord]:
     """Return the records of the confirmations that a new one is pooled with.
 
-    Each of them decoded ``samples`` further samples of every prompt. Records of one that was killed have later numbers.
+    Each confirmation decoded ``samples`` further samples of every prompt. Samples of one that was killed have higher
+    numbers and are left out.
     """
     if pooled is None or not (folder / CONFIRM).exists():
         return []
@@ -121,10 +122,10 @@ class Conclusion:
         return kept if kept is not None and kept.of == self._digest() and not self._stage.again else None
 
     def in_turn(self, study: Study, search: Callable[[], None]) -> Concluded | None:
-        """Conclude a searched study, unless another worker does (None) or did.
+        """Conclude a searched study, or return the conclusion of another worker; None if another is working on it.
 
-        A worker that dies over it leaves the claim to the next one. A worker that lost its claim, because it was
-        stopped for too long, writes nothing.
+        If this worker dies, its claim goes to the next one. A worker that was stopped for so long that it lost its
+        claim writes nothing.
 
         Args:
             search: Measures the known configurations of workers that died meanwhile.
@@ -133,7 +134,7 @@ class Conclusion:
 
         def claimed(claim: Claim) -> Concluded:
             if shared and others_running(self.trials):
-                say("The best trials are confirmed once the other workers have measured their last.")
+                say("Waiting for the last trials of the other workers before the best trials are confirmed.")
             while shared and (others_running(self.trials) or known_waiting(self.trials)):
                 while others_running(self.trials):
                     time.sleep(POLL_SECONDS)
@@ -151,10 +152,10 @@ class Conclusion:
             return None
 
     def conclude(self, study: Study, claim: Claim) -> Concluded:
-        """Confirm the best trials, export the winner, publish both, and keep the printed text.
+        """Confirm the best trials, publish the result, export the winner, and store the printed text for all workers.
 
-        Earlier confirmations on the same prompts are pooled with this one. The worker must still hold its claim once
-        all is measured and again before the export.
+        Earlier confirmations on the same prompts are pooled with this one. The claim is checked after the
+        measurement and again before the export.
 
         Raises:
             StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, so nothing is
@@ -192,7 +193,7 @@ class Conclusion:
         wrong = divergence([*records, *(() if float32 is None else float32.records)])
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
-        claim.check()  # pictures took a while
+        claim.check()  # it may have expired while pictures were drawn
         exported = Exported((), winner.over_ar.is_faster)
         if self.settings.export is not None:
             exporter = Exporter(self.settings.export, confirmation, study, self.output)
@@ -212,11 +213,11 @@ class Conclusion:
         )
         failed = failed_answers(records)
         if failed is None:
-            claim.sign(CONCLUDED, asdict(concluded))  # before W&B: a worker that dies meanwhile has exported
+            claim.sign(CONCLUDED, asdict(concluded))  # before W&B, where it may die
         self._track(report, exported, confirmation)
         if failed is not None:
             reasons = f"the reasons are in {folder / CONFIRM}"
-            raise StudyError(f"{failed}; the confirmation is of the others, and {reasons}")
+            raise StudyError(f"{failed}; the confirmation uses the other answers, and {reasons}")
         current_result().summary = summary_of(winner)
         return concluded
 
@@ -304,7 +305,7 @@ def charts_of(
 def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) -> Report:
     """Draw the winner's tree and its time line in the confirmation.
 
-    A tree under several sequences was not observed, so it decodes ``prompts`` once more.
+    If several sequences were decoded together, acceptances were not counted, so the winner decodes ``prompts`` again.
     """
     winner = confirmation.winner
     figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()

@@ -1,4 +1,4 @@
-"""The confirmation: the best few trials measured again on prompts the search did not see, as a table and sentences."""
+"""The confirmation of a study: the best few trials are measured again on prompts that the search did not see."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Watch(Analysis):
     """Counts accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
 
     Attributes:
-        acceptance_counts: Counts by arm; empty if several sequences are decoded together.
-        time_lines: Time lines by arm; empty if one sequence is decoded at a time.
+        acceptance_counts: Counts of accepted rank paths by arm; empty if several sequences are decoded together.
+        time_lines: Time line of the first prompt by arm; empty if one sequence is decoded at a time.
     """
 
     name = "confirmation"
@@ -66,7 +66,7 @@ class Watch(Analysis):
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        return Report()  # only the winner is drawn
+        return Report()  # ``pictures_of_winner`` draws the winner only
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Confirmation:
     """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]  # fastest first
-    records: Sequence[PromptRecord]  # of all arms, in this confirmation and those it is pooled with
-    arms: Mapping[str, EngineArm]  # the candidates' arms by name, closed
+    records: Sequence[PromptRecord]  # of all arms, including those of earlier confirmations that are pooled
+    arms: Mapping[str, EngineArm]  # the candidates' arms by name; they are closed
     watch: Watch
     confirmations: int = 1
 
@@ -88,8 +88,8 @@ class Confirmation:
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
     """Return the trials to confirm: the ``best`` fastest, then the fastest of each choice of the key ``of_each``.
 
-    Without such a key every known configuration follows. Only trials measured on every prompt and within the
-    constraints are taken. If a study has several objectives, the trials of the Pareto front come first.
+    If ``of_each`` is None, every known configuration follows instead. Only trials that were measured on every prompt
+    and meet the constraints are returned. If a study has several objectives, the trials on the Pareto front come first.
     """
     finished = confirmable(study)
     several = len(study.directions) > 1
@@ -112,15 +112,15 @@ def confirm(
     earlier: Sequence[PromptRecord] = (),
     confirmations: int = 1,
 ) -> Confirmation:
-    """Decode the prompts of the confirmation by every candidate, interleaved with plain decoding.
+    """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts like its deployment, see :meth:`~specexp.sweep.study.Study.deployed`. A further confirmation
-    takes further samples of the same prompts, each paired with plain decoding of the same time.
+    Every candidate starts in the state of its deployment, see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
+    confirmation draws new samples of the same prompts. Plain decoding then runs again too, so pairs are of one time.
 
     Args:
         tick: Called after every prompt.
-        earlier: Records of the confirmations that this one is pooled with.
-        confirmations: Their number, with this one.
+        earlier: Records of the earlier confirmations that are pooled with this one.
+        confirmations: Number of pooled confirmations, including this one.
     """
     arms = {}
     for trial in trials:
@@ -142,16 +142,16 @@ def confirm(
         module.close()
     records = [*earlier, *module.records]
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
-    # Fastest first; refused speedups, which are NaN, last.
+    # Fastest first. A refused comparison has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch, confirmations)
 
 
 def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
-    """Return tokens per step and speedup of a candidate that forgets before every prompt, as for a first request.
+    """Return tokens per step and speedup of a candidate that is reset before every prompt, as on a first request.
 
-    The prompts are the confirmation's, and their records are written to ``path``. None if the candidate does not learn
-    from prompt to prompt.
+    It decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not
+    learn from prompt to prompt.
     """
     arm, plain = study.compose(f"{one.name}, cold", study.config_of(one)), study.plain()
     if not arm.parts.keeps_learning:
@@ -188,7 +188,7 @@ def _confirmed(
         chosen=tuple(
             value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value:.3g}"
             for key, value in params.items()
-            # The columns have the numbers of a fixed tree.
+            # A fixed tree's numbers are in the table's columns already.
             if isinstance(value, str) or not fixed_tree or key.startswith("execution.")
         ),
         attributes=attributes,
@@ -207,11 +207,11 @@ def table(
     predicted_ar: Predicted | None = None,
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return the candidates, fastest first, and the baselines, which come first if no candidate is faster.
+    """Return a table of the candidates, fastest first, and the baselines. They come first if no candidate is faster.
 
     Args:
-        predicted_ar: Replay's figures of plain decoding; None if nothing was replayed.
-        float32: The outputs compared once more in float32; None if they were not.
+        predicted_ar: Figures that replay predicts for plain decoding; None if nothing was replayed.
+        float32: The comparison of outputs that was repeated in float32; None if it was not.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
     own, noun, best = summarise(records, AR), noun_of(confirmed, records), confirmed[0]
@@ -252,7 +252,7 @@ def table(
 
     candidates = []
     for one in confirmed:
-        # The nodes of a tree that differs from step to step are a mean.
+        # A tree that changes from step to step has a mean number of nodes.
         fixed = "rank_paths" in one.attributes
         nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
         candidates.append(row(one.name, one.label, one.predicted, nodes, one.attributes.get("depth")))
@@ -274,7 +274,7 @@ def table(
     equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
     notes = [
         misprediction(confirmed),
-        "predictions are of the search's prompts, because the confirmation's were not recorded"
+        "predictions are for the search's prompts, because the confirmation's prompts were not recorded"
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
         None if pays else about_plain(best, noun),
@@ -332,7 +332,10 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> s
 
 
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
-    """Return a sentence if a replayed speedup is more than 10 % off: the winner's, or else the one furthest off."""
+    """Return a warning if replay mispredicted a speedup by more than 10 %; None otherwise.
+
+    It names the winner if its prediction is wrong, else the candidate with the largest error.
+    """
     wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
     if not wrong:
         return None
@@ -342,12 +345,12 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     assert worst.predicted.over_ar is not None
     return (
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
-        f"{worst.predicted.over_ar.unlabelled}, and {_clocked(worst)} it is {worst.over_ar}."
+        f"{worst.predicted.over_ar.unlabelled}, but {_clocked(worst)} it is {worst.over_ar}."
     )
 
 
 def _clocked(one: Confirmed) -> str:
-    return "live" if one.over_ar.clock == MEASURED else "with live steps, timed by the same profile,"
+    return "live" if one.over_ar.clock == MEASURED else "with live steps timed by the same profile"
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
@@ -361,7 +364,7 @@ def about_plain(best: Confirmed, noun: str) -> str:
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the noun for the candidates."""
+    """Return the word for a candidate in sentences: ``method``, ``setting`` or ``tree``."""
     if any(one.choice is not None for one in confirmed):
         return "method"
     return "setting" if _is_multi_sequence(records) else "tree"

@@ -1,4 +1,4 @@
-"""The dry run of a sweep, and the choices of a space that cannot be built, which are left out of the search."""
+"""The dry run of a sweep. It finds choices of the space that cannot be built, which the search leaves out."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 def without_impossible(
     config: StudyConfig, sweep: Sweep, compose: Callable[[Mapping[str, Any]], object]
 ) -> tuple[Sweep, dict[str, str]]:
-    """Leave out the choices of whole parts, and the known configurations, that cannot be built.
+    """Remove the choices of whole parts, and the known configurations, that cannot be built.
 
-    A choice is left out if it can be built with no combination of the others, at either end of its numbers. Two
-    choices that cannot be built together stay: a trial that draws both fails at once. A candidate that awaits
-    acceptance counts stays.
+    A choice is removed if it fails in every combination with the other choices, with all numbers at their lowest and at
+    their highest. Two choices that fail only together stay, and a trial that draws both fails at once. A candidate that
+    needs acceptance counts stays, because it cannot be built before they are counted.
 
     Args:
-        compose: Composes a candidate of these overrides; raises ValueError if it cannot be built.
+        compose: Composes a candidate from overrides; raises ValueError if it cannot be built.
 
     Returns:
-        The remaining study, and the reason for each choice and configuration that cannot be built.
+        The sweep without them, and the reason for each removed choice and configuration.
 
     Raises:
-        ConfigError: Nothing is left.
+        ConfigError: A key of the space has no choice left.
     """
 
     def refusal(overrides: Mapping[str, Any]) -> str | None:
@@ -78,9 +78,9 @@ def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
 def branches(
     config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[dict[str, Any]]:
-    """Yield overrides of every combination of whole parts, its numbers as small and as large as the space allows.
+    """Yield the overrides of every combination of whole parts, once with the lowest and once with the highest numbers.
 
-    ``chosen`` are labels by key that all combinations share.
+    ``chosen`` maps keys to the labels that all combinations share.
     """
     others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
     for labels in product(*others.values()):
@@ -90,7 +90,7 @@ def branches(
 
 
 class _Fixed:
-    """A trial that draws nothing: the given labels, and the low (0) or high (1) end of every other range."""
+    """A trial without chance: it returns the given labels, and the low (0) or high (1) end of every other range."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels, self._end = labels, end
@@ -116,23 +116,23 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages; ValueError if one does not fit, or the confirmation's are among the search's."""
+    """Read the prompts of all stages; ValueError if one does not fit, or is both in the search and the confirmation."""
     config = study.config.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ValueError(
-                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's, so it cannot confirm the "
-                "search's result: set an offset of at least data.offset + data.max_prompts, or other prompts"
+                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's and cannot confirm its "
+                "result: set an offset of at least data.offset + data.max_prompts, or name other prompts"
             )
 
 
 def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
-    Returns as :func:`without_impossible`; raises ValueError if a part of the experiment cannot be used, or no candidate
-    is of the kind that ``sweep.export`` names.
+    Returns the result of :func:`without_impossible`. Raises ValueError if a part of the experiment cannot be used, or
+    if no candidate can be exported as ``sweep.export.kind``.
     """
     config = study_config.config
     check_sampler(settings, config.checker)
@@ -146,7 +146,7 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
 
 
 def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
-    """Raise ConfigError if no candidate is of this kind, unless one awaits acceptance counts and may be."""
+    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts may be."""
     config, kinds = study.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):
@@ -166,5 +166,5 @@ def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
     part = kind_named(kind).learned
     needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
     allowed = ", ".join(sorted(kinds)) or "none"
-    why = f" is {kind!r}, but no candidate of the space can be exported as one; allowed are {allowed}{needs}"
+    why = f" must be a kind that a candidate of the space can be exported as ({allowed}), got {kind!r}{needs}"
     raise config.config.checker.error(("sweep", "export", "kind"), why)

@@ -50,7 +50,7 @@ BEST_TREE = "best-tree"
 class StudyOutput:
     """The outputs of a study."""
 
-    folder: Path  # it exists and can be written
+    folder: Path  # exists and is writable
     console: Console
     tracker: Tracker
     command: str
@@ -87,7 +87,7 @@ def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
 def track_trial(
     tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]
 ) -> None:
-    """Write the W&B run of a trial that has ended: a step of its history for each prompt, and its row as the summary.
+    """Write a finished trial as a W&B run: one history step per prompt, and the trial's row as the summary.
 
     Args:
         setting: See :func:`setting_of`.
@@ -103,7 +103,7 @@ def track_trial(
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """Return the confirmed figures of the winner, by which studies are compared."""
+    """Return the winner's confirmed figures by name, to compare studies in W&B."""
     modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -117,7 +117,7 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """Return the method by which studies are grouped: the winner's choice, or the drafter or engine."""
+    """Return the method by which W&B groups studies: the winner's choice, else the class of its drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
@@ -138,7 +138,7 @@ def setting_of(config: Config) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The versions that the aliases of a study's artifact name."""
+    """The versions that the aliases ``best`` and ``best-tree`` of a study's artifact point to."""
 
     export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
     trial: int | None  # the trial in ``best``; None if it decodes plainly
@@ -159,10 +159,10 @@ class Exported:
 def payloads_of(
     kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the payloads of a candidate's artifact; None if the candidate is not of this kind.
+    """Return the payloads of a candidate's artifact; None if it cannot be exported as this kind.
 
     Args:
-        attributes: Those of :class:`~specexp.sweep.trials.Candidate`.
+        attributes: See :class:`~specexp.sweep.trials.Candidate`.
         state: State of controller and drafter; None if nothing was learned before the prompts.
     """
     learned = {} if state is None else {"learned": state}
@@ -179,12 +179,12 @@ def promoted(
 ) -> Confirmed | None:
     """Return the candidate to deploy, or None if plain decoding is to be deployed.
 
-    It is the fastest candidate with an interval above plain decoding. A deployed one with such an interval stays until
-    another one is faster than it, prompt by prompt, by the interval.
+    This is the fastest candidate with a speedup interval above 1. A deployed candidate with such an interval stays,
+    unless its paired comparison with the fastest one has an interval above 1.
 
     Args:
         candidates: The confirmed candidates that can be exported, fastest first.
-        deployed: Trial that is deployed already.
+        deployed: Number of the trial that is deployed now; None if plain decoding or nothing is deployed.
     """
     gains = [one for one in candidates if one.over_ar.is_faster]
     if not gains:
@@ -197,8 +197,8 @@ def promoted(
 class Exporter:
     """Writes the artifacts of a study.
 
-    The alias ``best-tree`` names the fastest composition found. ``best`` is for deployments: it names the same version,
-    or one that decodes plainly and holds the reason.
+    The alias ``best-tree`` names the fastest composition found. ``best`` is the version to deploy: the same one, or, if
+    nothing is faster, one that decodes plainly and records the reason.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
@@ -206,11 +206,11 @@ class Exporter:
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
-        """Write artifacts unless the aliases of an earlier confirmation stay."""
+        """Write the artifacts, unless those of an earlier confirmation (``before``) are still the ones to deploy."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
-            nothing = f"Neither {winner.label} nor another candidate is a {kind}, so nothing was exported."
+            nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
             return Exported([nothing], winner.over_ar.is_faster)
         export = digest_of(self.export.model_dump())
         if before is not None and (before.export != export or not Path(before.folder).is_dir()):
@@ -232,7 +232,9 @@ class Exporter:
                 f"{self.folder}/{BEST_TREE} is the best candidate that drafts."
             )
         elif self._payloads(winner) is None:
-            sentences.append(f"The winner, {winner.label}, is not a {kind}; {best.label} is the best one.")
+            sentences.append(
+                f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is."
+            )
         now = Deployed(export, trial, tree.trial, str(written[0].folder))
         return Exported(sentences, best is not None, now, written)
 
@@ -256,7 +258,7 @@ class Exporter:
                     kind, payloads | state_payloads(self._state(best)), best, metrics, aliases
                 )
             except ArtifactError as error:
-                why = f"because its learned state cannot be kept ({error})"
+                why = f"because its learned state cannot be saved ({error})"
         if artifact is None:
             cold = None
             if learns:
@@ -265,8 +267,9 @@ class Exporter:
                 metrics["cold_tokens_per_step"] = cold[0]
                 metrics |= _speedups({"cold_speedup_over_engine": cold[1]})
                 about_cold = [
-                    f"It starts cold, {why}: a first request takes {cold[0]:.2f} tokens per step, {cold[1]} over "
-                    f"plain decoding, and {best.tokens_per_step:.2f}, {best.over_ar}, once it has learned."
+                    f"It starts cold, {why}: a first request has {cold[0]:.2f} tokens per step, {cold[1]} over plain "
+                    f"decoding. Once it has learned, it has {best.tokens_per_step:.2f} tokens per step, "
+                    f"{best.over_ar} over plain decoding."
                 ]
             artifact = self._save(kind, payloads, best, metrics, aliases)
         size = artifact.content.state_bytes

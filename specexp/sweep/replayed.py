@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 class ReplayedStudy(Study):
     """A study on a recording; the best trials are confirmed live if the models can be loaded.
 
-    A fixed tree of a draft model is read off a table of ranks, in about a millisecond. Everything else is replayed step
-    by step, prompt after prompt.
+    A fixed tree of a draft model is evaluated from a table of ranks, in about a millisecond. All other candidates are
+    replayed step by step.
 
     Attributes:
         live: The study that confirms; None if the models cannot be loaded, or nothing is to be confirmed.
     """
 
-    # A W&B run takes a thousand times as long: replayed trials are rows of the study's own.
+    # A W&B run takes a thousand times as long as a replayed trial, so trials are rows of the study's run.
     tracks_trials = False
     latency: LatencyProfile
 
@@ -99,7 +99,7 @@ class ReplayedStudy(Study):
         shape = static_shape(candidate.arm.parts)
         if shape is None:
             return super().measure(candidate, report, trial)
-        # Looked up for all prompts at once, so pruning would save nothing and nothing is reported.
+        # All prompts are evaluated at once, so pruning would save nothing and no value is reported to the pruner.
         counts = self.table.evaluate(shape, self.latency.of(candidate.arm.parts.label))
         assert counts.seconds is not None
         starts = np.cumsum([0, *map(len, self._turns_of.values())])[:-1]
@@ -152,7 +152,7 @@ class ReplayedStudy(Study):
         note = fidelity_note(winner.attributes["fidelity"], self.recording.manifest)
         found = [f"Replayed counts of {winner.label} are {note}."]
         if self.live is None:
-            why = f"the models are not here ({self.no_models})"
+            why = f"the models cannot be loaded ({self.no_models})"
             found.append(f"Nothing was confirmed live, because {why}: these figures are replayed too.")
         return found
 

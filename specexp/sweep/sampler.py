@@ -25,9 +25,9 @@ from specexp.sweep.trials import FINISHED
 ENUMERATING = (BruteForceSampler, GridSampler)
 """Samplers that never suggest the same parameters twice, and end a study by themselves."""
 NEAREST, FARTHER = 0.2, 0.1
-"""Probability that a parameter is drawn at random after a repeat, and its increase with each further one."""
+"""After n repeats in a row, a parameter is drawn at random with the probability ``NEAREST + FARTHER * n``."""
 FINISHED_PER_WORKER = 2
-"""Finished trials per worker before several workers use the inner sampler: with fewer it is worse than chance."""
+"""Finished trials per worker before several workers use the inner sampler. With fewer, random values are better."""
 
 _NO_FILE = Checker(lambda key: "sweep")
 _SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
@@ -60,7 +60,7 @@ def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
 
 def check_sampler(settings: Sweep, checker: Checker) -> None:
     """Draw a few configurations without measuring them; ConfigError if sampler or pruner cannot be used."""
-    # Some samplers and pruners refuse a study only when they draw.
+    # Some samplers and pruners raise only when they are used.
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
     used = "sampler"
@@ -77,7 +77,7 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
                     trial.report(0.0, step)
                     trial.should_prune()
                 study.tell(trial, [0.0] * len(ways))
-    except Exception as error:  # of any sampler or pruner, and of packages that it needs
+    except Exception as error:  # samplers and pruners raise errors of any type
         why = f": it cannot be used in this study ({first_line(error)})"
         raise checker.error(("sweep", used), why) from error
 
@@ -85,9 +85,9 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
 class ExploringSampler(BaseSampler):
     """Mixes random values into the suggestions of another sampler while these repeat earlier trials.
 
-    Different parameters can lead to one configuration, such as a depth that a tree of few nodes never reaches, and a
-    sampler that has found the best keeps suggesting it. A repeated trial costs nothing, because it gets the measured
-    values, but it teaches nothing either. Each repeat in a row makes random values more likely.
+    Different parameters can give the same configuration, such as a depth that a tree of few nodes never reaches. A
+    sampler that has found the best configuration keeps suggesting it. A repeated trial costs nothing, because it copies
+    the measured values, but it adds no information. Each repeat in a row makes random values more likely.
 
     Attributes:
         repeats: Number of trials in a row that measured nothing new.

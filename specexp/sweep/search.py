@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from specexp.sweep.study import Study as OurStudy
 
 PATIENCE = 50
-"""Least number of trials in a row without a new configuration that end a search; it is at least 2 * n_trials."""
+"""A search ends after this many trials in a row without a new configuration, or 2 * n_trials if that is more."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -63,10 +63,10 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
                 load_if_exists=True,
             )
         )
-    except StorageInternalError as error:  # the database has tables of another make
+    except StorageInternalError as error:  # e.g. the database has another program's tables
         why = masked(first_line(error.__cause__ or error))
         raise StudyError(
-            f"storage {masked(str(settings.storage))!r} takes no study: {why}; name another database, or a new one"
+            f"storage {masked(str(settings.storage))!r} cannot hold a study: {why}; name another database, or a new one"
         ) from error
     space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
     wanted = {"workload": workload, "space": space, "device": device}
@@ -88,12 +88,12 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
 
 
 class StudySearch:
-    """The search of one worker; calling it measures one trial, as Optuna's objective.
+    """The search of one worker. It is Optuna's objective: a call measures one trial.
 
-    A trial that fails keeps its reason in the user attribute ``reason``. A trial that resolves to a configuration
-    already finished is not measured: values and intermediate values are copied, and ``duplicate_of`` names the
-    original. A pruned trial returns the mean so far, which helps the sampler, and has the attribute ``pruned_at``. It
-    is never confirmed. Known configurations are not pruned.
+    A failed trial has its reason in the user attribute ``reason``. A trial with a configuration that is already
+    finished is not measured. It copies values and intermediate values, and ``duplicate_of`` is the original's number. A
+    pruned trial returns the mean so far, which helps the sampler, and has the attribute ``pruned_at``. Pruned trials
+    are never confirmed. Known configurations are not pruned.
 
     Args:
         after_trial: Called with every trial that has ended.
@@ -121,12 +121,12 @@ class StudySearch:
     def run(self) -> str:
         """Run trials until ``n_trials`` distinct ones are finished, or the space is exhausted.
 
-        Known configurations of workers that died are measured even then. Return a sentence about a space that holds
-        fewer trials, or an empty string.
+        Known configurations left by dead workers are measured in either case. Returns a sentence if the space has fewer
+        configurations than requested, otherwise an empty string.
 
         Raises:
             StudyError: Nearly every trial fails.
-            OSError: The storage, or a file of a trial, cannot be written. The trial is queued again.
+            OSError: The storage or a trial's file cannot be written. The trial is queued again.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -144,8 +144,8 @@ class StudySearch:
         if done == 0 or 0 < self._barren == self._failed:
             reason = None if self._last is None else reason_of(self._last)
             raise StudyError(
-                f"the last {self._barren} trials failed, the last one because of {reason or 'an unknown error'} "
-                f"({done} of {target} are finished)"
+                f"the last {self._barren} trials failed, and {done} of {target} are finished. The most recent error is "
+                f"{reason or 'unknown'}"
             )
         return (
             f"The space is exhausted: {done} distinct configurations were measured, {target} were requested, and "
@@ -208,10 +208,10 @@ class StudySearch:
             trials.stop()
 
     def _recover(self, error: Exception) -> None:
-        """Get ready to continue after an error of Optuna's loop, or raise the storage's error.
+        """Prepare to continue after an error in Optuna's loop, or raise the storage's error.
 
-        The search can continue if the database was away for a while, or if another worker has failed the running trial
-        because this one was stopped for too long.
+        The search can continue if the database was unreachable for a while. It can also continue if this process was
+        stopped for so long that another worker marked its trial as failed.
         """
         number, self._current = self._current, None
         self._barren, self._failed = self._barren + 1, self._failed + 1
@@ -222,7 +222,7 @@ class StudySearch:
             trials = self._trials.get_trials(deepcopy=False)
             continues = number is not None and trials[number].state.is_finished()
         if not continues or self._barren >= self._patience:
-            # Optuna asserts that a trial was ended even if the storage has just raised.
+            # If the storage raises, Optuna fails an assertion afterwards, so search the causes for the storage's error.
             storage = (OSError, StorageInternalError, SQLAlchemyError)
             raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
 
@@ -232,8 +232,8 @@ class StudySearch:
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with the candidate's digest; return the trial that has measured this candidate, or None."""
         same: list[FrozenTrial] = []
-        # Of two workers that sign at the same moment the earlier trial continues, unless the later one already does: it
-        # then has attributes. The second round finds an earlier trial that signed in between.
+        # If two workers sign at the same moment, the earlier trial continues, unless the later one has attributes
+        # already and so is being measured. The second round finds an earlier trial that signed in between.
         for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
             trial.set_user_attr(name, value)
             same = [
@@ -257,7 +257,7 @@ class StudySearch:
         return next(whole, None)
 
     def _reporter(self, trial: Trial) -> Report:
-        # The pruner compares speedups; a study of another single objective must not be pruned by them.
+        # The pruner compares speedups, so a study with any other objective reports none and is not pruned.
         reports = set(self._settings.objectives) == {SPEEDUP}
 
         def report(prompt: int, log_speedup: float) -> bool:
@@ -265,7 +265,7 @@ class StudySearch:
                 return False
             if not math.isfinite(log_speedup):
                 raise ValueError(
-                    f"prompt {prompt} gave a speedup of exp({log_speedup}); its decoding took no time or no token"
+                    f"prompt {prompt}: the log speedup must be finite, got {log_speedup} (no time or no token)"
                 )
             trial.report(log_speedup, prompt)
             if "known" in trial.user_attrs or not trial.should_prune():
@@ -283,22 +283,22 @@ class StudySearch:
             if missed is not None:
                 trial.set_constraint(name, missed)
             if missed is not None and missed > 0:
-                trial.set_user_attr("infeasible", f"{name} is {limit:g}, missed by {missed:g}")
+                trial.set_user_attr("infeasible", f"{name} = {limit:g} is missed by {missed:g}")
         figures = {**measurement.metrics, SPEEDUP: fmean(measurement.log_speedups.values())}
         values = {name: figure_of(name, figures) for name in self._settings.objectives}
         if missing := [name for name, value in values.items() if value is None]:
-            raise ValueError(f"objective {missing[0]} has no value here")
+            raise ValueError(f"objective {missing[0]} has no value in this trial")
         return [value for value in values.values() if value is not None]
 
     def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
-        """Prune a tree of too many nodes, so that the sampler learns that it is not feasible."""
+        """Prune a tree with too many nodes; its constraint's value shows the sampler that it is infeasible."""
         limit = self._settings.constraints.get(MAX_DRAFT_NODES)
         nodes = candidate.attributes.get("nodes")
         if limit is None or nodes is None:
             return
         trial.set_constraint(MAX_DRAFT_NODES, nodes - limit)
         if nodes > limit:
-            trial.set_user_attr("infeasible", f"{nodes} nodes, {MAX_DRAFT_NODES} is {limit:g}")
+            trial.set_user_attr("infeasible", f"{nodes} nodes, but {MAX_DRAFT_NODES} is {limit:g}")
             raise TrialPruned
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specexp.sweep.conclusion import Concluded, Conclusion
 
 WIDTH = 120
-"""Width of tables in a redirected output, because 80 columns would break them up."""
+"""Width of tables in redirected output, because their lines would wrap at 80 columns."""
 
 
 def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int, Concluded | None]:
@@ -80,14 +80,14 @@ def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int
 
 
 class Session:
-    """A sweep over one experiment; without a database it has the study to itself (``exclusive``)."""
+    """A sweep in one process. Without a database, no other process shares the study (``exclusive``)."""
 
     def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
         self.config, self.settings, self.output = config, settings, output
         self.exclusive = settings.storage is None
 
     def run(self) -> Concluded | None:
-        """Run the missing stages; None if another worker concludes the study, or nothing is confirmed."""
+        """Run the missing stages. Return the conclusion; None if it is another worker's, or if nothing is confirmed."""
         ended = self._ended()
         if ended is not None:
             self.output.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
@@ -146,7 +146,7 @@ class Session:
         # Up to here nothing was written: a mistake in models, prompts or parts leaves nothing behind.
         if not hasattr(self, "trials"):
             self._open()
-        self.settings = possible  # after the study was identified by its whole space
+        self.settings = possible  # only now, because the whole space identifies the study
         save_resolved(self.config.config, self.output.folder, shlex.split(self.output.command))
         with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
@@ -170,7 +170,7 @@ class Session:
                 self.output.say(busy)
 
     def _search(self) -> None:
-        """Measure the missing trials, and write all of them."""
+        """Measure the missing trials, and write all trials to ``trials.csv``."""
         trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
         setting = setting_of(self.config.config)
 
@@ -197,7 +197,7 @@ class Session:
         return Conclusion(self.trials, self.confirmations, self.settings, self.config, self.output)
 
     def _report(self, ended: Concluded | None) -> None:
-        """Set the command's result, for its last line and for programs."""
+        """Fill in the command's result, which is printed as the last line or as JSON."""
         result, folder, export = current_result(), self.output.folder, self.settings.export
         result.answer = "" if ended is None else ended.answer
         result.folder = str(folder)

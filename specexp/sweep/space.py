@@ -1,4 +1,4 @@
-"""The search space of a study: the product of all keys of its space, its objectives and its limits."""
+"""The search space of a study, and the checks of its objectives and constraints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Applies = Callable[[str, Mapping[str, Any]], bool]
 """Returns whether a dotted key exists in the composition with the overrides that were chosen so far."""
 
 MAX_DRAFT_NODES = "max_draft_nodes"
-"""Limit of a tree's nodes, the only constraint that is checked before anything is measured."""
+"""Maximum number of a tree's nodes: the only constraint that is checked before a candidate is measured."""
 
 
 class Space:
@@ -28,7 +28,7 @@ class Space:
         self._methods = sweep.methods
 
     def suggest(self, trial: Any, applies: Applies) -> dict[str, Any]:
-        """Draw the overrides of every key that exists in the earlier choices."""
+        """Draw overrides for every key that exists in the composition chosen so far."""
         overrides: dict[str, Any] = {}
         for key, entry in self.entries.items():
             if key == METHOD or applies(key, overrides):
@@ -46,7 +46,7 @@ class Space:
             ]
             if not fitting:
                 return None
-            # The method with the most parts: one without a controller also fits if a controller is set.
+            # Take the method with the most parts, because a method without a controller fits any controller.
             params[METHOD] = name = max(fitting, key=lambda one: len(self._methods[one]))
             overrides = {key: value for key, value in overrides.items() if key not in self._methods[name]}
         try:

@@ -37,19 +37,19 @@ from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60
 LOST_SECONDS = 300.0
-"""Time for which a call is repeated while the database cannot be reached."""
+"""Seconds for which a call is retried while the database is unreachable."""
 GRACE_SECONDS = 330
-"""Age of a heartbeat at which a trial counts as dead. It is longer than :data:`LOST_SECONDS`, because a worker that
-reaches its database again continues its trial."""
+"""Seconds without a heartbeat after which a trial counts as dead. This is longer than :data:`LOST_SECONDS`, because a
+worker that reconnects in time continues its trial."""
 LONGEST_PAUSE = 5.0
-"""Maximum seconds between two attempts."""
+"""Maximum seconds between two retries."""
 LOCK_SECONDS = 60
-"""Time for which a worker waits while another one writes to an SQLite file."""
+"""Seconds for which a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
-"""Attempts at creating tables while other workers create the same ones."""
+"""Maximum attempts to create tables that other workers may be creating at the same time."""
 
 PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
-"""Packages that are named unlike the driver's module."""
+"""Package to install by the driver's module name, if the two names differ."""
 DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "redis", "rediss")
 EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
 _LIBPQ = {
@@ -67,11 +67,11 @@ Made = TypeVar("Made")
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file with whole lines only, for one process at a time, in a folder that exists.
+    """Optuna's journal file, which one process at a time writes in whole lines. Its folder must exist.
 
-    Optuna's lock waits thirty seconds for a dead process, so it is never taken: the study's folder is locked instead.
-    A last line that was half written when a process died was never acknowledged. It is cut off, because Optuna cannot
-    read it.
+    Optuna's file lock waits thirty seconds for a dead process, so it is not used. The study's folder is locked instead.
+    An incomplete last line, left by a process that died, is cut off, because Optuna cannot read it. Its entry was never
+    acknowledged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,10 +94,10 @@ class JournalFile(JournalFileBackend):
 
 
 def check_journal(path: Path) -> str:
-    """Return a sentence about a damage of the journal that a study survives, or an empty string.
+    """Return a warning about damage from which the study can recover, or an empty string.
 
     Raises:
-        StudyError: A line in the middle is not an entry, so its trial is unknown.
+        StudyError: A line before the end is not a journal entry, so its trial is lost.
     """
     if not path.exists() or path.stat().st_size == 0:
         other = next(
@@ -111,16 +111,16 @@ def check_journal(path: Path) -> str:
             json.loads(line)
         except ValueError as error:
             raise StudyError(
-                f"{path}, line {number}, is no entry of a journal ({line[:40]!r}): restore a copy of the file, or "
-                "remove it and start the study over"
+                f"{path}, line {number}, must be a JSON entry of a journal, got {line[:40]!r}: restore a copy of the "
+                "file, or remove it to start the study over"
             ) from error
     return f"{path} ended within a line, because a process was killed: that line is dropped." if rest else ""
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Raise ConfigError if a URL, its driver, file or server cannot be used; nothing is created.
+    """Raise ConfigError if the database at a URL cannot be used: its driver, file or server. Nothing is created.
 
-    ``error`` holds file and key of the setting.
+    ``error`` is the beginning of the message, with the file and key of the setting.
     """
     what = f"{error} is {masked(given)!r}"
     try:
@@ -129,9 +129,11 @@ def check_storage(given: str, error: ConfigError) -> None:
         url = make_url("unknown://")
     kind = url.drivername.partition("+")[0]
     if kind not in DATABASES:
-        raise ConfigError(f"{what}; the URL of a database is expected, such as {EXAMPLES}")
+        raise ConfigError(f"{error} must be the URL of a database, such as {EXAMPLES}, got {masked(given)!r}")
     if url.password == HIDDEN:
-        raise ConfigError(f"{what}, and its password is hidden: give --storage the URL with the password")
+        raise ConfigError(
+            f"{what}, in which the password is masked: give --storage the URL with the real password"
+        )
     redis = kind.startswith("redis")
     try:
         _ = import_module("redis") if redis else url.get_dialect().import_dbapi()
@@ -160,7 +162,7 @@ def _fault_of_file(path: Path) -> str:
     if not os.access(path if path.exists() else path.parent, os.W_OK):  # also if there is no such folder
         return f"and {path} cannot be written: name a file in a folder that exists and can be written"
     if path.exists() and (path.is_dir() or path.read_bytes()[:15] not in (b"", b"SQLite format 3")):
-        return f"and {path} is no SQLite database: name another file, or a new one"
+        return f"and {path} is not an SQLite database: name another file, or a new one"
     return ""
 
 
@@ -189,13 +191,13 @@ def open_storage(
         warnings.simplefilter("ignore", ExperimentalWarning)
         try:
             return retry_creation(connect)
-        except Exception as error:  # of any database's driver
+        except Exception as error:  # each database driver has its own exceptions
             why = masked(first_line(error))
             raise StudyError(f"storage {masked(given)!r} cannot be opened: {why}") from error
 
 
 def retry_creation(make: Callable[[], Made]) -> Made:
-    """Call a function that creates tables or a study; repeat it if another worker creates the same at that moment."""
+    """Call a function that creates tables or a study, and retry if another worker creates the same at that moment."""
     for attempt in range(1, ATTEMPTS):
         try:
             return make()
@@ -205,8 +207,9 @@ def retry_creation(make: Callable[[], Made]) -> Made:
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
-    """Return arguments of SQLAlchemy's ``create_engine``: connections are tested before use, and a new one is tried
-    until a lost server is back.
+    """Return arguments of SQLAlchemy's ``create_engine`` with which a lost server is waited for.
+
+    Connections are tested before use, and connecting is retried for up to :data:`LOST_SECONDS`.
     """
     made = make_url(url)
     if made.get_backend_name() == "sqlite":
@@ -222,10 +225,10 @@ def engine_arguments(url: str) -> dict[str, Any]:
 
 
 def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) -> Made:
-    """Repeat a call for up to :data:`LOST_SECONDS` while the database cannot be reached.
+    """Call a function, and retry it for up to :data:`LOST_SECONDS` while the database is unreachable.
 
     Args:
-        lost: The driver's own error of a lost connection, for calls below SQLAlchemy.
+        lost: The driver's exception for a lost connection. None: SQLAlchemy's exceptions.
     """
     until, pause = time.monotonic() + LOST_SECONDS, 0.1
     while True:
@@ -239,7 +242,7 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error, or one that caused it, is the loss of a database server."""
+    """Return whether an error, or one of its causes, is a lost connection to the database server."""
     return any(
         (
             isinstance(one, OperationalError | PendingRollbackError)

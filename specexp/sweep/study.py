@@ -56,12 +56,12 @@ CANDIDATES = {
     NodeKind.DRAWN: "drawn",
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
-"""Meaning of a fixed shape's ranks."""
+"""Text for tables by kind of node: how the ranked candidates of a fixed tree are chosen."""
 REFERENCE = "reference.json"
-"""File of plain decoding's seconds per token in a study's folder."""
+"""File in a study's folder that holds plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
 WINDOW = 3
-"""Runs of plain decoding in the median that is the machine's present speed: one disturbed run changes nothing."""
+"""Runs of plain decoding of which the median is the machine's present speed. One disturbed run has no effect."""
 EVERY = 4
 """In a search, plain decoding runs on every fourth prompt too."""
 
@@ -71,7 +71,7 @@ class Study:
 
     Attributes:
         latency: The profile that models seconds; None if they are measured.
-        samples: Continuations, or searches, of every prompt, one after the other; a group of sequences is one.
+        samples: Number of continuations, or searches, of each prompt. A group of sequences counts as one.
         tracks_trials: Whether a trial takes long enough for a W&B run of its own.
         confirming: The study that confirms the best few, on the models if they can be loaded.
         tick: Called after every prompt, for a progress bar.
@@ -125,7 +125,7 @@ class Study:
         return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> EngineArm:
-        """Return a candidate in its initial state, to be closed; ValueError if its parts do not go together."""
+        """Return a candidate in its initial state; ValueError if its parts do not go together. The caller closes it."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
@@ -145,7 +145,7 @@ class Study:
         return Parts(verifier=build_verifier(self.config.config))
 
     def other_arms(self) -> list[Arm]:
-        """Return Hugging Face's plain ``generate`` if it decodes the same tokens; it decodes no groups of sequences."""
+        """Return an arm of Hugging Face's plain ``generate``; an empty list if it cannot decode the same tokens."""
         plain = self._plain_parts
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
@@ -237,7 +237,7 @@ class Study:
         return self.latency.plain_seconds(size, tokens) / tokens
 
     def load_reference(self) -> bool:
-        """Return whether a profile, a recording or an earlier process of this study has plain decoding's seconds."""
+        """Load plain decoding's seconds from a profile, a recording or an earlier process; return whether all exist."""
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
         self.reference = PlainSeconds({one: known for one, known in found.items() if known is not None})
         if None in found.values():
@@ -249,7 +249,7 @@ class Study:
         return digest_of(self.config.workload())
 
     def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and keep it for a resumed study; StudyError if it fails on one."""
+        """Measure plain decoding on every prompt, and save it for a resumed study; StudyError if a prompt fails."""
         seconds: dict[str, float] = {}
         for prompt in self.data().prompts:
             try:
@@ -274,15 +274,15 @@ class Study:
         return build_trainer(self.config.config, enable_progress_bar=False)
 
     def test(self, module: EvaluationModule, stage: str | None = None) -> None:
-        """Decode the prompts of the search, or of a stage, by the arms of a module."""
+        """Decode the prompts of the search, or of a stage, with the arms of a module."""
         with interruptible():
             self._trainer.test(module, datamodule=self.data(stage), verbose=False)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        """Decode the prompts in order until the last, or until ``report`` returns true."""
+        """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
         arm: EngineArm = candidate.arm
         arm.name = f"trial {trial}"
-        # A modelled clock does not drift, and needs no warm machine.
+        # Modelled seconds do not drift, so plain decoding need not run again.
         engine = [self._engine] if self.latency is None else []
         log_speedups: dict[int, float] = {}
 
@@ -320,7 +320,7 @@ class Study:
     def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
-        Nothing is decoded if an earlier process of this study has written the same counts; otherwise ``begin`` is
+        Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
         called with the number of prompts.
         """
         path = self.config.acceptance_counts
@@ -341,7 +341,7 @@ class Study:
         atomic_write(mark, made_of)
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Compare outputs that differ from plain decoding's at near ties once more in float32; None if none do."""
+        """Compare in float32 the outputs that differ from plain decoding's; None if there are none or on an engine."""
         different = {record.arm for record in records if record.difference is not None}
         again = [one for one in confirmed if one.name in different]
         if not again or self.pair is None or self.config.of_engine:
@@ -363,11 +363,14 @@ class Study:
         return self.config.with_overrides(one.attributes["resolved"])
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
-        """Predict a candidate, or plain decoding if ``overrides`` is None; None if nothing was replayed."""
+        """Return replay's prediction of a candidate, or of plain decoding if ``overrides`` is None.
+
+        None if nothing was replayed.
+        """
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
-        """Return sentences about a confirmed winner that only a replay needs."""
+        """Return further sentences about the confirmed winner; empty unless the study was replayed."""
         return []
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,7 +387,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
     """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
     whole = config.config
     if config.multi_sequence and latency is not None:
-        why = f" {latency.name!r} cannot model several sequences decoded for a prompt: leave it out"
+        why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
         raise whole.checker.error(("latency",), why)
     problems = config.problems() if config.multi_sequence else None
     kind: type[LiveBackend] = LiveBackend
@@ -400,10 +403,10 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 
 
 def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Return decode seconds per token of a prompt, all its samples together; ValueError if nothing was decoded."""
+    """Return the decode seconds per token of a prompt over all its samples; ValueError if no token was decoded."""
     found = metric_named("seconds_per_token").over(records)
     if not found:
-        raise ValueError(f"prompt {records[0].prompt_id!r} gave no token with arm {records[0].arm!r}")
+        raise ValueError(f"arm {records[0].arm!r} decoded no token of prompt {records[0].prompt_id!r}")
     return found
 
 
@@ -427,7 +430,7 @@ class PlainSeconds:
 
     @property
     def drift(self) -> float:
-        """Median of the last ratios of present to first seconds; 1 before any."""
+        """Median of the last ratios of present to first seconds; 1 before the first observation."""
         return statistics.median(self._ratios) if self._ratios else 1.0
 
     def now(self, prompt_id: str) -> float:
@@ -441,7 +444,7 @@ class PlainSeconds:
 
     @classmethod
     def load(cls, path: Path, digest: str) -> PlainSeconds:
-        """Return the kept seconds; none if they are of another workload."""
+        """Return the saved seconds; empty if there are none of this workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             return cls(kept["seconds_per_token"] if kept["digest"] == digest else {})

@@ -35,7 +35,7 @@ SHARED = ("pair", "data", "verifier", "generation")
 
 
 class StudyError(RuntimeError):
-    """A study that cannot continue; the sentence gives the reason and the remedy."""
+    """Raised if a study cannot continue; the message gives the reason and the remedy."""
 
 
 def digest_of(value: Any) -> str:
@@ -44,20 +44,20 @@ def digest_of(value: Any) -> str:
 
 
 class StudyConfig:
-    """An experiment with a sweep section; every candidate of its study is its composition with overrides."""
+    """An experiment with a ``sweep`` section. Each candidate of the study is its composition with overrides."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
-        # A recording stands in for the models, another engine for our parts.
+        # True if a recording replaces the models, or another engine replaces our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
 
     @property
     def clock(self) -> str:
-        """The device that seconds are compared on."""
+        """The device on which seconds are measured; ``a recording`` for a replay."""
         return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
 
     @cached_property
@@ -67,7 +67,7 @@ class StudyConfig:
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """True if at least one candidate decodes several sequences for every prompt; then all of them do."""
+        """True if any candidate decodes several sequences for every prompt. All candidates then do so."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
@@ -75,18 +75,18 @@ class StudyConfig:
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Return whether a dotted key exists in the composition with these overrides."""
         section = key.partition(".")[0]
-        # Numbers bring no keys, and skipping them saves a validation for each.
+        # Skip numbers: they add no keys, and each would cost a validation.
         parts = {
             name: value
             for name, value in overrides.items()
             if name.partition(".")[0] == section and not isinstance(value, int | float)
         }
         found = self.with_overrides(parts)
-        # A setting of an engine that a choice leaves unset belongs to another way to draft.
+        # An engine's setting that is unset belongs to another way to draft, so it does not apply.
         return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """Return the configuration of a candidate; a fitted tree without acceptance counts gets the study's."""
+        """Return a candidate's configuration. A fitted tree without acceptance counts gets those of the study."""
         counts = self.acceptance_counts
         filled = {
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
@@ -117,14 +117,15 @@ class StudyConfig:
     def live_latency(self) -> LatencyProfile | None:
         """Return the profile that models the seconds of a replay's live confirmation; None if they are measured.
 
-        They are measured if the profile was measured here. Another device's profile models the steps taken here.
+        If the profile was measured on this device, live seconds are measured too. Otherwise the profile of the other
+        device models the seconds of the steps taken here.
         """
         profile = self.latency()
         modelled = profile is not None and profile.modelled and profile.source != "measured"
         return profile if modelled else None
 
     def problems(self) -> dict[str, Problem]:
-        """Return the items of the tasks of all stages by prompt id; empty if prompts are continued."""
+        """Return the task items of all stages by prompt id; empty if the prompts belong to no task."""
         found: dict[str, Problem] = {}
         for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self.config, stage)

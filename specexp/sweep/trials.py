@@ -23,16 +23,16 @@ _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 Report = Callable[[int, float], bool]
-"""Called with a prompt's index and log(AR seconds per token / candidate's); returns whether the trial stops there."""
+"""Called with a prompt's index and its log speedup over plain decoding; returns whether the trial stops there."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A configuration ready to be measured."""
 
-    digest: str  # the same for two configurations that would run the same, such as two ways to one tree
-    # JSON values for tables: ``resolved``, the candidate's parts; ``nodes``; of a fixed shape also ``depth``,
-    # ``rank_paths`` and ``candidates``, the meaning of its ranks
+    digest: str  # equal for configurations that decode alike, such as two specifications of one tree
+    # JSON values for tables: ``resolved`` (the candidate's parts) and ``nodes``; for a fixed shape also ``depth``,
+    # ``rank_paths`` and ``candidates`` (how its ranked candidates are chosen)
     attributes: Mapping[str, Any]
     arm: Any = None
 
@@ -57,7 +57,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """One candidate on the prompts of the confirmation."""
+    """The figures of one candidate on the prompts of the confirmation."""
 
     name: str  # name of the known configuration, or ``trial 7``
     trial: int
@@ -69,12 +69,12 @@ class Confirmed:
     tokens_per_second: float  # all tokens / all decode seconds
     over_ar: Speedup  # over plain decoding in the same loop
     over_eager: Speedup | None  # over Hugging Face's plain ``generate``, if that was run
-    choice: str | None = None  # its value of the key in ``confirm.of_each``
+    choice: str | None = None  # its value of the key that ``confirm.of_each`` names
     predicted: Predicted | None = None  # None unless a replay was confirmed live
 
     @property
     def predicted_error(self) -> float | None:
-        """Predicted / confirmed speedup over plain decoding, less 1; None if either is missing."""
+        """Relative error of the predicted speedup, predicted / confirmed - 1; None if either is missing."""
         predicted = None if self.predicted is None else self.predicted.over_ar
         if predicted is None or predicted.refused is not None or self.over_ar.refused is not None:
             return None
@@ -131,7 +131,7 @@ def reason_of(trial: FrozenTrial) -> str | None:
 
 
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
-    """Return a trial as a row; a speedup has two columns, because studies store its logarithm."""
+    """Return a trial as a row; a speedup has a second column, the logarithm that the study stores."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
     clock = {"clock": attributes["clock"]} if is_modelled(trial) else {}
     modelled = MODELLED if clock else ""
@@ -191,7 +191,7 @@ def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> s
     state = state_of(trial)
     if state == "duplicate":
         original = study.get_trials(deepcopy=False)[trial.user_attrs["duplicate_of"]]
-        return f"{what}: the same as {name_of_trial(original)}"
+        return f"{what}: same configuration as {name_of_trial(original)}"
     if state in ("failed", "infeasible"):
         return f"{what}: {state}, {reason_of(trial)}"
     values = zip(objectives, trial.values, strict=True)

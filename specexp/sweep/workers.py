@@ -25,11 +25,11 @@ from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_
 WORKER = "worker "
 """Prefix of the study's attributes that name its workers."""
 CONFIRMATIONS = ": confirmations"
-"""Suffix of the name of the study of claims."""
+"""Suffix of the name of the second Optuna study, which has a trial for each claim to the confirmation."""
 CONCLUDED = "concluded"
-"""The attribute of a claim with the conclusion of its study."""
+"""Name of the claim's attribute that holds the study's conclusion."""
 MAX_RETRIES = 3
-"""Limit of repeats of a trial after its worker died, because its configuration may kill every worker."""
+"""Maximum retries of a trial after its worker died. They are limited, because a configuration may kill every worker."""
 
 Result = TypeVar("Result")
 
@@ -37,16 +37,16 @@ Result = TypeVar("Result")
 def sign_in(
     study: Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
 ) -> int:
-    """Name this worker in the study, and queue the known configurations that never were.
+    """Register this worker in the study, and queue the known configurations that were never queued.
 
     Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured.
 
     Args:
-        exclusive: Whether no other process can run trials of the study, so that every running one is dead. Otherwise
-            only dead processes of this machine are found, and the storage's heartbeat finds the others.
+        exclusive: True if no other process can run trials of the study, so that every running trial is dead. Otherwise
+            dead processes are found on this machine only, and the storage's heartbeat finds the others.
         stated: Attributes of the worker: its device, and the placement of its models.
 
-    Returns the number of dead processes' trials that are queued again.
+    Returns the number of trials that dead processes left and that are queued again.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
@@ -55,7 +55,7 @@ def sign_in(
     # The same seed would draw the same configurations again, in a resumed study and in another worker.
     study.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
     dead = put_back(study, lambda trial: exclusive or is_dead(trial))
-    # A process that died between taking a trial and signing it left only its known name, which is queued again.
+    # A trial of a process that died before signing it does not count as queued, so its configuration is queued again.
     queued = {
         trial.user_attrs.get("known")
         for trial in study.get_trials(deepcopy=False)
@@ -70,12 +70,12 @@ def sign_in(
 
 
 def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Queue a trial, and keep its parameters for a retry, because the storage has only those drawn so far."""
+    """Queue a trial with a copy of its parameters for a retry, because the storage has only those already drawn."""
     study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
 
 
 def requeue(study: Study, trial: FrozenTrial) -> None:
-    """Queue a trial's parameters again, unless they wait already or were retried :data:`MAX_RETRIES` times."""
+    """Queue a trial's parameters again, unless they are in the queue or were retried :data:`MAX_RETRIES` times."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
     if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
@@ -86,13 +86,13 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
 
 
 def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
-    """Queue dead running trials again and fail them. Return their number."""
+    """Queue the running trials that are dead again, and mark them as failed. Return their number."""
     # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
     found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
     for trial in found:
         requeue(study, trial)  # first, so that dying between the two loses nothing
-        with suppress(UpdateFinishedTrialError):  # failed meanwhile for its heartbeat
+        with suppress(UpdateFinishedTrialError):  # its heartbeat expired meanwhile
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
     study.sampler = sampler
     return len(found)
@@ -105,7 +105,7 @@ def known_waiting(study: Study) -> bool:
 
 
 def running(study: Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
-    """Return the running trials after ending and queueing again those of dead processes."""
+    """Return the running trials. Those of dead processes are first marked as failed and queued again."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings():
@@ -123,11 +123,11 @@ def others_running(study: Study) -> bool:
 
 
 class TakenOverError(Exception):
-    """Another worker confirms, or confirmed, the best trials."""
+    """Raised if another worker confirms, or has confirmed, the best trials."""
 
 
 class Claim:
-    """The confirmation as this worker claimed it: a running trial, which another worker fails if this one is dead."""
+    """This worker's claim to the confirmation: a running trial, which another worker ends if this worker dies."""
 
     def __init__(self, confirmations: Study, trial: Trial) -> None:
         self._confirmations, self._trial = confirmations, trial
@@ -138,12 +138,12 @@ class Claim:
             raise TakenOverError
 
     def sign(self, name: str, value: object) -> None:
-        """Keep a JSON value with the claim."""
+        """Store a JSON value as an attribute of the claim."""
         self._trial.set_user_attr(name, value)
 
 
 def open_confirmations(name: str, storage: BaseStorage) -> Study:
-    """Open the confirmations of a study: a second study in its storage, with a trial for each claim."""
+    """Open the second Optuna study in a study's storage, with a trial for each claim to the confirmation."""
     return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
@@ -157,9 +157,9 @@ def open_confirmations(name: str, storage: BaseStorage) -> Study:
 def claim_confirmation(
     confirmations: Study, confirm: Callable[[Claim], Result], *, exclusive: bool
 ) -> Result:
-    """Return the result of ``confirm``; TakenOverError if another worker confirms.
+    """Claim the confirmation, and return the result of ``confirm``; TakenOverError if another worker has the claim.
 
-    A dead worker's claim ends by itself. With ``exclusive`` no other process can have a claim, so others are dead.
+    The claim of a dead worker expires. With ``exclusive`` there are no other workers, so all other claims are dead.
     """
     number, results, problems = -1, list[Result](), list[Exception]()
 
@@ -170,7 +170,7 @@ def claim_confirmation(
         nonlocal number
         number = trial.number
         trial.set_user_attr("worker", worker())
-        # Of two claims at the same moment the earlier one counts.
+        # If two workers claim at the same moment, the earlier claim counts.
         if any(one.number < number for one in running(confirmations, is_gone)):
             raise optuna.TrialPruned
         try:
@@ -182,9 +182,9 @@ def claim_confirmation(
 
     while True:
         try:
-            confirmations.optimize(claimed, n_trials=1)  # and not ``ask``, which sends no heartbeat
+            confirmations.optimize(claimed, n_trials=1)  # not ``ask``, which sends no heartbeat
             break
-        except Exception as error:  # also of ending a claim that another worker gave away
+        except Exception as error:  # also if another worker has ended this claim
             if problems:
                 raise problems[0] from None
             if results:
@@ -204,7 +204,7 @@ def worker() -> str:
 
 
 def is_dead(trial: FrozenTrial) -> bool:
-    """Return whether the process of a trial is known to be dead: on this machine, or before it signed the trial."""
+    """Return whether a trial's process is known to be dead: it is gone from this machine, or never signed the trial."""
     if "worker" not in trial.user_attrs and trial.datetime_start is not None:
         return (datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
     host, _, process = str(trial.user_attrs.get("worker", "")).rpartition(":")

@@ -1,7 +1,7 @@
-"""Conformance tests: for every family of parts, a class of tests that an implementation inherits.
+"""Conformance tests: one test class per family of parts, which the tests of an implementation inherit.
 
-A part written anywhere, also outside this project, keeps its family's promises if a class like this passes
-under pytest; nothing has to be registered::
+A part, also one outside this project, meets its family's contract if a class like this passes under pytest. It need not
+be registered::
 
     from my_package import RepeatLast
     from specexp.testing.drafters import DrafterContract
@@ -27,11 +27,12 @@ under pytest; nothing has to be registered::
 - search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``
 - prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
 
-``make_...()`` returns a *new* part in its initial state, and equal ones at every call. What a part declares (for
-example, what it learns from or how it samples) is tested; the defaults are the least favourable. A part with a further
-ability inherits the class that tests it, and fails a test that names this class otherwise. Each family's last promise
-is that the output equals plain decoding's, on :mod:`specexp.testing.fakes`: models without weights. Candidates and
-trees themselves are for the part's own tests, with ``fakes`` and :func:`specexp.testing.builders.grow`.
+``make_...()`` returns a *new* part in its initial state, equal at every call. A part's declarations are tested, for
+example of what it learns from or how it samples; the defaults are the least favourable values. A part with an
+additional ability must inherit the class that tests it, and otherwise fails a test that names this class. The last test
+of each family of decoding parts checks that the output equals plain decoding's, on :mod:`specexp.testing.fakes` (models
+without weights). Candidates and trees are checked by a part's own tests, with ``fakes`` and
+:func:`specexp.testing.builders.grow`.
 
-The modules need pytest, which the extra ``dev`` installs; nothing else in specexp imports them.
+The modules need pytest, which the extra ``dev`` installs; no other module of specexp imports them.
 """

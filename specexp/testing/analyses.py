@@ -32,7 +32,7 @@ PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) f
 
 
 class AnalysisContract(ABC):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of an analysis. Define :meth:`make_analysis`, and pytest collects the tests.
 
     Example::
 
@@ -43,7 +43,7 @@ class AnalysisContract(ABC):
 
     @abstractmethod
     def make_analysis(self) -> Analysis:
-        """Return a new analysis; every call gives an equal one."""
+        """Return a new analysis, equal at every call."""
 
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -78,7 +78,7 @@ class AnalysisContract(ABC):
     def test_the_same_run_gives_the_same_report(
         self, analysis: Analysis, watched: tuple[Analysis, list[PromptRecord], Report]
     ) -> None:
-        """Only the records may depend on the clock or a global generator; a used analysis forgets its last run."""
+        """Only records may depend on the clock or a global random generator. An analysis must forget its last run."""
         used, records, report = watched
         for one in (analysis, used):
             watch(one, make_arms())
@@ -91,10 +91,10 @@ class AnalysisContract(ABC):
 
 
 def make_arms() -> list[DecoderArm]:
-    """Return plain decoding, wide drawn trees of a near draft, and a tree without probabilities."""
+    """Return arms with plain decoding, wide drawn trees of a similar draft model, and a tree without probabilities."""
     model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
-    draft = hashed_model(VOCABULARY, spread=1.6)  # the target's order with a flatter distribution
+    draft = hashed_model(VOCABULARY, spread=1.6)  # ranks as the target, but with a flatter distribution
     guess = FakeDrafter(
         lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
     )
@@ -114,8 +114,8 @@ def watch(
 ) -> list[PromptRecord]:
     """Decode two prompts with every arm; return the records.
 
-    An analysis that does not watch steps is given groups of one sequence and their time lines, made from the records'
-    counts.
+    An analysis that does not watch steps receives groups of one sequence and their time lines, which are made up from
+    the records' counts.
     """
     if analysis is not None:
         analysis.begin({arm.name: arm.decoder.parts for arm in arms})
@@ -149,7 +149,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:
-    """Return a prefill, and for every step a draft that overlaps the pass before, a pass and a decision."""
+    """Return a time line: a prefill, then per step a draft (overlapping the previous pass), a pass and a decision."""
     line, at, length = TimeLine(), 0.002, 0.001  # seconds
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
@@ -166,7 +166,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
 
 
 def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
-    """Return the group of a record from its time line and counts."""
+    """Return a group of one sequence, from a record and its time line."""
     role = Role(
         sequences=1,
         tokens=record.new_tokens,

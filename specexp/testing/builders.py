@@ -30,19 +30,19 @@ def grow(
     requests: list[Request] | None = None,
     swap: tuple[RankPath, int] | None = None,
 ) -> TokenTree:
-    """Drive a builder by hand.
+    """Build one tree, with candidates from a function, and return it.
 
-    The candidate of rank r has probability 1/2, 1/4, 1/8, ... For builders that draw, candidates are the draws, in
-    this order, and the last has the remaining probability. A phrase begins with one of the last candidates and
-    continues with the best.
+    The candidates of a node have the probabilities 1/2, 1/4, 1/8, ... by rank. For a builder that draws, they are draws
+    in this order, and the last one has the remaining probability. A phrase begins with one of the last candidates and
+    continues with the best ones.
 
     Args:
-        guess: candidates after a path of tokens (root first), best first, or in the order drawn.
-        plan: limits; the builder's own if None.
-        stop_after: number of requests that are answered; the next answers are None.
-        requests: filled with copies of the requests.
-        swap: a rank path and a rank: below that node the candidates of this rank and the next, if there is one,
-            change places, each with its probability.
+        guess: function from a path of tokens (root first) to its candidates, best first, or in the order drawn.
+        plan: limits of the step; None leaves the builder's own.
+        stop_after: number of requests that are answered with candidates; later answers are None.
+        requests: list that receives copies of the requests.
+        swap: a rank path and a rank: below that node, the candidates of this rank and the next swap places (if there is
+            a next), each with its probability.
     """
     number = count()
 
@@ -102,7 +102,7 @@ def some(path: tuple[int, ...]) -> list[int]:
 
 
 def none(path: tuple[int, ...]) -> list[int]:
-    """Return no candidate."""
+    """Return an empty list of candidates."""
     return []
 
 
@@ -129,7 +129,7 @@ def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
 
 
 class TreeBuilderContract(ABC):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of a tree builder. Define :meth:`make_builder`, and pytest collects the tests.
 
     Example::
 
@@ -140,7 +140,7 @@ class TreeBuilderContract(ABC):
 
     @abstractmethod
     def make_builder(self) -> TreeBuilder:
-        """Return a new builder; every call gives an equal one."""
+        """Return a new builder, equal at every call."""
 
     @pytest.fixture
     def builder(self) -> TreeBuilder:
@@ -186,7 +186,7 @@ class TreeBuilderContract(ABC):
                 assert all(token >= 0 for token in request.path_tokens(row))
 
     def test_the_controller_may_stop_it_at_any_request(self, builder: TreeBuilder) -> None:
-        """Without candidates too only the root is left."""
+        """A tree that is stopped at the first request, or gets no candidates, is the root alone."""
         assert grow(builder, none).tokens.tolist() == [7]
         sizes = [grow(builder, plenty, stop_after=answers).num_nodes for answers in range(5)]
         assert sizes[0] == 0
@@ -196,7 +196,7 @@ class TreeBuilderContract(ABC):
     def test_the_same_answers_give_the_same_tree(self, builder: TreeBuilder) -> None:
         first = grow(builder, some)
         grow(builder, plenty, Plan(max_depth=1))
-        other = builder.build(3, Plan())  # another tree under way must not matter
+        other = builder.build(3, Plan())  # another, unfinished tree must not matter
         next(other)
         again = grow(builder, some)
         other.close()
@@ -240,7 +240,7 @@ class TreeBuilderContract(ABC):
 
 
 class DrawingTreeBuilderContract(TreeBuilderContract):
-    """Further promises of a builder of drawn nodes."""
+    """Additional tests for a builder with drawn nodes."""
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_draws_come_with_their_distribution(self, builder: TreeBuilder, guess: Guess) -> None:
@@ -255,8 +255,8 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                 assert set(tree.draw_order(row)) == set(children)
 
     def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
-        """Below a node the tree holds the first draws, in their order; a verifier tries them in that order, and one
-        again where it was drawn again.
+        """A node's children are the first draws, in the order drawn. A verifier tries them in this order, and repeats a
+        child that was drawn again.
         """
         for guess in (plenty, some):
             tree = grow(builder, guess)
@@ -269,7 +269,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                     assert order == below
 
     def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
-        """Another token of another probability at that place would have become a node too; nothing is pruned."""
+        """A different token with a different probability at the same rank becomes a node too: no draw is pruned."""
         for guess in (plenty, some):
             tree = grow(builder, guess)
             assert tree.num_nodes > 0

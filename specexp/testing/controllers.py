@@ -32,7 +32,7 @@ _STATES = [
 
 
 class ControllerContract(LearnedStateContract):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of a controller. Define :meth:`make_controller`, and pytest collects the tests.
 
     Example::
 
@@ -45,7 +45,7 @@ class ControllerContract(LearnedStateContract):
 
     @abstractmethod
     def make_controller(self) -> Controller:
-        """Return a new controller in its initial state; every call gives an equal one."""
+        """Return a new controller in its initial state, equal at every call."""
 
     def new(self) -> Controller:
         return self.make_controller()
@@ -77,7 +77,7 @@ class ControllerContract(LearnedStateContract):
         assert controller.learns != isinstance(self, FrozenControllerContract)
 
     def test_whether_seconds_matter_is_declared(self, controller: Controller) -> None:
-        """A controller that uses no seconds decides the same at any speed."""
+        """A controller that does not use seconds makes the same decisions at any speed."""
         if controller.uses_seconds:
             pytest.skip("it uses seconds")
         assert self._decided(speed=1.0) == self._decided(speed=7.0)
@@ -90,8 +90,8 @@ class ControllerContract(LearnedStateContract):
         assert self.answers(one, contexts[0]) == self.answers(other, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
-        """One that declares it plans the same after each step and ends no draft; one that changes nothing sets no
-        limit.
+        """A controller with ``same_plan`` plans the same for each step and ends no draft. With ``changes_nothing``, its
+        plan also has no limits.
         """
         assert controller.same_plan or not controller.changes_nothing
         if not controller.same_plan:
@@ -123,7 +123,7 @@ class ControllerContract(LearnedStateContract):
     def observe_steps(
         self, controller: Controller, seed: int = 1, speed: float = 1.0, answers: bool = True
     ) -> Context:
-        """Plan ten steps as a decoder does, each with a chain of three; returns the context after them."""
+        """Plan and observe ten steps as a decoder does, each with a chain of three nodes; return their context."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
         controller.begin(context, None)
@@ -153,7 +153,7 @@ class ControllerContract(LearnedStateContract):
 
 
 class FrozenControllerContract(ControllerContract):
-    """Further promises of a controller that does not learn."""
+    """Additional tests for a controller that does not learn."""
 
     def test_it_does_not_change(self, controller: Controller) -> None:
         before = repr(controller.state_dict())

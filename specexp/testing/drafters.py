@@ -22,17 +22,17 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.testing.fakes import hashed_model
 from specexp.testing.learned_state import LearnedStateContract
 
-# drafters are shown the first third of the vocabulary, so that tokens repeat
+# the steps of these tests use only the first third of the vocabulary, so that tokens repeat
 _DRAWN = (NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT)
 _SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 
 class DrafterContract(LearnedStateContract):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of a drafter. Define :meth:`make_drafter`, and pytest collects the tests.
 
     Attributes:
-        vocab_size: vocabulary of the target; override where a drafter has a vocabulary of its own.
-        hidden_size: d, of the hidden states, for drafters that want them.
+        vocab_size: size of the target's vocabulary; override it for a drafter with a fixed vocabulary.
+        hidden_size: d, the size of the hidden states, for drafters that read them.
 
     Example::
 
@@ -47,10 +47,10 @@ class DrafterContract(LearnedStateContract):
 
     @abstractmethod
     def make_drafter(self) -> Drafter:
-        """Return a new drafter in its initial state; every call gives an equal one."""
+        """Return a new drafter in its initial state, equal at every call."""
 
     def make_target(self) -> Runtime:
-        """Return the target of the last test; override it for a drafter that uses its weights."""
+        """Return the target model; override it for a drafter that uses the target's weights."""
         return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture
@@ -71,7 +71,7 @@ class DrafterContract(LearnedStateContract):
                 assert all(0 <= token < self.vocab_size for token in filled)
 
     def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
-        """If a drafter declares them, they are ``[f, k]``, at most 0, best first."""
+        """Declared log-probabilities are ``[f, k]``, at most 0, best first."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         assert (answer.log_probs is not None) == drafter.gives_log_probs
@@ -111,7 +111,7 @@ class DrafterContract(LearnedStateContract):
         json.dumps(stored)
 
     def test_draft_passes_are_counted_where_they_are_declared(self, drafter: Drafter) -> None:
-        """If ``costs_pass`` is false, or no model is declared, its own or an inner one, no draft pass runs."""
+        """No draft pass runs if ``costs_pass`` is False, or if no model is declared, also by an inner drafter."""
         context = self.observe_steps(drafter)
         request = self._request(context, [0], 1)
         costs_pass = drafter.costs_pass(request)
@@ -123,8 +123,8 @@ class DrafterContract(LearnedStateContract):
             assert drafter.models == ()
 
     def test_what_it_learns_from_is_declared(self) -> None:
-        """With ``nothing``, its candidates depend only on the committed tokens. With ``accepted``, they do not depend
-        on the target's logits after nodes that were not accepted.
+        """With ``nothing``, candidates depend only on the committed tokens. With ``accepted``, they do not depend on
+        the target's logits after rejected nodes.
         """
         first, second = self.new(), self.new()
         known = {one.learns_from for one in _with_inner(first)}
@@ -170,12 +170,12 @@ class DrafterContract(LearnedStateContract):
     def observe_steps(
         self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
     ) -> Context:
-        """Begin a prompt and observe five steps; the numbers depend on ``seed`` alone.
+        """Begin a prompt and observe five steps, with random numbers that depend only on ``seed``.
 
         Args:
             seed: seed of all numbers.
-            other: if not 0, nodes that are not accepted, and the target's answers after them, are others.
-            after_accepted: whether the answers after accepted nodes are others too, except the committed tokens.
+            other: if not 0, the tokens of rejected nodes and the target's logits after them are shifted by this number.
+            after_accepted: whether the logits after accepted nodes are shifted too; the committed tokens stay the same.
         """
         generator = np.random.default_rng(seed)
         prompt = generator.integers(self.vocab_size // 3, size=12)
@@ -197,7 +197,7 @@ class DrafterContract(LearnedStateContract):
         logits = torch.from_numpy(generator.standard_normal((tokens.size, self.vocab_size)))
         accepted = _SHAPE.path(int(generator.integers(tokens.size)))
         new = (*(int(tokens[row]) for row in accepted), int(logits[accepted[-1] if accepted else 0].argmax()))
-        if other:  # the committed tokens stay
+        if other:  # the committed tokens stay the same
             left = np.setdiff1d(np.arange(tokens.size), [0, *accepted])
             tokens[left] = (tokens[left] + other) % self.vocab_size
             changed = np.arange(tokens.size) if after_accepted else left
@@ -227,11 +227,11 @@ def _with_inner(drafter: Drafter) -> list[Drafter]:
 
 
 class DrawingDrafterContract(DrafterContract):
-    """Further promises of a drafter that draws."""
+    """Additional tests for a drafter that draws."""
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``q`` ``[f, V]`` sums to one; a draw has a probability above 0, and its logarithm."""
+        """Rows of ``q`` ``[f, V]`` sum to one. A draw has a probability above 0, and its log-probability."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
@@ -249,7 +249,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``k`` and ``enough`` limit the number of draws, at least one, and never change the draws."""
+        """``k`` and ``enough`` limit the number of draws (to at least one), and never change the draws."""
         context = self.observe_steps(drafter)
         rows = [0, 1, 4]
         most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
@@ -271,7 +271,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
-        """Keys are seed, sequence, root position and rank path, not the order of calls or the other rows."""
+        """Draws depend on seed, sequence, root position and rank path, not on the order of calls or the other rows."""
         first, second = self.new(), self.new()
         context, again = self.observe_steps(first), self.observe_steps(second)
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
@@ -291,7 +291,7 @@ class DrawingDrafterContract(DrafterContract):
 
 
 class PhraseDrafterContract(DrafterContract):
-    """Further promises of a drafter with phrases."""
+    """Additional tests for a drafter with phrases."""
 
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
         """Phrases ``[f, k, length]`` are at most ``phrase_length`` long, and requesting them changes no answer."""
@@ -322,4 +322,4 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    raise TypeError(f"a state holds a {type(value).__name__}; tensors and plain values are allowed")
+    raise TypeError(f"a state must have only tensors and plain values, got a {type(value).__name__}")

@@ -39,24 +39,24 @@ _NOISE = hashed_model(VOCABULARY, seed=2)
 
 
 def two_in_a_row(tokens: Sequence[int]) -> bool:
-    """Return whether an output ends with a repetition."""
+    """Return whether an output ends with a repeated token."""
     return len(tokens) > 1 and tokens[-1] == tokens[-2]
 
 
 JOBS = (
     Job((1, 2, 3, 1, 2), "a", max_new_tokens=12),
-    Job((1, 2, 3, 1, 2), "b", max_new_tokens=12),  # shares a prefill
+    Job((1, 2, 3, 1, 2), "b", max_new_tokens=12),  # shares the prefill of "a"
     Job((7,), 0, max_new_tokens=1),
     Job((4, 5, 6, 7, 8, 9, 4, 5), "c", max_new_tokens=14, stop=two_in_a_row),
     Job((9, 8), "d", max_new_tokens=5),
     Job((1, 2, 3, 1, 2), "e", max_new_tokens=12),
     Job((9, 9, 3, 5), "f", max_new_tokens=9),
 )
-"""Equal and different prompts, also of one token; one job of a single token, one with a stop of its own."""
+"""Jobs with equal and different prompts, also of one token; one generates a single token, one has a stop."""
 
 
 def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
-    """Return a target that repeats itself: its logits depend mostly on the last token. ``pause`` precedes each row."""
+    """Return a target with logits that depend mostly on the last token. It calls ``pause`` before each row."""
 
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         pause()
@@ -66,7 +66,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 
 def draft_model() -> FakeCausalLM:
-    """Return a draft with the same part of the logits that depends on the last token."""
+    """Return a draft model: its logits agree with the target's in the part that depends on the last token."""
     # right often enough that drafts are accepted, and wrong often enough that some are rejected
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
@@ -94,7 +94,7 @@ COMPOSITIONS: dict[str, Callable[[], Parts]] = {
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
 }
-"""Parts by name; those with *carry* learn from one sequence for the others."""
+"""Parts by name. Those with *carry* in the name share learned state between sequences."""
 DRAWN: dict[str, Callable[[], Parts]] = {
     "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
     "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),
@@ -119,7 +119,7 @@ def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
-    """Return the outputs under rejection sampling, one sequence after the other."""
+    """Return the outputs of rejection sampling, with sequences decoded one after the other."""
     parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
     with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
         return outputs_of(executor.run(JOBS, eos_token_ids=EOS))
@@ -131,15 +131,15 @@ def outputs_of(run: Run) -> tuple[tuple[int, ...], ...]:
 
 
 def opened(execution: Execution, parts: Parts) -> Executor:
-    """Return an executor of parts on a new target."""
+    """Return an executor for these parts and a new target."""
     return execution.open(LanguageModel(target_model()), parts)
 
 
 class ExecutionContract:
-    """Inherit it and define the fixture ``execution``; pytest finds the tests.
+    """Base class for tests of an execution strategy. Define the fixture ``execution``; pytest collects the tests.
 
     Attributes:
-        concurrent: whether several sequences are under way at a time, so that learned state is shared in an order that
+        concurrent: whether several sequences are decoded at a time, so that learned state is shared in an order that
             depends on timing.
 
     Example::
@@ -154,7 +154,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", COMPOSITIONS)
     def test_tokens_are_those_of_plain_decoding(self, execution: Execution, composition: str) -> None:
-        """The second run starts with what was learned in the first."""
+        """The second run starts with the state learned in the first."""
         parts = COMPOSITIONS[composition]()
         for name, verifier in VERIFIERS.items():
             with opened(execution, parts._replace(verifier=verifier())) as executor:
@@ -164,11 +164,11 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
-        """Shared learned state is refused with a verifier that draws by the draft."""
+        """Learned state that sequences share is refused with rejection sampling, since draws depend on the draft."""
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
-            pytest.skip("sequences follow each other, so what they share does not depend on timing")
+            pytest.skip("sequences run one after the other, so shared state does not depend on timing")
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
             execution.check(parts)
         with pytest.raises(ValueError, match="shares what it learns between the sequences"):
@@ -191,7 +191,7 @@ class ExecutionContract:
         fed = sum(span.tokens for span in run.timeline if span.what == "target")
         assert fed == sum(result.steps + result.drafted_nodes for result in run.results)
         drafted = any(result.drafted_nodes for result in run.results)
-        assert drafted == isinstance(self, DraftingExecutionContract)  # it inherits the further promises
+        assert drafted == isinstance(self, DraftingExecutionContract)  # strategies that draft inherit it
 
         timeline = run.timeline
         assert run.wall_seconds == pytest.approx(timeline.seconds)
@@ -218,7 +218,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["dynamic tree", "recycling, cold", "recycling, carry"])
     def test_after_a_reset_a_run_repeats_the_first(self, execution: Execution, composition: str) -> None:
-        """Learned state is forgotten. Without shared state the steps are the same too."""
+        """A reset clears learned state. If sequences share no state, the steps are the same too."""
         with opened(execution, COMPOSITIONS[composition]()) as executor:
             runs = [executor.run(JOBS)]
             executor.reset()
@@ -289,7 +289,7 @@ class ExecutionContract:
             if started and started[0].finished:
                 raise RuntimeError("the target was to fail")
 
-        started: list[Executor] = []  # the model exists before its executor
+        started: list[Executor] = []  # filled below: the model is made before its executor
         broken = LanguageModel(target_model(fail_once_a_sequence_has_ended))
         with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
             started.append(executor)
@@ -311,7 +311,7 @@ class ExecutionContract:
 
 
 class DraftingExecutionContract(ExecutionContract):
-    """Further promises of a strategy that uses the drafter."""
+    """Additional tests for a strategy that uses the drafter."""
 
     @pytest.mark.parametrize("composition", DRAWN)
     def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
@@ -320,7 +320,7 @@ class DraftingExecutionContract(ExecutionContract):
             assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
 
     def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """A note names the sequence; the closed executor keeps the results of finished sequences."""
+        """A note of the error names the sequence. The closed executor keeps the results of finished sequences."""
         jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
         drafter = FakeDrafter(partial(_no_more_than, 50))
         with opened(execution, Parts(drafter, Chain(2))) as executor:

@@ -1,4 +1,4 @@
-"""A causal LM and drafters with answers that can be computed by hand, so that acceptance is arithmetic."""
+"""A fake causal LM and fake drafters with predictable answers, so that acceptance can be computed by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Question], Answer]) -> Result:
-    """Return the result of a builder or a search that is sent the answers to its requests."""
+    """Run a builder or a search, answer its requests by ``answer``, and return its result."""
     try:
         question = next(steps)
         while True:
@@ -41,14 +41,14 @@ def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Ques
 
 
 class FakeCausalLM(torch.nn.Module):
-    """A causal LM with the interface of Hugging Face's; its logits are a function of the tokens a row may attend to.
+    """A causal LM with Hugging Face's interface. Its logits are a function of the tokens that a row attends to.
 
-    Tokens and positions go through the KV cache, and each row sees the keys that its mask shows, ordered by their
-    positions. Wrong masks, positions or cache rows give other tokens.
+    The KV cache stores tokens and positions. Each row reads the keys that its mask allows, in the order of their
+    positions. So wrong masks, positions or cache rows lead to different tokens.
 
     Args:
         next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
-        context_limit: longest sequence.
+        context_limit: longest sequence, in tokens.
 
     Example:
         >>> FakeCausalLM(lambda tokens: [0.0, 1.0], vocab_size=2).config.vocab_size
@@ -90,7 +90,7 @@ class FakeCausalLM(torch.nn.Module):
             position_ids = torch.arange(rows)[None]
             attention_mask = torch.ones(rows, rows).triu(1)[None, None]
         fed = torch.stack((input_ids, position_ids), dim=-1)[:, None].to(self.dtype)  # [b, 1, rows, 2]
-        # a key is a token with its position, so that the cache carries all that logits depend on
+        # a key is a token and its position, so that the cache holds all inputs of the logits
         keys, _ = past_key_values.update(fed, fed, 0)  # [b, 1, past + rows, 2]
         shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]
         logits = torch.tensor(
@@ -106,7 +106,7 @@ class FakeCausalLM(torch.nn.Module):
         return CausalLMOutputWithPast(logits=logits)
 
     def visible(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return which keys rows attend to, from their additive masks."""
+        """Return whether each row attends to each key, from additive masks."""
         return mask == 0
 
 
@@ -124,7 +124,7 @@ def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) ->
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
-    """Return a model with a hash of the last three visible tokens as logits: they repeat, but vary."""
+    """Return a model with pseudo-random logits, by the last three visible tokens; ``spread`` scales them."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
 
@@ -146,7 +146,7 @@ class Pause:
 
     Args:
         most_ms: longest time, in milliseconds.
-        fails_at: the call, from 1, that raises a RuntimeError instead; None for no such call.
+        fails_at: number of the call (from 1) that raises a RuntimeError instead of sleeping, if any.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Pause:
 
 
 class PausingDrafter(DrafterWrapper):
-    """A drafter that pauses before it begins, answers and learns."""
+    """Wraps a drafter, and pauses before each call of ``begin``, ``propose`` and ``observe``."""
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
         self.inner = (drafter,)
@@ -186,7 +186,7 @@ class PausingDrafter(DrafterWrapper):
 
 
 class FakeDrafter(Drafter):
-    """Answers from a function of the committed tokens and the path, and keeps the requests.
+    """A drafter with candidates from a function of the committed tokens and the path. It records its requests.
 
     Args:
         guess: function from the tokens up to and including the frontier node to its candidates, best first.
@@ -211,7 +211,7 @@ class FakeDrafter(Drafter):
 
 
 class DistributionDrafter(Drafter):
-    """Ranks, or draws from, the distributions of a function; draws are keyed by place as a draft model's are.
+    """A drafter that ranks, or draws from, distributions of a function. Draws are keyed by place.
 
     Args:
         distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of
@@ -237,11 +237,11 @@ class DistributionDrafter(Drafter):
         self._known: set[tuple[int, ...]] = set()  # paths with an answer in this step
 
     def costs_pass(self, request: Request) -> bool:
-        """Return whether a path is new since the last step."""
+        """Return whether a path has no answer yet in this step."""
         return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
 
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Rank or draw; one pass if a row is new."""
+        """Rank or draw candidates. This counts as one pass if a row is new."""
         self.requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
         committed = tuple(context.token_ids.tolist())
         paths = [request.path_tokens(row) for row in request.rows.tolist()]
@@ -272,7 +272,7 @@ class DistributionDrafter(Drafter):
 
 
 def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement: bool) -> list[int]:
-    """Return a draw for every uniform number, each from the remaining tokens, then ``NO_CANDIDATE``."""
+    """Return one draw per uniform number, from the remaining tokens, or ``NO_CANDIDATE`` when none is left."""
     left = q.astype(np.float64)
     tokens = []
     for uniform in uniforms.tolist():  # inversion: the first token with F(token) > u * F(all)
@@ -285,7 +285,7 @@ def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement
 
 
 def _candidates(q: NDArray[np.float32], tokens: NDArray[np.int64], k: int) -> Candidates:
-    """Return tokens ``[f, j]`` of distributions ``[f, V]`` as candidates ``[f, k]`` without impossible ones."""
+    """Pad tokens ``[f, j]`` to candidates ``[f, k]``, and remove those of probability 0 in ``q`` ``[f, V]``."""
     padded = np.full((q.shape[0], k), NO_CANDIDATE, dtype=np.int64)
     padded[:, : tokens.shape[1]] = tokens
     probabilities = np.where(padded >= 0, np.take_along_axis(q, np.maximum(padded, 0), axis=1), 0.0)

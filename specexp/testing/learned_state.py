@@ -1,4 +1,4 @@
-"""Tests of the learned state of drafters and controllers, which both contracts inherit."""
+"""Tests of learned state, which the contracts of drafters and controllers inherit."""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from specexp.core.outcome import Outcome
 
 
 def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state as a deployment reads it, after it was written into an artifact."""
+    """Write a state into an artifact, and return it as a deployment reads it."""
     payloads = state_payloads({family: state})
     if STATE in payloads:
         payloads[STATE] = json.loads(json.dumps(payloads[STATE], allow_nan=False))
@@ -20,7 +20,7 @@ def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) ->
 
 
 class LearnedStateContract(ABC):
-    """Tests of a part that learns; the subclass makes it, lets it observe steps and reads its answers."""
+    """Tests of a part that learns. A subclass makes the part, lets it observe steps and returns its answers."""
 
     family: ClassVar[Literal["drafter", "controller"]]
 
@@ -30,7 +30,7 @@ class LearnedStateContract(ABC):
 
     @abstractmethod
     def observe_steps(self, part: Any, seed: int = 1) -> Context:
-        """Let a part observe some steps with numbers that depend on ``seed`` alone; returns their context."""
+        """Let a part observe some steps, which depend only on ``seed``, and return their context."""
 
     @abstractmethod
     def answers(self, part: Any, context: Context) -> Any:

@@ -8,7 +8,7 @@ from specexp.data import PromptSet
 
 
 class PromptSetContract:
-    """Inherit it and define the fixture ``prompt_set``; pytest finds the tests.
+    """Base class for the tests of a prompt set. Define the fixture ``prompt_set``, and pytest collects the tests.
 
     The set must be loadable in the test; a small local file is enough.
 

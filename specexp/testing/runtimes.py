@@ -22,21 +22,21 @@ from specexp.verifiers import Greedy, KeyedSampling
 
 SHAPE = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])
 PATH = (0, 1, 3, 6)
-"""Rows of :data:`SHAPE` from the root down, with others between them."""
+"""Rows of one path of :data:`SHAPE`, from the root down; they are not adjacent."""
 
 
 class RuntimeContract(ABC):
-    """Tests of a :class:`~specexp.core.runtime.Runtime`.
+    """Base class for the tests of a :class:`~specexp.core.runtime.Runtime`. Define :meth:`runtime`.
 
     Attributes:
-        tolerance: most difference of a row's logits between passes.
+        tolerance: largest allowed difference of a row's logits between passes.
     """
 
     tolerance: ClassVar[float] = 1e-4
 
     @abstractmethod
     def runtime(self) -> Runtime:
-        """Return a new runtime with empty slots, of a model with at least 60 tokens and 120 positions."""
+        """Return a new runtime with empty slots; its model has at least 60 tokens and 120 positions."""
 
     def test_a_row_of_a_tree_answers_as_its_path_alone_and_is_committed_with_it(self) -> None:
         runtime, prompt = self.runtime(), _tokens(11)
@@ -54,14 +54,14 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
 
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
-        """Each tree gets the logits of one pass over the whole tree without the others."""
+        """Each tree gets the same logits as in one pass over the whole tree alone."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
         cuts = {
             0: (0, 1, 3, 7),
             1: (0, 3, 7),
             2: (0, 2, 7),
-        }  # rows before each pass; the last pass is slot 0's alone
+        }  # row boundaries of the passes; only slot 0 has a third pass
         runtime.cache.reserve(0, 3)
         whole = {}
         for slot, tree in trees.items():
@@ -117,7 +117,7 @@ class RuntimeContract(ABC):
         try:
             runtime.keep_hidden(True)
         except ValueError as error:
-            pytest.skip(f"it has none: {error}")
+            pytest.skip(f"the runtime has no hidden states: {error}")
         output = runtime.model.get_output_embeddings()
         runtime.prefill(0, prompt[:6])
         assert [len(states) for states in runtime.hidden] == [6]

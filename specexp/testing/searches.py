@@ -17,7 +17,7 @@ Worth = Callable[[State], float]
 
 
 def text_of(state: State, number: int) -> str:
-    """Return a text that contains its own path."""
+    """Return the text of a state's continuation, which contains its own path."""
     return "thought " + ".".join(map(str, (*state.path, number)))
 
 
@@ -44,12 +44,12 @@ def drive(
     requests: list[Request] | None = None,
     text: Callable[[State, int], str] = text_of,
 ) -> SearchResult:
-    """Drive a search by hand.
+    """Run a search with answers from functions, and return its result.
 
     Args:
-        depth: generations on a path.
-        worth: value of a state.
-        text: the continuation of a state with a number.
+        depth: number of generations on a path.
+        worth: function that returns the value of a state.
+        text: function that returns the text of a state's continuation, by its number.
     """
 
     def answered(request: Request) -> Answer:
@@ -68,7 +68,7 @@ def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int],
 
 
 class SearchContract(ABC):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of a search. Define :meth:`make_search`, and pytest collects the tests.
 
     Example::
 
@@ -79,7 +79,7 @@ class SearchContract(ABC):
 
     @abstractmethod
     def make_search(self) -> Search:
-        """Return a new search; every call gives an equal one."""
+        """Return a new search, equal at every call."""
 
     @pytest.fixture
     def search(self) -> Search:
@@ -106,7 +106,7 @@ class SearchContract(ABC):
     def test_requests_stay_within_the_budget(
         self, search: Search, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """``max_expansions`` bounds the cost of a run before it starts."""
+        """``max_expansions`` must limit the expanded states, so that the cost of a run is known before it starts."""
         requests, _ = driven
         continued = [request for request in requests if isinstance(request, Continuations)]
         expanded = [state for request in continued if not request.last for state in request.states]
@@ -118,7 +118,7 @@ class SearchContract(ABC):
     def test_requests_are_about_known_states(
         self, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """A state is expanded once and valued once, after it was a continuation; the root has no value."""
+        """A state can be expanded and valued once each, after it was generated. The root has no value."""
         known, valued = {State()}, {State()}
         expanded: set[State] = set()
         for request in driven[0]:
@@ -142,7 +142,7 @@ class SearchContract(ABC):
     def test_ends_with_one_generation_from_the_best_state(
         self, depth: int, worth: Worth, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """Algorithm 1, line 9: no deepest state has a higher value, and of equals it is the first."""
+        """Algorithm 1, line 9: the best state has the highest value of the deepest states; ties go to the first."""
         requests, result = driven
         assert requests[-1] == Continuations((result.best,), 1, last=True)
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
@@ -177,7 +177,7 @@ class SearchContract(ABC):
         assert requests == [Continuations((State(),), 1, last=True)]
 
     def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
-        """Also while another search of the same object is under way."""
+        """Another, unfinished search of the same object must not matter."""
         first: list[Request] = []
         again: list[Request] = []
         expected = drive(self.make_search(), 4, worth, requests=first)
@@ -195,7 +195,7 @@ class SearchContract(ABC):
 
     @pytest.mark.parametrize("depth", [0, -1])
     def test_a_path_has_at_least_one_generation(self, search: Search, depth: int) -> None:
-        with pytest.raises(ValueError, match=f"{depth} generations"):
+        with pytest.raises(ValueError, match=f"depth must be an integer >= 1, got {depth}"):
             search.explore(depth)
 
     @pytest.mark.parametrize(

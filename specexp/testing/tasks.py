@@ -15,7 +15,7 @@ NONSENSE = ("", " ", "\n", "?", "{}", "{problem}", "ünïcödé 🙂", "-", "Non
 
 
 class TaskContract(ABC):
-    """Inherit it and define the fixture ``task``, the solution of an item and evaluations; pytest finds the tests.
+    """Base class for the tests of a task. Define the fixture ``task``, :meth:`solution` and :meth:`evaluations`.
 
     The task must be loadable in the test; a small local file is enough.
 
@@ -35,11 +35,11 @@ class TaskContract(ABC):
 
     @abstractmethod
     def solution(self, item: Item) -> Sequence[str]:
-        """Return a correct path of at most ``depth`` texts, the last generation at the end."""
+        """Return a correct solution of an item: at most ``depth`` texts, the final generation last."""
 
     @abstractmethod
     def evaluations(self) -> Mapping[str, float]:
-        """Return evaluations in the form of the prompt's examples, with the values they mean."""
+        """Return example evaluations in the format of the prompt's examples, with their values."""
 
     def test_its_attributes_and_constructor_are_declared(self, task: Task) -> None:
         assert task.name
@@ -70,7 +70,7 @@ class TaskContract(ABC):
                 assert all(thought in prompt for thought in thoughts[:length])
 
     def test_a_prompt_ends_where_the_answer_begins(self, task: Task) -> None:
-        """Tokenizers join a space at the end with the following word."""
+        """A prompt must not end with a space, since tokenizers join a space with the word after it."""
         item = task.load()[0]
         thoughts = ["one", "two"][: max(1, task.depth - 1)]
         prompts = [task.thought_prompt(item, thoughts), task.thought_prompt(item, thoughts, last=True)]
@@ -104,7 +104,7 @@ class TaskContract(ABC):
             for thought in thoughts:
                 begun = task.thought_ending().cut(f" {thought}")
                 generations.append((begun, task.thought_ending()))
-                if task.completion_prompt(item, [], begun) is None:  # a thought of one generation
+                if task.completion_prompt(item, [], begun) is None:  # the thought took one generation
                     assert begun == thought
                     continue
                 rest = thought.removeprefix(task.completed(begun, "").rstrip()).strip()

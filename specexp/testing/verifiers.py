@@ -20,10 +20,10 @@ _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0
 
 
 class VerifierContract(ABC):
-    """Inherit it and define how to make one; pytest finds the tests.
+    """Base class for the tests of a verifier. Define :meth:`make_verifier`, and pytest collects the tests.
 
     Attributes:
-        vocab_size: vocabulary of the logits.
+        vocab_size: number of tokens that the logits cover.
 
     Example::
 
@@ -36,7 +36,7 @@ class VerifierContract(ABC):
 
     @abstractmethod
     def make_verifier(self) -> Verifier:
-        """Return a new verifier; every call gives an equal one."""
+        """Return a new verifier, equal at every call."""
 
     @pytest.fixture
     def verifier(self) -> Verifier:
@@ -49,7 +49,7 @@ class VerifierContract(ABC):
     ) -> None:
         """Each row of ``accepted`` is the parent of the next, and the bonus is in the vocabulary.
 
-        Neither tree nor logits are changed.
+        The tree and the logits must not be changed.
         """
         for seed in range(50):
             context, tree, logits = self._case(seed, dtype, kind)
@@ -96,7 +96,7 @@ class VerifierContract(ABC):
 
 
 class LosslessVerifierContract(VerifierContract):
-    """Further promises of a verifier that declares itself lossless."""
+    """Additional tests for a verifier that declares itself lossless."""
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
@@ -105,7 +105,7 @@ class LosslessVerifierContract(VerifierContract):
             root = 0
             for counts, kind in zip(drafted, NodeKind, strict=True):
                 _, tree, _ = _drawn(seed, self.vocab_size, kind)
-                root = int(tree.tokens[0])  # of all kinds the same
+                root = int(tree.tokens[0])  # the same for all kinds
                 context = Context([1, 2, root], sequence=seed)
                 verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
                 counts[tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
@@ -121,10 +121,12 @@ class LosslessVerifierContract(VerifierContract):
 
 
 class DeterministicVerifierContract(LosslessVerifierContract):
-    """Further promises of a :class:`~specexp.core.contracts.DeterministicVerifier`."""
+    """Additional tests for a :class:`~specexp.core.contracts.DeterministicVerifier`."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
-        """Each accepted token, and the bonus, equals the token of a root alone at that place."""
+        """Each accepted token, and the bonus, equals the token that the verifier takes at that place without a
+        draft.
+        """
         for seed in range(50):
             context, tree, logits = self._case(seed)
             verdict = verifier.verify(context, tree, logits)
@@ -154,7 +156,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
 
 @lru_cache(maxsize=1 << 12)
 def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
-    """Return three tokens, a tree below them and logits, drawn once for all verifiers."""
+    """Return three tokens, a random tree below them and random logits, cached for all verifiers."""
     generator = np.random.default_rng(seed)
     tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
     tree = _tree(tokens[-1], vocab_size, kind, generator)

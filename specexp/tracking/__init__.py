@@ -1,4 +1,4 @@
-"""W&B, which observes studies run by run and never makes a trial fail."""
+"""Tracking of studies and their runs in W&B; its failures never make a trial fail."""
 
 from specexp.tracking.mode import Mode, logged_in, resolve_mode
 from specexp.tracking.names import nest_parameters, parameter_key

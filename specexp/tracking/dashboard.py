@@ -18,7 +18,7 @@ TRIAL_TABLE = "trials"
 
 @dataclass(frozen=True)
 class DashboardPanel:
-    """A panel."""
+    """A panel of a workspace, described without W&B."""
 
     kind: str  # name of its class in ``wandb_workspaces.reports.v2``
     title: str = ""
@@ -43,7 +43,7 @@ class Dashboard:
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
     """Return the workspace of all studies of a project: their winners, by study, method, model and device.
 
-    ``modelled`` shows the studies with seconds of a latency profile instead.
+    ``modelled`` selects the studies with modelled seconds instead of those with measured ones.
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
@@ -70,7 +70,7 @@ def describe_dashboard(
 ) -> Dashboard:
     """Return the workspace of a study, with an axis for each ``searched`` dotted key.
 
-    ``modelled`` is whether the study's seconds are a latency profile's.
+    ``modelled`` is whether a latency profile models the study's seconds.
     """
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")

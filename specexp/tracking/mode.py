@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def logged_in() -> bool:
-    """Return whether W&B has an account, by its environment variables or the netrc file of ``wandb login``."""
+    """Return whether a W&B account is set, in environment variables or the netrc file of ``wandb login``."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
@@ -37,7 +37,7 @@ def wanted_mode(mode: str | None = None) -> Mode:
     if wanted in MODES:
         return wanted
     where = "" if mode else "WANDB_MODE: "
-    raise ValueError(f"{where}W&B mode {wanted!r} is not known: use one of {', '.join(MODES)}, or null")
+    raise ValueError(f"{where}W&B mode must be one of {', '.join(MODES)}, or null, got {wanted!r}")
 
 
 def resolve_mode(mode: str | None = None) -> Mode:

@@ -14,7 +14,7 @@ TOKENS_PER_STEP = "tokens_per_step"
 TOKENS_PER_SECOND = "tokens_per_second"
 STATE = "state"
 MODELLED = "modelled_"
-"""Prefix of figures with seconds of a latency profile instead of a clock."""
+"""Prefix of figures with seconds that a latency profile models instead of measured ones."""
 PHASE_PREFIX = "seconds/"
 """Prefix of the seconds per phase of a step."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
 
 
 def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
-    """Return column names and rows of records; a column holds one type, which W&B insists on.
+    """Return column names and rows of records; W&B requires one type per column.
 
     Keys that a record lacks are empty cells; mixed types become text (lists as JSON).
     """

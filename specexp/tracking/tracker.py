@@ -27,7 +27,7 @@ FINISH_SECONDS = 30.0
 
 
 class Guard:
-    """Turns each kind of W&B's failures into one warning, so that the work goes on."""
+    """Turns W&B's failures into warnings, one per failing operation, so that the work goes on."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
@@ -48,12 +48,12 @@ class Guard:
 
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
-    """Stage the bytes of artifacts below ``folder`` while the block runs, so that ``wandb sync`` needs nothing else.
+    """Stage the bytes of artifacts below ``folder`` while the block runs, so that ``wandb sync`` needs only ``folder``.
 
-    A folder that the user chose stays.
+    If the user has set ``WANDB_DATA_DIR``, that folder is used instead.
     """
     chosen = "WANDB_DATA_DIR" in os.environ
-    os.environ.setdefault("WANDB_DATA_DIR", str(folder.resolve()))  # it has no setting
+    os.environ.setdefault("WANDB_DATA_DIR", str(folder.resolve()))  # wandb has no setting for it
     try:
         yield
     finally:
@@ -62,11 +62,11 @@ def staging_in(folder: Path) -> Iterator[None]:
 
 
 class TrackedRun:
-    """A run of W&B, or None in mode ``disabled`` or if it failed to start. Its failures never reach the caller.
+    """A W&B run. It does nothing in mode ``disabled`` or if the run failed to start, and never raises W&B's errors.
 
-    As a context manager it finishes itself and lets the caller's exceptions pass. The summary's ``state`` is then
+    At the end of a ``with`` block the run finishes, and exceptions propagate. The summary's ``state`` is then
     ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it. ``folder`` is W&B's folder of
-    the study; ``unsent`` takes the run's own folder if its connection is lost before all was sent.
+    the study. If the connection is lost before all was sent, the run's own folder is added to ``unsent``.
     """
 
     def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str]) -> None:
@@ -160,7 +160,7 @@ class TrackedRun:
         with self._guard("finish a run"):
             run.finish(exit_code=exit_code)
             return
-        if not run.offline:  # not all was sent
+        if not run.offline:  # finishing failed, so not everything was sent
             with self._guard("find the folder of a run that waits to be synced"):
                 self._unsent.append(os.path.relpath(Path(run.dir).parent))
 
@@ -214,7 +214,7 @@ class Tracker:
     def trial(
         self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None
     ) -> TrackedRun:
-        """Start the run of one trial, a context manager; searched values by dotted key are under ``params``."""
+        """Start the run of one trial, a context manager; ``params`` are the searched values by dotted key."""
         whole = {**(config or {}), "trial": number, PARAMETERS: nest_parameters(params)}
         return self.run(f"{self.name}-{number:03d}", job_type="trial", config=whole)
 
@@ -226,7 +226,7 @@ class Tracker:
         """Start any other run of the group, e.g. the arms of ``specexp.run``."""
         run = None
         if self.mode == "online":
-            self.mode = "offline"  # if the server cannot be reached
+            self.mode = "offline"  # stays so if the server cannot be reached
             with self._guard("reach its server, so runs are written offline"):
                 run = self._start(name, job_type, config, "online")
                 self.mode, self._url = "online", run.url
@@ -237,7 +237,7 @@ class Tracker:
         return TrackedRun(run, self._guard, self.folder / "wandb", self._unsent)
 
     def _start(self, name: str, job_type: str, config: Mapping[str, Any] | None, mode: Mode) -> Any:
-        # read when wandb is imported; it has no setting
+        # wandb reads it on import and has no setting for it
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -259,7 +259,7 @@ class Tracker:
             finish_timeout=FINISH_SECONDS,
             finish_timeout_raises=True,  # otherwise a run that still waits on the disk goes unnoticed
         )
-        wandb.setup(wandb.Settings(silent=True))  # login speaks before a run's own settings count
+        wandb.setup(wandb.Settings(silent=True))  # login prints before a run's own settings apply
         return wandb.init(
             project=self.project,
             entity=self.entity,
@@ -269,14 +269,14 @@ class Tracker:
             id=secrets.token_hex(4),
             tags=self.tags,
             config=plain(config or {}),
-            dir=self.folder.absolute(),  # the service that writes keeps the working directory it began in
+            dir=self.folder.absolute(),  # absolute, since wandb's service keeps its first working directory
             mode=mode,
             reinit="create_new",
             settings=settings,
         )
 
     def sync_hint(self) -> str:
-        """Return the command to sync with or the address of the run; empty without a run."""
+        """Return the command that syncs offline runs, or the URL of an online run; empty without runs."""
         waiting = [f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"] if self._offline_runs else []
         waiting += [shlex.quote(folder) for folder in self._unsent]
         return f"wandb sync {' '.join(waiting)}" if waiting else self._url or ""

@@ -1,4 +1,4 @@
-"""Keyed sampling: exact samples of the target that do not depend on how they were speculated."""
+"""Keyed sampling: exact samples of the target that do not depend on the drafts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class KeyedSampling(DeterministicVerifier):
     every temperature.
 
     Args:
-        temperature: the target's; 0 is greedy decoding.
+        temperature: temperature of the target; 0 is greedy decoding.
         top_k: keep only this many of the most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     keyed_scores = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RejectionSampling(SamplingVerifier):
-    """Tries the children of the accepted node one by one, and draws the bonus token from the residual distribution.
+    """Tries the last accepted node's children one by one, and draws the bonus token from the residual distribution.
 
     One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
     (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. With ``p`` the target's distribution, ``r``
@@ -35,9 +35,9 @@ class RejectionSampling(SamplingVerifier):
     keyed by (seed, sequence, root position).
 
     Args:
-        temperature: the target's; 0 accepts its most probable token only.
+        temperature: temperature of the target; 0 accepts only its most probable token.
         top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of them with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     sampling = "rejection"
@@ -115,14 +115,14 @@ def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
 
 
 def residual(left: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``norm(max(left - q, 0))``, or ``left`` if rounding leaves nothing: then the two are equal."""
+    """Return ``norm(max(left - q, 0))``, or ``left`` if all differences are 0: then the two are equal."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
 
 
 def without(distribution: NDArray[np.float64], token: int) -> NDArray[np.float64]:
-    """Return the distribution without a token; all zeros if that had all its mass."""
+    """Return the distribution without a token; all zeros if the token had all the mass."""
     rest = distribution.copy()
     rest[token] = 0.0
     return normalised(rest)
@@ -135,6 +135,6 @@ def normalised(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sample(distribution: NDArray[np.float64], uniform: float) -> int:
-    """Return the token at a uniform number of the distribution function; never one of probability 0."""
+    """Return the token at which the cumulative probability exceeds ``uniform``; never one of probability 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

@@ -1,4 +1,4 @@
-"""Sample and match: the target's own samples decide, whatever was drafted."""
+"""Sample and match: the output is sampled from the target, whatever was drafted."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class SampleMatch(SamplingVerifier):
-    """Draws one token of the target after every visited node and follows the child that carries it.
+    """Draws one token of the target after every visited node and follows the child with this token.
 
-    It needs no draft distribution, so every drafter goes with it. Exact, and at most as good as rejection sampling
-    with the same drawn tree; :class:`KeyedSampling` is the same rule with noise that does not depend on the steps. The
-    randomness of a step is keyed by (seed, sequence, root position).
+    It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts at most as much as
+    rejection sampling with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not depend
+    on the steps. The randomness of a step is keyed by (seed, sequence, root position).
 
     Args:
-        temperature: the target's; 0 is greedy decoding.
+        temperature: temperature of the target; 0 is greedy decoding.
         top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of them with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Walk down from the root until no child carries the target's token."""
+        """Walk down from the root until no child has the target's token."""
         uniforms = context.uniforms("verify", len(context) - 1, size=tree.shape.max_depth + 1).tolist()
         accepted: list[int] = []
         row = 0

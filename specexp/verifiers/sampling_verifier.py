@@ -1,4 +1,4 @@
-"""The base of verifiers that sample the target: logits to its distribution."""
+"""Base of verifiers that sample from the target's distribution."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class SamplingVerifier(Verifier, ABC):
     """Verifies against the target's distribution after temperature, top-k and top-p.
 
     Args:
-        temperature: divides the target's logits; at 0 its most probable token alone is left.
+        temperature: divides the target's logits; at 0 only its most probable token is left.
         top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of them with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     processors: Processors

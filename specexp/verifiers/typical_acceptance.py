@@ -1,4 +1,4 @@
-"""Typical acceptance: a lossy verifier, faster than the target's distribution allows."""
+"""Typical acceptance: a lossy verifier that accepts more tokens than an exact one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class TypicalAcceptance(SamplingVerifier):
     """Accepts every token that is typical of the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
 
-    A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p))``, with ``H`` the entropy in nats: the output is
-    plausible, but not a sample of the target. The longest accepted path wins, among equals the most probable; the
+    A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p)))``, with ``H`` the entropy in nats: the output is
+    plausible, but not a sample of the target. The longest accepted path wins; ties go to the most probable. The
     bonus token is drawn from the target, keyed by (seed, sequence, root position).
 
     Args:
-        temperature: the target's; 0 is greedy decoding, and then lossless in effect.
-        epsilon: probability that is always enough.
-        delta: share of ``exp(-H)`` that is enough.
+        temperature: temperature of the target; 0 is greedy decoding, which is lossless in effect.
+        epsilon: a token with a higher probability is always accepted.
+        delta: a token with a probability above ``delta * exp(-H)`` is accepted.
         top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of them with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     lossless: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class TypicalAcceptance(SamplingVerifier):
         """Extend accepted paths depth by depth, and keep the best of the longest."""
         best, best_place = 0, (0, 0.0)  # row, (depth, log-probability)
         log_probs = {0: 0.0}  # of accepted rows, given the root
-        for row in range(tree.num_nodes + 1):  # parents stand before their children
+        for row in range(tree.num_nodes + 1):  # parents come before their children
             if row not in log_probs:
                 continue
             place = (int(tree.shape.depths[row]), log_probs[row])

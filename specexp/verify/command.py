@@ -19,12 +19,13 @@ USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value 
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
 
 Tests whether the compositions of an experiment leave the target's output unchanged on its models and device.
-Greedy and KeyedSampling must give the same tokens as plain decoding, and the known output of toy targets. Verifiers
-that sample must give the target's distribution: jointly on toy targets, with as many samples as find a deviation of
-verify.total_variation (0.05) with a power of 95 %, and in the first tokens on the configured models. The target is
-float32 unless the file states another dtype. Exit code 0: every claim holds as far as stated (a lossy verifier makes
-none); 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found, but the stated one is not excluded.
-With --endpoint a server's answers with speculation and without are compared instead, at temperature 0.
+Greedy and KeyedSampling must give the tokens of plain decoding and, on toy targets, the known output. Verifiers that
+sample must give the target's distribution, for three consecutive tokens on toy targets and for the first tokens on the
+configured models. The toy samples suffice to find a deviation of verify.total_variation (0.05) with a power of 95 %.
+The target is float32 unless the file sets another dtype. Exit code 0: no deviation was found and the stated one is
+excluded, or the verifier is labelled lossy; 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found,
+but the stated one is not excluded.
+With --endpoint, a server's answers with and without speculation are compared instead, at temperature 0.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
 
@@ -47,7 +48,9 @@ def _act(config: Config, dry_run: bool) -> int:
 
         if not dry_run:
             return verify_engine(config).exit_code
-        print(f"{type(engine_to_verify(config)).__name__}: with speculation against without, token by token")
+        print(
+            f"{type(engine_to_verify(config)).__name__}: tokens with speculation are compared with tokens without it"
+        )
         return 0
     if dry_run:
         from specexp.bench.experiment import rehearse
@@ -64,7 +67,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
     found = run(config)
     if not found.passed:
-        current_result().next = command_line("doctor", why="add its lines and the report to an issue")
+        current_result().next = command_line("doctor", why="attach its output and the report to an issue")
     elif config.artifact:
         options = [*model_options(config), *trust_options(config)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)

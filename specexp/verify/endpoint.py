@@ -1,4 +1,4 @@
-"""Tests of a server's or an engine's speculation: its answers with it and without, at temperature 0."""
+"""Test a server's or engine's speculation: compare its answers with and without speculation at temperature 0."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
 _AROUND = 40
 """Characters shown around a divergence."""
 _ROUNDING = 1e-3
-"""Gap of float32 logits that two programs' passes of different width may close; mistakes are larger."""
+"""Gap between float32 logits that rounding in passes of different width can flip; real errors are larger."""
 
 Ask = Callable[[str], Streamed]
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One prompt's answers."""
+    """The comparison of one prompt's answers with and without speculation."""
 
     prompt: str
     verdict: Verdict
-    at: int = 0  # characters that both answers have in common
+    at: int = 0  # length of the answers' common prefix in characters
     gap: float | None = None  # log-probability by which plain decoding prefers its own token; None if unknown
     why: str = ""
     plain: str = ""  # the answer without speculation, around the divergence
@@ -54,20 +54,24 @@ class Compared:
         repeats: bool,  # whether plain decoding gave the same answer again
         gap: float | None,
         *,
-        source: str,  # of the gap
+        source: str,  # source of the gap, for the message
         tolerance: float,  # largest gap at which rounding may decide otherwise
     ) -> Compared:
         """Return the verdict on two answers that differ."""
         verdict: Verdict = "cannot tell"
         if not repeats:
-            gap, why = None, "plain decoding does not give its own answer twice"
+            gap, why = None, "plain decoding does not reproduce its own answer"
         elif gap is None:
-            why = "there are no log-probabilities of the token, so a near tie cannot be distinguished from an error"
+            why = "the token's log-probabilities are missing, so a near tie cannot be distinguished from an error"
         elif gap < -tolerance:
-            why = f"{source} prefers the speculative token by {-gap:.3g}, so it is not the model that decodes plainly"
+            why = (
+                f"{source} prefers the speculative token by {-gap:.3g}, so plain decoding uses another model"
+            )
         else:
             verdict = "near tie" if gap <= tolerance else "wrong"
-            why = f"plain decoding prefers its own token by {gap:.3g} in log-probability there, by {source}"
+            why = (
+                f"plain decoding prefers its own token by {gap:.3g} in log-probability, according to {source}"
+            )
         around = slice(max(0, at - _AROUND), at + _AROUND)
         return cls(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
@@ -85,7 +89,7 @@ class EndpointReport:
 
     @property
     def exit_code(self) -> int:
-        """0: no answer is wrong; 1: one is; 3: an answer cannot be judged."""
+        """0: no answer is wrong; 1: at least one is wrong; 3: at least one cannot be judged."""
         return 1 if self.count("wrong") else 3 if self.count("cannot tell") else 0
 
     def counts(self) -> str:
@@ -94,7 +98,7 @@ class EndpointReport:
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
 
     def write(self, file: Path) -> None:
-        """Write markdown that can be attached to an issue, and print it."""
+        """Write and print a Markdown report that can be attached to an issue."""
         tokens = sum(one.tokens for one in self.compared)
         lines = [
             f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
@@ -104,7 +108,7 @@ class EndpointReport:
             if one.verdict != "equal":
                 lines += [
                     *("", f"## {one.verdict}: {shown(one.prompt)}"),
-                    f"The answers part after {counted(one.at, 'character')}: {one.why}.",
+                    f"The answers differ after {counted(one.at, 'character')}: {one.why}.",
                     *(f"- off: `{one.plain!r}`", f"- on: `{one.speculative!r}`"),
                 ]
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +121,8 @@ def compare_endpoints(
 ) -> Iterator[Compared]:
     """Compare the answers to every prompt, one after the other.
 
-    An answer is wrong only if plain decoding repeats itself and clearly prefers its own token, by the server's
-    log-probabilities. Without these it cannot be judged. Raises EngineError if a server does not answer.
+    An answer is wrong only if plain decoding is reproducible and clearly prefers its own token by the server's
+    log-probabilities. Without log-probabilities the verdict is ``cannot tell``. Raises EngineError if a server fails.
     """
     for prompt in prompts:
         off, on = plain(prompt), speculative(prompt)
@@ -133,10 +137,10 @@ def compare_endpoints(
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
-    """Return the gap of plain decoding's log-probabilities at the token in which the answers differ.
+    """Return plain decoding's log-probability gap between the two tokens at which the answers first differ.
 
-    It is a lower bound if the other token is not among the best that the server returned. None if the server did not
-    return them for every token, or if an answer has ended there: no text shows the token that ended it.
+    The gap is a lower bound if the other token is not among the best that the server returned. It is None if a token
+    has no log-probabilities, or if an answer ends there, since its end token has no text.
     """
     complete = "".join(off.pieces) == off.text and len(off.logprobs) == len(off.pieces)
     if not complete or at == len(off.text) or at == len(on.text):
@@ -145,7 +149,7 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
     for piece, best in zip(off.pieces, off.logprobs, strict=True):
         if at < begin + len(piece):
             rest = on.text[begin:]
-            # The speculative token is one that the speculative answer continues with.
+            # The speculative token is unknown, but the rest of the speculative answer starts with its text.
             others = [one for text, one in best.items() if text and text != piece and rest.startswith(text)]
             return best[piece] - max(others, default=min(best.values())) if piece in best else None
         begin += len(piece)
@@ -153,7 +157,7 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
-    """Run ``python -m specexp.verify --endpoint URL``; returns 2 if the server cannot be reached, else the verdict."""
+    """Run ``python -m specexp.verify --endpoint URL``; returns the report's exit code, or 2 if it cannot run."""
     with collected_result(arguments) as result:
         output = ""
         try:
@@ -169,9 +173,9 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
         else:
             result.exit_code, result.answer, result.folder = report.exit_code, report.counts(), output
             result.next = {
-                0: "experiments/engines/compare.yaml measures a server against others",
+                0: "run experiments/engines/compare.yaml to compare the speed of servers",
                 1: f"attach {file} to an issue of the server",
-                3: "with a server that returns logprobs, near ties are told apart from mistakes",
+                3: "use a server that returns logprobs, so that near ties can be distinguished from errors",
             }[report.exit_code]
     return result.exit_code
 
@@ -185,8 +189,8 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     )
     if given.plain is None and not given.plain_body:
         raise EngineError(
-            "no way to leave speculation out was given: give --plain URL, a server of the same model without it, or "
-            "--plain-body JSON, such as '{\"speculative\": false}'"
+            "--plain or --plain-body must be given, to decode without speculation: --plain URL, a server of the same "
+            "model without it, or --plain-body JSON, such as '{\"speculative\": false}'"
         )
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
     texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
@@ -208,14 +212,14 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
 
 
 def positive_integer(text: str) -> int:
-    """Return the value of an option; ``argparse`` names this function in its message."""
+    """Parse an option. ``argparse`` shows this function's name in its error message."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the value of an option, as :func:`positive_integer`."""
+    """Parse an option. ``argparse`` shows this function's name in its error message."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(text)
@@ -231,36 +235,44 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
-    rounding = "log-probability within which rounding may decide, by default bfloat16's"
+    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
     add("--endpoint", required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
     add("--plain", metavar="URL", help="a server of the same model without speculation")
     add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
-    add("--model", metavar="NAME", help="name in requests; by default the only one that the server has")
-    add("--prompts", metavar="FILE", help="your own prompts; by default functions of Python's library")
-    add("--max-prompts", type=positive_integer, default=50, metavar="N", help="prompts at most")
-    add("--max-tokens", type=positive_integer, default=64, metavar="N", help="tokens of an answer at most")
+    add("--model", metavar="NAME", help="model name in requests; by default the server's only model")
+    add(
+        "--prompts", metavar="FILE", help="file of your own prompts; by default functions of Python's library"
+    )
+    add("--max-prompts", type=positive_integer, default=50, metavar="N", help="maximum number of prompts")
+    add(
+        "--max-tokens",
+        type=positive_integer,
+        default=64,
+        metavar="N",
+        help="maximum number of tokens per answer",
+    )
     add("--tolerance", type=float, default=0.125, metavar="GAP", help=rounding)
-    add("--seconds", type=float, default=120, metavar="S", help="time limit of an answer")
+    add("--seconds", type=float, default=120, metavar="S", help="time limit per answer in seconds")
     add("--output", default="runs/verify", metavar="FOLDER", help="folder of the report")
     return parser
 
 
 def engine_to_verify(config: Config) -> ForeignEngine:
-    """Return the file's engine; ConfigError if it cannot be built, or does not speculate."""
+    """Return the configured engine. Raises ConfigError if it cannot be built or does not speculate."""
     from specexp.config import build_engine
 
     engine: ForeignEngine = build_engine(config)
     if engine.deployed_settings() == engine.plain().deployed_settings():
         raise config.checker.error(
             ("engine",),
-            f": {type(engine).__name__} does not speculate as it is set, so there is nothing to prove: give it "
-            "settings that do",
+            f": {type(engine).__name__} does not speculate with these settings, so there is nothing to verify: enable "
+            "its speculation",
         )
     return engine
 
 
 def verify_engine(config: Config) -> EndpointReport:
-    """Compare an engine with itself without speculation; writes ``<output>/verify/<name>/engine.md``.
+    """Compare an engine's answers with and without speculation; writes ``<output>/verify/<name>/engine.md``.
 
     Raises ConfigError if models or prompts cannot be used, or the engine does not start or answer.
     """

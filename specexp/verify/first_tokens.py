@@ -1,4 +1,4 @@
-"""The law of the first tokens on the configured models, against the target's own probabilities."""
+"""Test the distribution of the first tokens on the configured models against the target's probabilities."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ from specexp.verify.statistics import (
 
 Start = tuple[int, ...]
 WIDTH = 48
-"""Beginnings of an answer that are counted one by one; all others share one cell."""
+"""Number of beginnings of an answer that are counted individually; all others share one cell."""
 _PLAIN_LANES = 8
-"""Continuations that plain decoding decodes in one pass."""
+"""Number of continuations in a batch of plain decoding."""
 
 
 @dataclass(frozen=True)
 class Starts:
-    """The likeliest beginnings of an answer."""
+    """The most likely beginnings of the answer to a prompt, as token sequences."""
 
     prompt_id: str
     prompt: tuple[int, ...]  # token ids
     sequences: tuple[Start, ...]  # all of one length, the most probable first
-    probabilities: NDArray[np.float64]  # [m] the target's probability of each; the others share the rest
+    probabilities: NDArray[
+        np.float64
+    ]  # [m] the target's probability of each sequence; all others share the rest
 
     def count(self, drawn: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Return counts ``[m + 1]`` of each, and of all others."""
+        """Return counts ``[m + 1]``: one for each of ``sequences``, the last for all others."""
         place = {sequence: index for index, sequence in enumerate(self.sequences)}
         indices = [place.get(tuple(one), len(place)) for one in drawn]
         return np.bincount(indices, minlength=len(place) + 1)
 
     def fit(self, drawn: Sequence[Sequence[int]]) -> GoodnessOfFit:
-        """Test drawn beginnings against the probabilities."""
+        """Test sampled beginnings against the target's probabilities."""
         rest = max(0.0, 1.0 - float(self.probabilities.sum()))
         shares = np.append(self.probabilities, rest if rest > 1e-6 else 0.0)
         return goodness_of_fit(self.count(drawn), shares)
@@ -54,7 +56,7 @@ class Starts:
 def first_tokens(
     starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
 ) -> LosslessCheck:
-    """Test the beginnings that a composition drew, all prompts together."""
+    """Test the beginnings that a composition sampled, with one p-value for all prompts."""
     fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
@@ -74,7 +76,7 @@ def first_tokens(
 def likely_starts(
     model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
 ) -> Starts:
-    """Find the likeliest beginnings by a beam over exact probabilities, one tree pass a token in the first slot.
+    """Find the most likely beginnings by a beam search with exact probabilities, one tree pass per token in slot 0.
 
     Raises ValueError if the target's logits are not finite.
     """
@@ -98,7 +100,7 @@ def likely_starts(
 
 
 def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
-    """Return a tree that holds every start, and the row of the last token of each."""
+    """Return a tree that contains every start, and the row of each start's last token."""
     prefixes = [(), *sorted({start[:end] for start in starts for end in range(1, len(start) + 1)}, key=len)]
     row_of = {prefix: row for row, prefix in enumerate(prefixes)}
     parents = [-1, *(row_of[prefix[:-1]] for prefix in prefixes[1:])]
@@ -108,7 +110,7 @@ def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
 
 
 def sample_starts(model: Runtime, parts: Parts, starts: Starts, samples: int, seed: int) -> list[list[int]]:
-    """Draw the first tokens of many continuations of one prompt, as many tokens as ``starts`` have."""
+    """Sample ``samples`` continuations of a prompt, each as long as the sequences in ``starts``."""
     strategy = Batched(_PLAIN_LANES) if parts.drafter is None else SerialSpeculative()
     length = len(starts.sequences[0])
     jobs = [Job(starts.prompt, f"{starts.prompt_id}/first#{number}", length) for number in range(samples)]

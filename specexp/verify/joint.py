@@ -1,19 +1,19 @@
-"""The law of a composition's output, tested on toy targets with known probabilities.
+"""Test the distribution of a composition's output on toy targets with known probabilities.
 
-A verifier may be right in each step and wrong across steps, as with frozen noise, or right on average and wrong behind
-accepted drafts. So several joints are tested:
+A verifier may be right in each step but wrong across steps (for example with frozen noise), or right on average but
+wrong after accepted drafts. Several joint distributions are therefore tested:
 
 - three consecutive tokens, and the first tokens of three consecutive steps,
-- tokens by their place in a step, and tokens by the one before them,
-- how often a first candidate comes.
+- tokens by their position in a step, and tokens by the preceding token,
+- how often the first candidate is the output.
 
-The power determines the number of samples. With ``n`` triples a deviation of total variation ``TV`` has a
-non-centrality of at least ``4 * n * TV**2``. ``n`` is the least number at which Pearson's chi-square finds it at the
-level with probability ``1 - MISS``. The test has two looks. After ``n / 2`` triples a toy is settled if the deviation
-would have given a larger chi-square with probability ``1 - MISS``, as for most exact compositions. Otherwise the other
-half is drawn. Both misses together are at most ``1 - POWER``.
+The required power sets the number of samples. With ``n`` triples of tokens, a deviation of total variation ``TV`` has a
+non-centrality of at least ``4 * n * TV**2``. ``n`` is the smallest number at which Pearson's chi-square test finds this
+deviation with probability ``1 - MISS``. The test has two looks. A toy is finished after ``n / 2`` triples if the
+deviation would have given a larger chi-square with probability ``1 - MISS``, as for most exact compositions. Otherwise
+the other half is sampled. The probability of a miss at either look is at most ``1 - POWER``.
 
-Tests and looks share a quarter of the level (Bonferroni), so exact samples are refused with less than the level.
+All tests and looks share a quarter of the level (Bonferroni), so exact compositions are rejected less often than that.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from specexp.verify.toy import (
 BLOCKS = CHUNK * TOKENS // BLOCK
 """Triples of tokens in a chunk."""
 Chunks = Callable[[Manner, Sequence[int]], Iterable[Tally]]
-"""Decodes the chunks of these numbers on a toy of this manner."""
+"""Decodes the chunks with these numbers on the toy of this manner."""
 
 
 def joint_test(
@@ -69,19 +69,19 @@ def joint_test(
     most: int | None = None,
     seed: int = 0,
 ) -> LosslessCheck:
-    """Sample a composition on the toy targets to find or exclude a deviation from the target's law.
+    """Sample a composition on the toy targets to find or exclude a deviation from the target's distribution.
 
-    Temperature, top-k and top-p of the target define the law.
+    ``temperature``, ``top_k`` and ``top_p`` define this distribution.
 
     Args:
-        make_parts: Makes new parts, exactly as configured, given the toy draft model.
-        total_variation: Deviation of the joint of three tokens to be found or excluded.
-        level: Probability with which exact samples are refused, at most.
-        most: Triples of tokens on each toy at most; as many as the decision needs if None.
+        make_parts: Returns new parts, exactly as configured, given the toy draft model.
+        total_variation: Size of the deviation to find or exclude, in the joint distribution of three tokens.
+        level: Maximum probability of rejecting an exact composition.
+        most: Maximum number of token triples on each toy; as many as the decision needs if None.
         seed: Seed of the toy models and of the run.
 
     Raises:
-        ValueError: The parts do not go with the toy models, or one fails.
+        ValueError: The parts cannot run on the toy models, or one fails.
 
     Example:
         >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).evidence  # doctest: +SKIP
@@ -97,11 +97,11 @@ def joint_test(
 
 
 class JointTest:
-    """A test of the joints on all toys. The first half of the samples is requested at once, for other processes.
+    """Tests the joint distributions on all toys. The constructor already requests the first half of the samples.
 
     Args:
-        own_noise: Whether the verifier draws noise of its own, step by step. Otherwise a coupled drafter may know the
-            noise in advance, so the end of a step depends on the next tokens although the output is right.
+        own_noise: Whether the verifier draws new noise in each step. If not, a coupled drafter may know the noise in
+            advance. Step lengths then depend on the next tokens even if the output is right, and are not tested.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class JointTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The result of all samples."""
+        """The result of the test; decodes the second half of the samples if it is needed."""
         tallies = {manner: sum(found, Tally()) for manner, found in self._first.items()}
         fits = self._fits(tallies)
         if min(fit.p_value for fit in fits.values()) >= self.each:
@@ -159,7 +159,7 @@ class JointTest:
         else:
             evidence = (
                 f"no deviation found; one above total variation {finds:.2g} would have been (power "
-                f"{100 * POWER:.0f} %), and {self.total_variation:g} needs more samples"
+                f"{100 * POWER:.0f} %), but excluding {self.total_variation:g} needs more samples"
             )
         total = sum(tallies.values(), Tally())
         p_value = min(1.0, least / self.each * self.level)
@@ -183,7 +183,7 @@ class JointTest:
         }
 
     def _settled(self, manner: Manner, tallies: dict[Manner, Tally], fits: dict[str, GoodnessOfFit]) -> bool:
-        """Return whether the counts of a toy are enough for the stated deviation."""
+        """Return whether a toy has enough samples to find or exclude the stated deviation."""
         blocks, needed = tallies[manner].blocks, self.needed[manner]
         return blocks >= needed or (
             blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation)
@@ -191,7 +191,7 @@ class JointTest:
 
 
 def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
-    """Test the counts against the target's law ``[LIVE]`` by rank; ends of steps only for noise of their own."""
+    """Test the counts against the target's probabilities by rank, ``[LIVE]``; step lengths only with ``own_noise``."""
     shares = np.append(law, 0.0)
     joint = np.einsum("i,j,k->ijk", shares, shares, shares).ravel()
     fits = {
@@ -208,7 +208,7 @@ def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[
 
 
 class EqualityTest:
-    """A comparison of a deterministic verifier's tokens on the toys with the expected ones, of at least ``tokens``."""
+    """Compares at least ``tokens`` tokens of a deterministic verifier on the toys with the expected tokens."""
 
     def __init__(self, chunks: Chunks, tokens: int) -> None:
         numbers = range(math.ceil(tokens / (len(MANNERS) * CHUNK * COMPARED)))
@@ -219,7 +219,7 @@ class EqualityTest:
     def check(self) -> LosslessCheck:
         """The result of all comparisons."""
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
-        # A larger share of wrong tokens shows at least once with probability POWER.
+        # A larger share of wrong tokens would show at least one with probability POWER.
         finds = 1 - (1 - POWER) ** (1 / total.compared)
         return LosslessCheck(
             "toy equality",

@@ -20,7 +20,7 @@ from specexp.verify.toy import MANNERS
 _MOST_DIFFERENCES = 40
 _CELLS = 24
 Rows = list[tuple[str, LosslessCheck]]
-"""Tests with the title of their composition."""
+"""Pairs of a composition's title and one of its tests."""
 
 
 def report(found: LosslessReport) -> Report:
@@ -50,7 +50,7 @@ def report(found: LosslessReport) -> Report:
 
 
 def verdict_line(found: LosslessReport) -> str:
-    """Return the whole result in a sentence, with the deviation that could have been found."""
+    """Return the whole result in one line: the failures, or each verdict with its number of compositions."""
     failed = [finding for finding in found.all if finding.failed]
     if failed:
         return f"FAILED: {', '.join(f'{finding.title} ({finding.verdict})' for finding in failed)}"
@@ -65,8 +65,8 @@ def verdict_table(found: LosslessReport) -> Table:
         table.rows.append([finding.title, finding.verifier, finding.verdict])
     table.notes = [
         f"{found.setting[0].upper()}{found.setting[1:]}.",
-        f"An exact composition is refused with a probability of at most {found.level:g}: half of it for the toy "
-        "targets (Bonferroni over tests and looks; p is for all of them), half for the configured models.",
+        f"An exact composition is rejected with a probability of at most {found.level:g}: half of it for the toy "
+        "targets (Bonferroni over tests and looks, included in p), half for the configured models.",
     ]
     if found.skipped:
         table.notes.append(f"Not verified, because other programs decode them: {', '.join(found.skipped)}.")
@@ -91,28 +91,29 @@ def check_table(rows: Rows, found: LosslessReport) -> Table:
     table = Table("The tests", columns(heads))
     for title, check in rows:
         outcomes, p = check.outcomes, check.p_value
-        # A p-value is never shown as 0.
+        # Rounding must not show a small p-value as 0.
         shown = None if p is None else "<1e-4" if p < 1e-4 else f"{p:.4f}"
         counts = (f"{check.samples:,}", outcomes.get("wrong"), outcomes.get("near ties"))
         table.rows.append([title, check.name, *counts, shown, check.worst, check.finds, check.decision])
     table.notes = [
-        f"finds: the size of a deviation that is found with {100 * POWER:.0f} % probability whatever its form: a share "
-        "of wrong tokens (toy equality), or a total variation over the cells of a joint, rare ones pooled.",
-        "toy joint: targets with known probabilities. Its tests count three consecutive tokens, the first tokens of "
-        "three consecutive steps, tokens by the one before and by place in a step, and how often an undrawn first "
-        "candidate comes. On the toy 'open' several tokens are likely and drafts are rejected at every depth; on "
-        "'sure' one token is likely and deep drafts are accepted. A deterministic verifier is tested without drafts.",
-        f"The samples suffice to find a total variation of {found.total_variation:g} by Pearson's chi-square; half of "
-        "them are enough if they exclude it.",
-        "first tokens: the likeliest beginnings on the configured models, and all others together, against the "
-        "target's own probabilities. All prompts are one test at level "
-        f"{found.level * SHARE:g}; plain decoding is the control.",
+        f"finds: the size of any deviation that is found with {100 * POWER:.0f} % probability. It is a share of wrong "
+        "tokens (toy equality), or a total variation over the cells of a distribution, with rare cells pooled.",
+        "toy joint: tests on targets with known probabilities. They count three consecutive tokens, first tokens of "
+        "three consecutive steps, tokens by the preceding token and by position in a step, and how often the first "
+        "ranked candidate is the output. On the toy 'open' several tokens are likely and drafts are rejected at every "
+        "depth. On 'sure' one token is likely and deep drafts are accepted. A deterministic verifier is tested without "
+        "drafts.",
+        f"The samples suffice to find a total variation of {found.total_variation:g} with Pearson's chi-square test. "
+        "Half of them suffice if they already exclude it.",
+        "first tokens: counts of the most likely beginnings on the configured models (all others pooled), against the "
+        "target's own probabilities. All prompts form one test at level "
+        f"{found.level * SHARE:g}. Plain decoding is the control.",
     ]
     return table
 
 
 def difference_table(found: LosslessReport) -> Table:
-    """Return where outputs differ from plain decoding's, and the target's own gap to the other token."""
+    """Return the places where outputs differ from plain decoding, with the target's gap between both tokens."""
     heads = "composition | prompt | sample | token | gap:.4 | excused"
     table = Table("Differences from plain decoding, near ties included", columns(heads))
     rows: list[list[Cell]] = []
@@ -122,11 +123,11 @@ def difference_table(found: LosslessReport) -> Table:
             rows.append([*place, "near tie" if one["near_tie"] else "NO"])
     table.rows += rows[:_MOST_DIFFERENCES]
     table.notes = [
-        "gap: distance of the two best values of logits + T * noise in plain decoding, or to the top-k / top-p cut; "
-        "excused within the rounding of a 16-bit dtype, never in float32."
+        "gap: difference of the two largest values of logits + T * noise in plain decoding, or distance to the top-k / "
+        "top-p cut. A gap within the rounding of a 16-bit dtype is excused; in float32 none is."
     ]
     if len(rows) > _MOST_DIFFERENCES:
-        table.notes.append(f"{len(rows) - _MOST_DIFFERENCES} more in report.json.")
+        table.notes.append(f"{len(rows) - _MOST_DIFFERENCES} more differences are in report.json.")
     return table
 
 
@@ -147,7 +148,7 @@ def branch_table(rows: Rows) -> Table:
 
 
 def joint_panels(name: str, rows: Rows) -> Figure:
-    """Draw observed shares of the likeliest triples on the toys, with error bars on exact probabilities."""
+    """Draw exact probabilities of the most likely triples as bars, and observed shares with error bars (2 s.e.)."""
     tests = [(*row, manner) for row in rows for manner in MANNERS]
     across = min(4, len(tests))
     down = math.ceil(len(tests) / across)

@@ -19,13 +19,15 @@ Decision = Literal["found", "excluded", "undecided"]
 class StepEndings:
     """Counts of how steps ended. A branch of a verifier that no step took was not tested."""
 
-    steps: int = 0  # steps that the limit of tokens cut short are not counted below
+    steps: int = (
+        0  # all steps; the counts of endings below leave out steps cut short by the end of the output
+    )
     tokens: int = 0
     rows: int = 0  # rows of trees in the target's passes, roots included
-    undrafted: int = 0  # steps with nothing drafted
-    # by depth, steps in which every node of that depth below the accepted path was rejected
+    undrafted: int = 0  # steps without drafted tokens
+    # by depth, steps with an accepted path that ended above it, because all children were rejected
     rejected: Counter[int] = field(default_factory=Counter)
-    # by depth, steps with an accepted path that ended at a leaf, so that the bonus token came after it
+    # by depth, steps with an accepted path that ended at a leaf, followed by the bonus token
     leaves: Counter[int] = field(default_factory=Counter)
     whole: int = 0  # steps with an accepted path as deep as the tree
     deepest: int = 0  # depth of the deepest tree
@@ -54,7 +56,7 @@ class StepEndings:
 
     @property
     def never(self) -> list[str]:
-        """Branches that no step took; empty if nothing is ever drafted."""
+        """Branches that no step took; empty if no step drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
@@ -76,15 +78,15 @@ class LosslessCheck:
     """One test of a composition."""
 
     name: str  # ``token equality``, ``toy equality``, ``toy joint`` or ``first tokens``
-    # a deviation was found, one of the stated size was excluded, or there were too few samples for that
+    # a deviation was found, one of the stated size was excluded, or there were too few samples to exclude it
     decision: Decision
     samples: int  # compared outputs or tokens, or counted samples
     evidence: str  # the result as a clause of a verdict
-    # the deviation that is found with probability ``POWER``: a share of wrong tokens, or a total variation
+    # smallest deviation found with probability ``POWER``: a share of wrong tokens, or a total variation
     finds: float | None = None
-    p_value: float | None = None  # one for all fits, to be compared with ``level``
+    p_value: float | None = None  # p-value of all fits together, to be compared with ``level``
     level: float | None = None  # probability that the test refuses an exact composition
-    fits: Mapping[str, GoodnessOfFit] = field(default_factory=dict)  # by what they count
+    fits: Mapping[str, GoodnessOfFit] = field(default_factory=dict)  # by name of the counted quantity
     outcomes: Mapping[str, int] = field(default_factory=dict)  # compared outputs or tokens by result
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
     wrong: tuple[tuple[int, int, int, int], ...] = ()
@@ -109,14 +111,14 @@ class Finding:
     verifier: str  # the verifier with its arguments
     lossless: bool  # whether the verifier claims to be lossless
     checks: tuple[LosslessCheck, ...] = ()
-    # prompt id, sample and place of the outputs unlike plain decoding's, near ties included
+    # prompt id, sample and position of each difference from plain decoding, near ties included
     differences: tuple[Mapping[str, Any], ...] = ()
-    errors: tuple[str, ...] = ()  # exceptions of parts, and where
+    errors: tuple[str, ...] = ()  # exceptions of parts, each with the prompt or test in which it occurred
     not_tested: str | None = None  # why there is no toy test; None if there is one
 
     @property
     def deviates(self) -> bool:
-        """True if an output or a law differs from plain decoding's."""
+        """True if outputs or their distribution differ from plain decoding."""
         return not all(check.passed for check in self.checks)
 
     @property
@@ -126,19 +128,19 @@ class Finding:
 
     @property
     def failed(self) -> bool:
-        """True if the claim does not hold."""
+        """True if the claim does not hold, a part failed, or no test ran."""
         return bool(self.errors) or not self.tested or (self.lossless and self.deviates)
 
     @property
     def known(self) -> bool:
-        """True if a deviation of the stated size was found or excluded, or the composition claims nothing."""
+        """True if a deviation of the stated size was found or excluded, or the composition is labelled lossy."""
         if self.failed or not self.lossless:
             return True
         return self.not_tested is None and all(check.decision != "undecided" for check in self.checks)
 
     @property
     def verdict(self) -> str:
-        """The result in a few words, with the deviation that could have been found."""
+        """The result in a few words, with the deviation that the tests would have found."""
         if self.errors:
             return f"{len(self.errors)} ERRORS"
         if not self.tested:
@@ -159,16 +161,16 @@ class LosslessReport:
 
     name: str  # name of the file
     findings: tuple[Finding, ...]  # one for each composition
-    # plain decoding by each verifier that draws noise of its own: the control of the test itself
+    # first-token tests of plain decoding with each sampling verifier, as controls of the test itself
     plain: tuple[Finding, ...]
-    skipped: tuple[str, ...]  # arms of the file that are not ours
-    level: float  # probability with which an exact composition is refused, at most
-    total_variation: float  # deviation of the joint of three tokens to be found or excluded
+    skipped: tuple[str, ...]  # arms of the file that other programs decode
+    level: float  # maximum probability of rejecting an exact composition
+    total_variation: float  # deviation to find or exclude in the joint distribution of three tokens
     setting: str  # dtype and device of the target
 
     @property
     def all(self) -> tuple[Finding, ...]:
-        """Compositions, then controls."""
+        """The findings of all compositions, then of all controls."""
         return (*self.findings, *self.plain)
 
     @property
@@ -188,11 +190,11 @@ _PROPERTIES = {
     Finding: ("verdict",),
     LosslessReport: ("passed", "known"),
 }
-"""Properties that are part of the JSON."""
+"""Properties that the JSON includes besides the fields."""
 
 
 def as_json(value: Any) -> Any:
-    """Return a result as its fields and an array as a list of six digits; ``default`` of :func:`json.dumps`."""
+    """Convert a result to a dict, and an array to a list rounded to six digits; ``default`` of :func:`json.dumps`."""
     if isinstance(value, np.ndarray):
         return [round(float(one), 6) for one in value]
     return {**vars(value), **{name: getattr(value, name) for name in _PROPERTIES.get(type(value), ())}}

@@ -1,4 +1,4 @@
-"""The compositions of a file, the tests that each of them needs, and their run."""
+"""Run the losslessness tests of every composition in a file."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
-"""Added to the seed where plain decoding must not draw the same noise."""
+"""Seed offset that gives the control other noise than the compositions."""
 _TASKS = 256
-"""Most tasks that the chunks of one toy become, since a large sample has many thousands of chunks."""
+"""Maximum number of tasks into which the chunks of a toy are grouped; a large sample has many thousands of chunks."""
 
 
 @dataclass(frozen=True)
 class LosslessClaim:
-    """One composition and its claim."""
+    """A composition, with the verifier and the sampling settings that determine its tests."""
 
     arm: ComposedArm
     verifier: Verifier
@@ -76,26 +76,26 @@ class LosslessClaim:
 
     @property
     def sampled(self) -> bool:
-        """True if its outputs have a law to be tested."""
+        """True if the distribution of its outputs must be tested."""
         return self.law[0] > 0 or not self.deterministic
 
     @property
     def checks(self) -> list[str]:
-        """The tests it needs."""
+        """The names of the tests that it needs."""
         found = ["token equality", "toy equality"] if self.deterministic else []
         found += ["toy joint"] if self.sampled else []
         return found + ([] if self.deterministic else ["first tokens"])
 
 
 def our_arms(config: Config) -> tuple[Config, list[str]]:
-    """Return the file with our own arms only, in float32 if it names no dtype, and the names of the other arms.
+    """Return the file with specexp's own arms only, in float32 unless it sets a dtype, and the names of other arms.
 
-    Raises ConfigError if it decodes groups of sequences.
+    Raises ConfigError if the file decodes groups of sequences.
     """
     if is_multi_sequence(config):
         raise ConfigError(
-            f"{config.file}: it decodes groups of sequences, and verify tests one at a time: python -m specexp.run "
-            f"{config.file} compares every group with plain decoding, token for token"
+            f"{config.file}: verify cannot test an experiment that decodes groups of sequences: use python -m "
+            f"specexp.run {config.file}, which compares every group with plain decoding, token for token"
         )
     arms: Mapping[str, Any] = config.get("arms") or {}
     left_out = [name for name, arm in arms.items() if arm.get("reference") or arm.get("engine")]
@@ -112,7 +112,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:
-    """Return every composition of a file with its claim; ConfigError if a verifier does not declare its law."""
+    """Return a claim for every composition of a file. Raises ConfigError if a verifier declares no processors."""
     claims = []
     for arm in arms_of(config):
         verifier = build_verifier(arm.config)
@@ -121,8 +121,8 @@ def claims_of(config: Config) -> list[LosslessClaim]:
         if processors is None:
             raise arm.config.checker.error(
                 ("verifier",),
-                f": {type(verifier).__name__} declares no processors, so the law its output should have is unknown "
-                "and nothing can be verified",
+                f": {type(verifier).__name__} declares no processors, so the distribution that its output should have "
+                "is unknown and cannot be verified",
             )
         law = float(processors.temperature), processors.top_k, processors.top_p
         claims.append(LosslessClaim(arm, verifier, law))
@@ -130,7 +130,7 @@ def claims_of(config: Config) -> list[LosslessClaim]:
 
 
 def check_owner(config: Config, pair: ModelPair) -> None:
-    """Raise ConfigError for an artifact of another model or tokenizer than the file's, as a deployment does."""
+    """Raise ConfigError, as a deployment does, if the file is an artifact for another model or tokenizer."""
     if config.artifact:
         model = pair.target.model if isinstance(pair.target, Runtime) else pair.target
         try:
@@ -140,7 +140,7 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
-    """Verify a file, print the tables and write its folder; ``pair`` are models loaded already.
+    """Verify a file, print the tables and write its folder. ``pair`` passes models that are already loaded.
 
     Raises:
         ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
@@ -148,7 +148,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """
     quiet_libraries()
     given, (config, skipped) = config, our_arms(config)
-    claims = claims_of(config)  # a verifier of unknown law is refused before models are loaded
+    claims = claims_of(config)  # before models are loaded, since it may raise
     backend = LiveBackend.of(config, pair)
     check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
@@ -173,7 +173,7 @@ def _verify(
     bar: StageBar,
     print_line: Callable[[str], None],
 ) -> LosslessReport:
-    """Test every composition: half of its level is for the toy targets, half for the configured models."""
+    """Test every composition. Half of its level is used on the toy targets, half on the configured models."""
     settings = config.get("verify")
     few = list(prompts)[: settings["prompts"]]
     specs = [replace(spec, latency=None) for spec in arm_specs(config)]
@@ -183,7 +183,7 @@ def _verify(
     findings = []
     with chunk_runner(settings["workers"]) as run_chunks:
         references: dict[str, _Reference] = {}
-        toys = []  # all begin now, so that other processes sample them while the models decode
+        toys = []  # all are started here, so that workers sample them while the models decode
         for claim in claims:
             if (name := describe(claim.verifier)) not in references:
                 references[name] = _Reference(claim, specs[0], backend, few, settings)
@@ -255,7 +255,7 @@ def _finding(
 
 
 class _Reference:
-    """Plain decoding by one verifier: the reference of the compositions that use it."""
+    """Plain decoding with one verifier, the reference for all compositions that use this verifier."""
 
     def __init__(
         self,
@@ -273,12 +273,12 @@ class _Reference:
         arm = make_arm(replace(spec, parts=self.parts), backend)
         assert isinstance(arm, EngineArm)
         self.arm = arm
-        self.joint: JointTest | None = None  # without drafts: one law for all deterministic compositions
+        self.joint: JointTest | None = None  # test without drafts, shared by all deterministic compositions
         self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
     def record(self, prompt: Prompt, sample: int) -> PromptRecord:
-        """Return its own output, decoded once."""
+        """Return the plain output for a prompt, which is decoded once and cached."""
         key = prompt.prompt_id, sample
         if key not in self._records:
             self._records[key] = self.arm.decode(prompt, sample)
@@ -286,18 +286,18 @@ class _Reference:
 
     @cached_property
     def starts(self) -> list[Starts]:
-        """The likeliest beginnings of the answers to the first prompts."""
+        """The most likely beginnings of the answers to the first prompts."""
         processors, tokens = Processors(*self.claim.law), int(self.settings["first_tokens"])
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
     def test_starts(self, starts: Sequence[Starts], parts: Parts, seed_offset: int = 0) -> LosslessCheck:
-        """Sample the first tokens of a composition and test their law."""
+        """Sample the first tokens of a composition and test their distribution."""
         samples, seed = int(self.settings["samples"]), self.seed + seed_offset
         drawn = [sample_starts(self.model, parts, one, samples, seed) for one in starts]
         return first_tokens(starts, drawn, self.settings["level"] * SHARE)
 
     def control(self) -> list[Finding]:
-        """Test its own samples, if the beginnings were needed; the test must pass."""
+        """Return the first-token test of plain decoding, which must pass; empty if ``starts`` was never used."""
         if "starts" not in vars(self):
             return []
         check = self.test_starts(self.starts, self.parts, _OTHER_NOISE)
@@ -307,11 +307,11 @@ class _Reference:
 
 @dataclass(frozen=True)
 class _ToyTask:
-    """Decodes chunks of one composition, here or in another process."""
+    """Decodes chunks of one composition, in this process or a worker."""
 
     config: Config
     law: ToyLaw
-    # count the composition's tokens, those of its verifier without drafts, or compare them with the expected ones
+    # law: count the composition's tokens; plain law: those without drafts; equality: compare with expected tokens
     what: Literal["law", "plain law", "equality"] = "law"
 
     def make_parts(self, draft: Any) -> Parts:
@@ -325,7 +325,7 @@ class _ToyTask:
 
 
 class _Toys:
-    """The tests of one composition on the toy targets, begun; none, and the reason, if it goes with no toy."""
+    """The started tests of one composition on the toys. If no toy fits, ``not_tested`` is the reason."""
 
     def __init__(
         self, claim: LosslessClaim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
@@ -346,7 +346,7 @@ class _Toys:
         def decode(task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
             tallies = run_chunks(
                 partial(task, manner), numbers
-            )  # processes begin now, not at the first result
+            )  # workers start here, not at the first result
             return map(counted, tallies)
 
         limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]
@@ -363,7 +363,7 @@ class _Toys:
 
 
 def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
-    """Return the task on a toy that is just wide enough for the parts, or as wide as the models."""
+    """Return the task with the smallest toy vocabulary that fits the parts, else with that of the models."""
     try:
         fitting = replace(task, law=replace(task.law, vocabulary=toy_vocabulary(task.make_parts)))
         compose(task.make_parts, fitting.law)
@@ -375,9 +375,9 @@ def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
 
 @contextmanager
 def chunk_runner(workers: int | None) -> Iterator[RunChunks]:
-    """Run chunks in this process if there is one worker, else in as many processes; as many as cores if None.
+    """Yield a function that runs chunks: in this process if ``workers`` is 1, else in worker processes.
 
-    The counts are the same. Several processes begin at once, and give their results in order.
+    None starts one worker per core. The counts do not depend on the number of workers, and results come in order.
     """
     workers = workers or len(os.sched_getaffinity(0))
     if workers == 1:
@@ -394,4 +394,4 @@ def _prepare() -> None:
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the command, which ends its processes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers

@@ -1,4 +1,4 @@
-"""Pearson's chi-square of counts against known probabilities, and the deviation that it finds."""
+"""Pearson's chi-square test of counts against known probabilities, and the deviation that it can detect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 RARE = 10.0
-"""Cells expected less often than this are pooled: far out in its tail the chi-square approximation needs so many."""
+"""Cells with a smaller expected count are pooled, since the chi-square approximation is poor in its far tail."""
 POWER = 0.95
 """Probability with which a deviation of the stated size is found."""
 SHARE = 0.25
-"""Share of a level that tests use, because the tail of chi-square only approximates that of counts."""
+"""Share of the level that tests use. The rest is a margin, since chi-square only approximates the tail of counts."""
 LOOKS = 2
 """Number of tests of a joint: at half of its samples, and at all of them."""
 MISS = (1 - POWER) / LOOKS
@@ -24,7 +24,7 @@ MISS = (1 - POWER) / LOOKS
 
 @dataclass(frozen=True)
 class GoodnessOfFit:
-    """Counts and the expected counts, rare cells pooled."""
+    """The result of a chi-square test, with rare cells pooled."""
 
     observed: NDArray[np.float64]  # [c] counts of the pooled cells
     expected: NDArray[np.float64]  # [c]
@@ -41,16 +41,16 @@ class GoodnessOfFit:
 
     def excludes(self, total_variation: float) -> bool:
         """Return whether a deviation of this size gives a larger chi-square with probability 1 - :data:`MISS`."""
-        if self.degrees == 0:  # one cell holds everything, so any other token shows at once
+        if self.degrees == 0:  # a single cell: any other token is a deviation
             return bool((1 - total_variation) ** self.samples <= MISS)
         noncentral = 4 * self.samples * total_variation**2
         return bool(self.chi_square <= stats.ncx2.ppf(MISS, self.degrees, noncentral))
 
 
 def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64]) -> GoodnessOfFit:
-    """Test counts ``[m]``, or ``[s, m]`` of strata that share one law, against probabilities ``[m]`` of any sum.
+    """Test counts ``[m]``, or ``[s, m]`` in ``s`` strata, against probabilities ``[m]``, which need not sum to 1.
 
-    Raises ValueError if nothing was counted.
+    Raises ValueError if all counts are 0.
     """
     strata = np.atleast_2d(counts)
     if strata.sum() == 0:
@@ -70,7 +70,7 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
 
 
 def combined_p_value(fits: Sequence[GoodnessOfFit]) -> float:
-    """Return the p-value of several independent samples: that of the sum of their chi-squares."""
+    """Return the joint p-value of several independent tests, from the sum of their chi-squares."""
     if any(fit.impossible for fit in fits):
         return 0.0
     return _tail(sum(fit.chi_square for fit in fits), sum(fit.degrees for fit in fits))
@@ -83,9 +83,9 @@ def _tail(chi_square: float, degrees: int) -> float:
 def pooled(
     observed: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Merge the rarest of cells ``[m]`` until each is expected at least :data:`RARE` times, or one is left.
+    """Merge the rarest of ``m`` cells until every expected count is at least :data:`RARE`, or one cell is left.
 
-    The expected counts alone decide. Returns the cells that are left, the most expected first.
+    Only the expected counts decide which cells are merged. Returns the remaining cells, the most expected first.
     """
     order = np.argsort(-expected, kind="stable")
     observed, expected = observed[order], expected[order]
@@ -99,9 +99,9 @@ def pooled(
 
 
 def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
-    """Test how many of ``count`` guesses were right, each with a known probability ``p`` of its own.
+    """Test the number of right guesses (``hits``) among ``count``, each right with its own known probability ``p``.
 
-    ``expected`` is the sum of ``p``, and ``variance`` that of ``p * (1 - p)``.
+    ``expected`` is the sum of ``p``, and ``variance`` is the sum of ``p * (1 - p)``.
     """
     observed, wanted = np.array([hits, count - hits]), np.array([expected, count - expected])
     if variance < RARE:
@@ -126,7 +126,7 @@ def detectable_total_variation(samples: int, degrees: int, level: float) -> floa
 
 
 def samples_needed(total_variation: float, degrees: int, level: float, power: float = POWER) -> int:
-    """Return the inverse of :func:`detectable_total_variation`: ``noncentrality / (4 * TV**2)`` samples."""
+    """Return the number of samples that detects a total variation: ``noncentrality / (4 * TV**2)``."""
     if degrees == 0:
         return math.ceil(math.log(1 - power) / math.log(1 - total_variation))
     return math.ceil(_noncentrality(degrees, level, power) / (4 * total_variation**2))

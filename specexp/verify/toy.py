@@ -1,8 +1,8 @@
-"""A target and a draft with known probabilities, fast enough for many thousands of tokens, and counts of their tokens.
+"""Toy target and draft models with known probabilities, fast enough for many thousands of tokens, and token counts.
 
-After any two tokens the target has the same law with its tokens permuted. The *rank* of a token is its place in that
-law, the likeliest first. So the ranks of all tokens of all continuations are independent draws from one law. Each token
-of a run is a sample, and the joint law of three consecutive ranks is a product.
+After any two tokens, the target has the same probabilities, assigned to its tokens in another order. The *rank* of a
+token is its place in this order, most likely first. The ranks of all tokens are therefore independent draws from one
+distribution. Each token is a sample, and the joint distribution of three consecutive ranks is a product.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from specexp.core.tree import TokenTree
 from specexp.verify.result import StepEndings
 
 LIVE = 5
-"""Tokens of positive probability; a vocabulary may be wider where a part needs more candidates."""
+"""Number of tokens with positive probability. The vocabulary is larger if a part needs more candidates."""
 CONTEXT_LIMIT = 2048
 Manner = Literal["open", "sure"]
 MANNERS: tuple[Manner, ...] = ("open", "sure")
-"""``open``: several tokens are likely, and the draft is right, too sure, opposed, elsewhere or half right, by the last
-token, so that drafts are rejected at every depth. ``sure``: one token mostly comes, and the draft is right or too sure,
-so that deep drafts are accepted to their leaves."""
+"""``open``: several tokens are likely. The last token decides whether the draft is right, overconfident, inverted,
+independent or half right, so drafts are rejected at every depth. ``sure``: one token is likely, and the draft is right
+or overconfident, so deep drafts are accepted to their leaves."""
 PartsFactory = Callable[[Any], Parts]
-"""Makes new parts, given the toy draft model."""
+"""Returns new parts, given the toy draft model."""
 BLOCK = 3
-"""Number of consecutive tokens, and of consecutive steps, in a tested joint."""
+"""Number of consecutive tokens, and of consecutive steps, in a tested joint distribution."""
 TOKENS = 24
-"""Tokens of a continuation."""
+"""Tokens per continuation in tests of the distribution."""
 COMPARED = 48
-"""Tokens of a continuation that is compared."""
+"""Tokens per continuation in tests of equality."""
 CHUNK = 10
-"""Continuations that parts decode before they are made anew, so that carried state is tested too."""
+"""Continuations decoded with the same parts before new ones are made, so that state they carry is tested too."""
 _POSITIONS = 4
-"""Positions of a token: the first of all, the first in its step, the second, or later."""
+"""Classes of a token's position: first of the continuation, first in its step, second, or later."""
 _PROMPT = 16
 CELLS = LIVE + 1
-"""Ranks in the target's law, and one for all tokens of probability 0."""
+"""Number of cells: one for each rank, and one for all tokens of probability 0."""
 _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
-"""Factors of the target's scores in the draft's, by the last token."""
+"""Weights of the target's scores in the draft's scores, by the last token."""
 _ELSEWHERE = {"open": (0.0, 0.0, 0.0, 1.5, 0.75), "sure": (0.0, 0.0, 0.0, 0.0, 0.0)}
-"""Factors of scores that are independent of the target's."""
+"""Weights of scores independent of the target's in the draft's scores, by the last token."""
 
 
 class _Committed(Slots):
-    """The tokens of each slot in place of keys and values, with the semantics of the real cache."""
+    """A cache of each slot's tokens instead of keys and values, with the semantics of the real cache."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []
@@ -97,14 +97,14 @@ class _Committed(Slots):
 
 
 class ToyModel(Runtime):
-    """A model with a table of logits by the last two visible tokens.
+    """A model that looks up logits by the last two visible tokens.
 
-    A pass reads each row's parent, the root's from the cache, so that a cache with wrong rows gives other
-    probabilities.
+    The token before a row is that of its parent, or for the root the last one in the cache. A cache with wrong rows
+    therefore changes the probabilities.
 
     Args:
-        table: ``[LIVE + 1, LIVE + 1, V]`` logits after (last but one, last); the last class stands for every token
-            of probability 0, and for a missing one.
+        table: ``[LIVE + 1, LIVE + 1, V]`` logits after the tokens (last but one, last). Index ``LIVE`` stands for any
+            token of probability 0, and for a missing token.
     """
 
     kind = "toy"
@@ -173,7 +173,7 @@ class ToyModel(Runtime):
 
 
 class Toy(NamedTuple):
-    """A target and its draft."""
+    """A toy target and its draft."""
 
     target: ToyModel
     draft: ToyModel
@@ -181,7 +181,7 @@ class Toy(NamedTuple):
     ranks: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
-        """Return probabilities ``[LIVE]`` by rank, after any two tokens."""
+        """Return the target's probabilities by rank, ``[LIVE]``; they are the same after any two tokens."""
         shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
         law = np.empty(LIVE)
         law[self.ranks[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
@@ -189,19 +189,19 @@ class Toy(NamedTuple):
         return law
 
     def ranks_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
-        """Return ranks ``[t - 2]`` of every token but the first two; ``LIVE`` for one of probability 0."""
+        """Return the ranks ``[t - 2]`` of all tokens after the first two; ``LIVE`` for a token of probability 0."""
         tokens = classes(token_ids)
         before, last, after = tokens[:-2], tokens[1:-1], tokens[2:]
         return np.where(after < LIVE, self.ranks[before, last, np.minimum(after, LIVE - 1)], LIVE)
 
 
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
-    """Return a target, and a draft that agrees with it according to the manner.
+    """Return a toy target, and a draft that agrees with it as ``manner`` defines.
 
-    The target's law is the manner's own at ``temperature``. Tokens from :data:`LIVE` on have next to no probability.
+    Sampled at ``temperature``, the target has the probabilities of ``manner``. Ids from :data:`LIVE` on have almost 0.
     """
     if vocabulary < LIVE:
-        raise ValueError(f"the toy vocabulary was {vocabulary}; at least {LIVE} tokens are needed")
+        raise ValueError(f"vocabulary must be at least {LIVE}, got {vocabulary}")
     generator = np.random.default_rng(seed)
     states = (LIVE + 1, LIVE + 1)
     ranks = generator.permuted(np.broadcast_to(np.arange(LIVE), (*states, LIVE)), axis=2)
@@ -219,7 +219,7 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
 
 
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return tokens, with all those of probability 0 in one class."""
+    """Return the tokens, with every token of probability 0 replaced by ``LIVE``."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)
 
 
@@ -229,20 +229,20 @@ def _zeros(*shape: int) -> NDArray[np.int64]:
 
 @dataclass
 class Tally:
-    """Counts of tokens by their rank in the target's law."""
+    """Counts of tokens by their rank."""
 
     # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
     tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
     starts: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
-    # tokens by their place in a step, and by the token before, which decides how right the draft is
+    # tokens by their position in a step, and by the preceding token, which decides how good the draft is
     by_place: NDArray[np.int64] = field(default_factory=partial(_zeros, _POSITIONS, CELLS))
     by_last: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS))
-    # tokens after a row with a first candidate that was not drawn, those among them that equal it, their expected
-    # number, and its variance
+    # [4] tokens after a row with a ranked (not sampled) first candidate: their number, how many equal the candidate,
+    # the expected number of these, and its variance
     first_choice: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     branches: StepEndings = field(default_factory=StepEndings)
     compared: int = 0  # tokens compared with the expected ones
-    # continuations with another token: (number, index of the token, token, expected token)
+    # first wrong token of a continuation: (number of the continuation, index, token, expected token)
     wrong: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def __add__(self, other: Tally) -> Tally:
@@ -250,13 +250,13 @@ class Tally:
 
     @property
     def blocks(self) -> int:
-        """Blocks of three consecutive tokens."""
+        """Number of blocks of three consecutive tokens."""
         return int(self.tokens.sum())
 
 
 @dataclass(frozen=True)
 class ToyLaw:
-    """The sampling of the target, and the width of the toy."""
+    """The sampling settings of a toy target, its vocabulary and its seed."""
 
     temperature: float = 1.0  # with 0 there is one possible output
     top_k: int | None = None
@@ -270,18 +270,18 @@ class ToyLaw:
         return Processors(self.temperature, self.top_k, self.top_p)
 
     def toy(self, manner: Manner) -> Toy:
-        """Return the models."""
+        """Return the toy models of this manner."""
         return toy_models(self.vocabulary, self.temperature, manner, self.seed)
 
 
 def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
-    """Return the toy models and a decoder on them; ValueError if the parts do not go with them."""
+    """Return the toy models and a decoder on them. Raises ValueError if the parts cannot run on them."""
     toy = law.toy(manner)
     return toy, Decoder(toy.target, *make_parts(toy.draft))
 
 
 def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: int) -> Tally:
-    """Decode one chunk of continuations, each of a prompt of its own, and count their tokens."""
+    """Decode one chunk of continuations, each from its own prompt, and count their tokens."""
     toy, decoder = compose(make_parts, law, manner)
     shares = toy.law(law.processors)
     tally = Tally()
@@ -293,7 +293,7 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
             prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
         ).token_ids
         starts.append(notes.count([*prompt[-2:], *tokens]))
-    # The tokens decide how many steps a continuation has, so dropping the odd ones of each would prefer some tokens.
+    # Blocks cross continuations: the number of steps depends on the tokens, so dropping each rest would be biased.
     _count_blocks(tally.starts, np.concatenate(starts))
     return tally
 
@@ -316,16 +316,16 @@ def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number:
 
 
 def _prompt(seed: int, sequence: int) -> list[int]:
-    """A prompt of so few kinds of tokens that pairs recur: retrieval finds candidates."""
+    """Return a prompt of few distinct tokens, so that pairs recur and retrieval finds candidates."""
     return [int(token) for token in np.random.default_rng([seed, sequence]).integers(LIVE, size=_PROMPT)]
 
 
 def _expected(
     toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]
 ) -> list[int]:
-    """The expected tokens: the argmax of the scores, with the context's noise added if the verifier is keyed by it.
+    """Return the expected tokens: the argmax of the scores, plus the context's noise for a keyed verifier.
 
-    A sampling verifier with noise of its own is compared with itself without drafts.
+    A sampling verifier with its own noise is instead compared with its plain decoding.
     """
     if law.temperature > 0 and not verifier.noise_temperature:
         return Decoder(toy.target, verifier=verifier).generate(prompt, **request).token_ids
@@ -343,7 +343,7 @@ def _expected(
 
 
 class _Notes:
-    """Observes the steps of one continuation."""
+    """Observes the steps of one continuation and counts them in ``tally``."""
 
     def __init__(self, toy: Toy, shares: NDArray[np.float64], tally: Tally) -> None:
         self.toy = toy
@@ -359,7 +359,7 @@ class _Notes:
             self._choices(outcome)
 
     def count(self, tokens: list[int]) -> NDArray[np.int64]:
-        """Count a continuation behind two tokens of its prompt; returns the ranks of its steps' first tokens."""
+        """Count a continuation's tokens, given after two prompt tokens; returns the rank of each step's first token."""
         ranks, tally = self.toy.ranks_of(tokens), self.tally
         begins = np.cumsum(self.lengths) - self.lengths
         in_step = np.concatenate([np.arange(length) for length in self.lengths])
@@ -372,7 +372,7 @@ class _Notes:
         return first
 
     def _choices(self, outcome: Outcome) -> None:
-        """Count the tokens that equal the first candidate after their row. None of these candidates was drawn."""
+        """Count the tokens that equal the first candidate after their row; candidates must be ranked, not sampled."""
         tree, choices = outcome.tree, self.tally.first_choice
         context = outcome.context.token_ids
         history = context[: context.size - len(outcome.new_token_ids)][-2:].tolist()
@@ -392,7 +392,7 @@ def _count_blocks(counts: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
 
 
 _NOT_LEARNED_YET = 2**31
-"""Offered candidates of a drafter that learns its vocabulary from the target."""
+"""``max_candidates`` of a drafter that does not know its vocabulary yet."""
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:

@@ -199,6 +199,6 @@ def test_a_foreign_tokenizer_is_refused(bound, words, eos, field):
 
 
 def test_a_foreign_model_is_refused_only_if_one_is_recorded(bound, tree):
-    with pytest.raises(ArtifactError, match="hidden_size is 16 and the given model's 32"):
+    with pytest.raises(ArtifactError, match="hidden_size is 16, but the given model has 32"):
         bound.check(model(32))
     save_artifact(bound.folder.parent, "static-tree", {"tree.json": [[0]]}).check(model(32), tokenizer("ba"))

@@ -190,7 +190,7 @@ def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in
     assert len(caplog.messages) == 1
     assert caplog.messages[0].endswith(
         "and the target runs with eager and float64: its measured speed does not apply (running in eager mode, since "
-        "the llama model is float64, not bfloat16, float16 or float32, so that there is no compiled pass of it)"
+        "the llama model is float64, not bfloat16, float16 or float32, so there is no compiled pass of it)"
     )
 
 

@@ -178,8 +178,8 @@ def test_only_as_many_prompts_are_decoded_as_the_time_allows(pair, arms_of, prom
     ("given", "why"),
     [
         ({"most": 0}, "float32_prompts is 0"),
-        ({"seconds": 1.0}, "one prompt would take about 2 s by plain decoding, and all have 1 s"),
-        ({}, "a copy of the target takes 0.0 GB, and cpu has 0.0 GB left"),
+        ({"seconds": 1.0}, "one prompt would take about 2 s by plain decoding, but the limit is 1 s"),
+        ({}, "a copy of the target takes 0.0 GB, but cpu has 0.0 GB left"),
     ],
 )
 def test_the_reason_is_stated_if_nothing_was_compared(pair, arms_of, prompts, monkeypatch, given, why):
@@ -202,7 +202,7 @@ def test_a_difference_in_float32_that_no_rounding_makes_is_a_divergence():
         return [record("tree", 1, dtype=dtype, difference=Difference(7, gap, near_tie=False))]
 
     assert divergence(parted(0.5)) == (
-        "1 output of tree DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tree on prompt "
+        "1 output of tree DIFFER from plain decoding's in float32, where no near tie explains it, e.g. tree on prompt "
         "'p1' from new token 7 on"
     )
     assert divergence(parted(None)) is not None

@@ -123,7 +123,7 @@ def test_names_and_baseline_are_checked(arms):
     with pytest.raises(ValueError, match="two arms are named 'chain'"):
         EvaluationModule([*arms, arms[1]])
     with pytest.raises(
-        ValueError, match="baseline 'plain' is not an arm of the engine; arms are engine, chain"
+        ValueError, match="baseline must be an arm of the engine, got 'plain'; arms are engine, chain"
     ):
         EvaluationModule(arms, baseline="plain")
 

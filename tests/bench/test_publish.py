@@ -292,7 +292,7 @@ def test_a_report_shows_text_steps_and_output_of_each_prompt() -> None:
     assert "Prompts, and the output of Tree" in text
     boxes = text.partition("hover over it")[2]
     assert boxes.count('class="step"') == 2
-    assert 'title="step 1: 3 tokens, drafted ranks 0, 1"' in boxes
+    assert 'title="step 1: 3 tokens, accepted drafts of rank 0, 1"' in boxes
     assert '<i>f</i><i class="r">g</i><u>h</u></span>' in boxes
     assert "<b>&lt;</b>" in boxes
     assert prompts_shown({"p0": "Why?"}, [plain], {"tree": "Tree"}, None).fragments == {}

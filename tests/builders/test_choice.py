@@ -49,7 +49,7 @@ DYSPEC = DySpecThreshold()
             PromptLookup(),
             [Chain(2), SpecInfer([1])],
             None,
-            "SpecInfer draws its candidates and PromptLookup has no",
+            "SpecInfer draws its candidates, but PromptLookup has no",
         ),
         (
             TokenRecycling(k=8),
@@ -57,7 +57,7 @@ DYSPEC = DySpecThreshold()
             None,
             "KConfig asks for 9 candidates a node",
         ),
-        (DraftModel(), [DYSPEC, Chain(2)], ThresholdTracker(), "plans a threshold and Choice follows none"),
+        (DraftModel(), [DYSPEC, Chain(2)], ThresholdTracker(), "plans a threshold, but Choice does not take one"),
     ],
 )
 def test_each_of_them_must_fit_the_other_parts(drafter, builders, controller, message):

@@ -209,7 +209,7 @@ def times(pairs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "no source of its tree; exactly one of acceptance and growmap"),
+        ({}, "exactly one of acceptance and growmap, got neither"),
         ({"acceptance": VECTOR, "growmap": [[0]]}, "given acceptance and growmap; exactly one"),
         ({"acceptance": []}, "acceptance must have at least 2 numbers"),
         ({"acceptance": [0.5, 0.3]}, r"acceptance must sum to 1 \(within 0\.001\), got 0\.8"),

@@ -28,14 +28,14 @@ def test_a_shard_is_split_off_the_command_line():
     assert take_shard(["x.yaml", "--shard=0/2"]) == (Shard(0, 2), ["x.yaml"])
     assert take_shard(["x.yaml"]) == (None, ["x.yaml"])
     for wrong in ("3/3", "one", ""):
-        with pytest.raises(ConfigError, match="such as 0/3, 1/3 and 2/3"):
+        with pytest.raises(ConfigError, match="such as 0/3, got"):
             take_shard(["x.yaml", f"--shard={wrong}"])
 
 
 def test_parts_of_several_counts_are_not_put_together(tmp_path):
     for shard in (Shard(0, 2), Shard(1, 3)):
         shard.folder(tmp_path).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="parts of 2 and of 3 shards"):
+    with pytest.raises(ConfigError, match=r"different counts \(2 and 3\)"):
         shards_in(tmp_path)
 
 

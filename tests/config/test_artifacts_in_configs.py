@@ -117,7 +117,7 @@ def test_a_file_without_one_stays_as_it_is():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("plain-decoding", "means plain decoding: there is nothing to compare"),
+        ("plain-decoding", "means plain decoding, so there is nothing to compare"),
         ("latency-profile", "must have a drafter and a builder, got kind 'latency-profile'"),
         (None, "there is no such artifact folder"),
     ],

@@ -14,7 +14,7 @@ MISTAKES = {
     "not a part": ("drafter: 3", "drafter must be a Drafter given as class_path and init_args, got 3"),
     "constructor": (
         TREE + "controller: Fixed\narms: {a: {drafter: {init_args: {state: preloaded}}}}",
-        "arms.a: drafter: TokenRecycling was given state 'preloaded'",
+        "arms.a: drafter: TokenRecycling: matrix must be given",
     ),
     "arm": (TREE + "arms: {a: {buidler: Chain}}", "arms.a.buidler is unknown.*mean 'arms.a.builder'"),
     "grid": (
@@ -77,7 +77,7 @@ def test_composing_itself(write):
     [
         ("low", "0", ".*nodes must be >= 1, got 0"),
         ("high", "9999", ".*must be <= 4096, got 9999"),
-        ("low", "12", "low 12 is above high 8"),
+        ("low", "12", "low must be <= high, got low 12 and high 8"),
     ],
 )
 def test_a_bound_of_the_command_line_is_not_attributed_to_the_file(write, key, value, expected):
@@ -110,9 +110,9 @@ CHAIN_OF_DRAFT = "pair: {draft: x}\ndrafter: DraftModel\nbuilder: Chain\n"
 
 
 def test_a_draft_model_needs_its_milliseconds_in_a_latency_profile(write):
-    with pytest.raises(ConfigError, match=r"latency: 'slow' states no draft_ms, but DraftModel runs a draft"):
+    with pytest.raises(ConfigError, match=r"latency: 'slow' has no draft_ms, but DraftModel runs a draft"):
         load_config(write(LATENCY + CHAIN_OF_DRAFT))
-    with pytest.raises(ConfigError, match=r"latency: 'slow' states no draft_ms, but arm 'assisted' runs"):
+    with pytest.raises(ConfigError, match=r"latency: 'slow' has no draft_ms, but arm 'assisted' runs"):
         load_config(write(LATENCY + "arms: {assisted: {reference: hf-assisted}}"))
     load_config(write(LATENCY + "drafter: TokenRecycling\nbuilder: Chain\n"))
     load_config(write(LATENCY.replace("}}", "}, draft_ms: {1: 5}}") + CHAIN_OF_DRAFT))
@@ -127,7 +127,7 @@ def test_a_draft_model_needs_its_milliseconds_in_a_latency_profile(write):
             "name: x, target_ms: {1: 5}, overheads: {plain: {steps_ms: 1}}",
             "'latency.overheads.plain.step_ms'",
         ),
-        ("name: x, target_ms: {2: 5}", "states no milliseconds for 1 token"),
+        ("name: x, target_ms: {2: 5}", "must have an entry for 1 token"),
         ("name: x, target_ms: {0: 5, 1: 6}", "latency.target_ms.0 must be >= 1, got 0"),
         ("name: x, target_ms: {1: 0}", "must hold milliseconds above 0"),
         ("name: x, target_ms: {1: 5}, source: heard", "latency.source must be 'measured', 'published' or"),

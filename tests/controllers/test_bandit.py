@@ -101,7 +101,7 @@ def test_nothing_is_learned_from_a_step_without_a_plan():
 
 def test_more_arms_than_builders_are_refused():
     model = hashed_model(7)
-    with pytest.raises(ValueError, match="Bandit chooses from 3 builders and Choice holds 2"):
+    with pytest.raises(ValueError, match="Bandit chooses from 3 builders, but Choice holds 2"):
         Decoder(
             model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2])
         )
@@ -110,11 +110,11 @@ def test_more_arms_than_builders_are_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Bandit("depths", []), "values must be at least one, all different"),
-        (lambda: Bandit("depths", [2, 2]), "all different"),
-        (lambda: Bandit("depths", [0, None]), "all different"),
-        (lambda: RuleBandit([Fixed()]), "at least 2 controllers are needed, got 1"),
-        (lambda: RuleBandit([Fixed(), Oracle()]), "an Oracle has the best length already"),
+        (lambda: Bandit("depths", []), "values must be a non-empty list without duplicates"),
+        (lambda: Bandit("depths", [2, 2]), "without duplicates"),
+        (lambda: Bandit("depths", [0, None]), "without duplicates"),
+        (lambda: RuleBandit([Fixed()]), "controllers must be at least 2, got 1"),
+        (lambda: RuleBandit([Fixed(), Oracle()]), "must not include an Oracle"),
     ],
 )
 def test_values_that_leave_no_choice_are_refused(make, message):
@@ -220,7 +220,7 @@ def test_the_best_rule_is_named():
     context = Context([1])
     step(controller, context, 0, 4)
     step(controller, context, 3, 4)
-    assert controller.learned() == "Fixed, number 1 of its controllers, is the best"
+    assert controller.learned() == "the best of its controllers is Fixed (index 1)"
 
 
 def test_a_state_of_other_rules_is_refused():

@@ -75,5 +75,5 @@ def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
 
 
 def test_it_cannot_start_above_its_greatest_length():
-    with pytest.raises(ValueError, match="initial 5 above max_depth 3"):
+    with pytest.raises(ValueError, match="initial must be at most max_depth 3, got 5"):
         Heuristic(max_depth=3)

@@ -191,7 +191,7 @@ def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
 
 
 def test_missing_costs_and_schedules_are_refused():
-    with pytest.raises(ValueError, match="give both, or neither"):
+    with pytest.raises(ValueError, match="set both, or neither"):
         Oracle(step_ms=3.0)
     with pytest.raises(ValueError, match="needs the costs of passes: compose a latency profile"):
         Oracle().use_latency(None)

@@ -273,15 +273,15 @@ def test_a_preloaded_table_starts_every_prompt(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "changes", "message"),
     [
-        ({"cost_bins": [1, 2]}, {}, r"has cost_bins \[2.0, .*\], but \[1.0, 2.0\] is configured"),
-        ({"signals": ["acceptance"]}, {}, r"signal_bins \{\}, but \{'acceptance'"),
+        ({"cost_bins": [1, 2]}, {}, r"must have cost_bins \[1.0, 2.0\] as configured, got \[2.0, "),
+        ({"signals": ["acceptance"]}, {}, r"signal_bins \{'acceptance': .* got \{\}"),
         (
             {},
             {"q": np.zeros((4, 3))},
             r"q of the Q-table must be \[states, actions\] \[89, 2\], got \[4, 3\]",
         ),
         ({}, {"q": np.full((89, 2), np.inf)}, "q of the Q-table must be finite"),
-        ({}, {"bins": {"actions": ["GO", "STOP"]}}, r"has actions \['GO', 'STOP'\]"),
+        ({}, {"bins": {"actions": ["GO", "STOP"]}}, r"must have actions .* got \['GO', 'STOP'\]"),
         ({}, {"steps": None}, "the state must be of a QLearning"),
     ],
 )
@@ -296,9 +296,9 @@ def test_tables_of_other_bins_and_damaged_ones_are_refused(arguments, changes, m
     [
         ({"alpha": 1.5}, "QLearning: alpha must be <= 1, got 1.5"),
         ({"cost_bins": [1, 3, 3]}, r"cost_bins must increase, got \[1.0, 3.0, 3.0\]"),
-        ({"unit": "draft"}, "unit 'draft' needs reward 'useful', got 'output'"),
-        ({"state": "preloaded"}, "'preloaded' needs one"),
-        ({"state": "cold", "table": {}}, "'cold' takes none"),
+        ({"unit": "draft"}, "reward must be 'useful' with unit 'draft', got 'output'"),
+        ({"state": "preloaded"}, "got state 'preloaded' without a table"),
+        ({"state": "cold", "table": {}}, "got state 'cold' with a table"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, sentence):

@@ -60,7 +60,7 @@ def test_the_price_of_a_node_is_the_slope_of_the_measured_seconds():
 
 
 def test_half_a_price_is_refused():
-    with pytest.raises(ValueError, match="give both, or neither"):
+    with pytest.raises(ValueError, match="set both, or neither"):
         ThresholdTracker(aim="goodput", node_ms=1.0)
 
 
@@ -88,5 +88,5 @@ def test_the_mean_tree_has_the_size_of_the_budget():
 
 
 def test_a_builder_without_a_threshold_is_refused():
-    with pytest.raises(ValueError, match="ThresholdTracker plans a threshold and Chain follows none"):
+    with pytest.raises(ValueError, match="ThresholdTracker plans a threshold, but Chain does not take one"):
         Decoder(hashed_model(8), DraftModel(hashed_model(8)), Chain(2), controller=ThresholdTracker())

@@ -98,7 +98,7 @@ def test_truncating_forgets_the_end(cache, length, left):
 
 
 def test_a_full_cache_raises(cache):
-    with pytest.raises(ValueError, match="room for 10 rows a slot, 11 must be reserved"):
+    with pytest.raises(ValueError, match="has 10 rows per slot; 11 must be reserved"):
         feed(cache, [0], [list(range(11))])
 
 
@@ -119,6 +119,6 @@ def test_the_first_pass_sets_heads_and_widths(cache):
 def test_layers_of_different_forms_are_refused(cache):
     cache.update(torch.zeros(1, 2, 1, 8).double(), torch.zeros(1, 2, 1, 8).double(), 0)
     with pytest.raises(
-        ValueError, match="all layers must have keys of one form, got 2 heads of 8 and 1 of 8"
+        ValueError, match="all layers must have keys of the same shape, got 2 heads of 8 and 1 of 8"
     ):
         cache.update(torch.zeros(1, 1, 1, 8).double(), torch.zeros(1, 1, 1, 8).double(), 1)

@@ -33,23 +33,23 @@ IMPOSSIBLE = [
     ((PromptLookup(), None), f"the composition has no builder{NEITHER}"),
     (
         (PromptLookup(candidates=2), KConfig([3])),
-        "KConfig asks for 3 candidates a node and PromptLookup ranks at most 2: narrow the tree or widen the drafter",
+        "KConfig asks for 3 candidates a node, but PromptLookup ranks at most 2: narrow the tree or widen the drafter",
     ),
     (
         (PromptLookup(), Chain(3, candidates="drawn")),
-        f"Chain draws its candidates and PromptLookup {NO_DISTRIBUTION}",
+        f"Chain draws its candidates, but PromptLookup {NO_DISTRIBUTION}",
     ),
     (
         (Union([PromptLookup(), any_draft()]), StaticTree([[0], [1]], candidates="drawn")),
-        f"StaticTree draws its candidates and Union {NO_DISTRIBUTION}",
+        f"StaticTree draws its candidates, but Union {NO_DISTRIBUTION}",
     ),
     (
         (TokenRecycling(), DySpecGreedy(candidates="top-k")),
-        "DySpecGreedy decides by draft probabilities and TokenRecycling gives none: draft with DraftModel or build a",
+        "DySpecGreedy needs draft probabilities, but TokenRecycling gives none: use the drafter DraftModel or a",
     ),
     (
         (DraftModel(coupled=True), DySpecGreedy(), KeyedSampling()),
-        "DySpecGreedy draws its candidates and DraftModel is coupled: set candidates to top-k or coupled to false",
+        "DySpecGreedy draws its candidates, but DraftModel is coupled: set candidates to top-k or coupled to false",
     ),
     (
         (DraftModel(coupled=True), Chain(3), RejectionSampling()),
@@ -61,7 +61,7 @@ IMPOSSIBLE = [
     ),
     (
         (any_draft(), DySpecGreedy(), None, PlansThreshold()),
-        "PlansThreshold plans a threshold and DySpecGreedy follows none: use DySpecThreshold",
+        "PlansThreshold plans a threshold, but DySpecGreedy does not take one: use DySpecThreshold",
     ),
 ]
 POSSIBLE = [
@@ -108,7 +108,7 @@ def test_a_dynamic_tree_makes_do_with_a_small_vocabulary():
     ("draft", "sentence"),
     [
         (None, r"DraftModel has no model yet: pass one, as in DraftModel\(pair\.draft\)"),
-        (counting_model(8), "the draft model has 8 tokens and the target 9: a draft must have"),
+        (counting_model(8), "the draft model must have the target's vocabulary of 9 tokens, got 8"),
     ],
 )
 def test_a_draft_model_must_have_a_model_of_the_targets_vocabulary(draft, sentence):

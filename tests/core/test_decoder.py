@@ -230,7 +230,7 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
 
 def test_a_drafter_of_another_vocabulary_is_refused():
     drafter = TokenRecycling(k=2, state="preloaded", matrix=np.zeros((12, 2), dtype=np.int32))
-    with pytest.raises(ValueError, match="12 rows, the target's vocabulary 9 tokens"):
+    with pytest.raises(ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"):
         Decoder(counting_model(9), drafter, Chain(2))
 
 

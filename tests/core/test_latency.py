@@ -65,8 +65,8 @@ def test_a_draft_pass_without_milliseconds_is_refused():
     [
         ({}, {}, "target_ms of latency profile 'x' must hold milliseconds above 0"),
         ({1: 0.0}, {}, "target_ms of latency profile 'x' must hold milliseconds above 0"),
-        ({2: 5.0}, {}, "target_ms of latency profile 'x' states no milliseconds for 1 token"),
-        ({1: 5.0}, {4: 1.0}, "draft_ms of latency profile 'x' states no milliseconds for 1 token"),
+        ({2: 5.0}, {}, "target_ms of latency profile 'x' must have an entry for 1 token"),
+        ({1: 5.0}, {4: 1.0}, "draft_ms of latency profile 'x' must have an entry for 1 token"),
         ({0: 4.0, 1: 5.0}, {}, "target_ms.0 must be >= 1, got 0"),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_profile_is_taken_from_an_artifact(tmp_path):
     renamed = LatencyProfile("mine", artifact=path, modelled=False)
     assert (renamed.name, renamed.source, renamed.modelled) == ("mine", "measured", False)
     assert dataclasses.replace(LatencyProfile(artifact=path), step_ms=1.0).step_ms == 1.0
-    with pytest.raises(ValueError, match=r"was given artifact .* and step_ms: the artifact has it"):
+    with pytest.raises(ValueError, match=r"was given artifact .* and step_ms: the artifact sets step_ms"):
         LatencyProfile(artifact=path, step_ms=2.0)
     with pytest.raises(ArtifactError, match="has best, latest, v1"):
         value_of("latency-profile", f"{folder}/bset")

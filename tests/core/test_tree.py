@@ -78,7 +78,7 @@ def test_a_selection_that_loses_a_parent_is_refused():
     ("paths", "message"),
     [
         ([[0], [0]], r"\[0\] is listed twice"),
-        ([[0], []], r"the root is not listed"),
+        ([[0], []], r"must have ranks >= 0, and at least one"),
         ([[0], [-1]], r"must have ranks >= 0"),
         ([[0], [1, 0]], r"\[1, 0\] has no parent: \[1\] is missing"),
     ],
@@ -93,7 +93,7 @@ def test_wrong_rank_paths_are_refused_by_name(paths, message):
     [
         ([], [], "starts with its root"),
         ([0], [-1], "starts with its root"),
-        ([-1, 0], [-1], "2 rows must have as many ranks, got 1"),
+        ([-1, 0], [-1], "ranks must have 2 entries, one per row, got 1"),
         ([-1, 2, 0], [-1, 0, 0], "must be before it"),
         ([-1, 1], [-1, 0], "must be before it"),
         ([-1, -1], [-1, 0], "must be before it"),

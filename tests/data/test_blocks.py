@@ -117,7 +117,7 @@ def test_a_problem_in_pddl(goal):
         ("(define (problem p)))", "parentheses do not match"),
         ("word", "in parentheses is expected"),
         ("(define (problem p))", "no :objects"),
-        (PROBLEM.format(init="(ontable c)", goal="(on a b)"), ":init: .* is not a fact about the problem's blocks"),
+        (PROBLEM.format(init="(ontable c)", goal="(on a b)"), ":init: a fact must be a known predicate .* with blocks of the problem"),
         (PROBLEM.format(init="(a (b))", goal="(on a b)"), "is not a fact"),
         (PROBLEM.format(init=INIT, goal=""), "no :goal"),
         (PROBLEM.format(init=INIT, goal="()"), "no :goal"),

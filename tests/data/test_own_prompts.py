@@ -104,7 +104,7 @@ def test_rows_may_have_other_fields_and_types_than_the_first(tmp_path: Path):
         ("my.jsonl", b'{"prompt": "a"}\n\n{"prompt":\n', r"my.jsonl: line 3 is not JSON \(Expecting value at column"),
         ("my.jsonl", b'{"prompt": "a"}\n"b"\n', "my.jsonl: line 2 is not an object; write it as an object"),
         ("my.json", b'[{"prompt": "a"},\n{"prompt" "b"}]', "my.json: line 2 is not JSON"),
-        ("my.txt", b"a\nb\xff\n", r"my.txt: line 2 is not UTF-8 text \(invalid start byte, byte 0xff\)"),
+        ("my.txt", b"a\nb\xff\n", r"my.txt: line 2 must be UTF-8 text \(invalid start byte, byte 0xff\)"),
         ("my.csv", b"prompt\nHello, world\n", r"my.csv: cannot be read \(.*"),
         ("my.txt.gz", b"no archive", "my.txt.gz: cannot be read"),
     ],
@@ -127,7 +127,7 @@ def test_what_datasets_wrote_is_read(tmp_path: Path):
         (row,) = OwnPrompts(str(tmp_path / name)).load()
         assert {key: row[key] for key in ASKED} == ASKED
     DatasetDict(test=rows, dev=rows).save_to_disk(tmp_path / "splits")
-    with pytest.raises(PromptSetError, match=r"splits: it has no split 'train'; allowed are test, dev"):
+    with pytest.raises(PromptSetError, match=r"splits: split must be one of test, dev, got 'train'"):
         OwnPrompts(str(tmp_path / "splits")).load()
 
 
@@ -148,10 +148,10 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
 @pytest.mark.parametrize(
     ("payloads", "message"),
     [
-        ([], r"inputs.json: session 2, key 'payloads': expected a list of requests, found \[\]"),
+        ([], r"inputs.json: session 2, key 'payloads': must be a list of requests, got \[\]"),
         (
             [{"input": "Why?"}],
-            "session 2, request 1, key 'body' has the fields input; requests with messages",
+            "session 2, request 1, key 'body' must be a request with messages or prompt, got the fields input",
         ),
     ],
 )
@@ -168,4 +168,4 @@ def test_ignored_fields_of_requests_are_counted(tmp_path: Path):
     prompts = OwnPrompts(str(path))
     prompts.load()
     (remark,) = prompts.remarks()
-    assert "ignored: max_tokens (2), temperature (1); set generation and verifier" in remark
+    assert "fields max_tokens (2), temperature (1) are ignored; configure generation and verifier" in remark

@@ -182,21 +182,21 @@ HOW = {"question": "How many?"}
 REFUSED = [
     (GSM8K, "empty.json", "", r"empty\.json: the data set is empty"),
     (GSM8K, "empty.json", "[]", r"empty\.json: the data set is empty"),
-    (GSM8K, "q.docx", "?", r"q\.docx: its format is not known.*\.jsonl"),
+    (GSM8K, "q.docx", "?", r"q\.docx: the file name must end in .*\.jsonl"),
     (GSM8K, "q.jsonl", "How many?\n", r"q\.jsonl: line 1 is not JSON \(.+\)"),
-    (GSM8K, "q.jsonl", [{"questions": "How many?"}], r"no key 'question' .*did you mean 'questions'\?"),
-    (GSM8K, "q.jsonl", [{"task_id": 1, "prompt": "def f():"}], "no key 'question' .*; allowed are"),
-    (GSM8K, "q.jsonl", [HOW, {"question": None}], "row 2, key 'question': expected a text .*, found"),
-    (GSM8K, "q.jsonl", [HOW, {"question": "  "}], "row 2, key 'question': expected a text .*, found"),
+    (GSM8K, "q.jsonl", [{"questions": "How many?"}], r"must have a column 'question', .*did you mean 'questions'\?"),
+    (GSM8K, "q.jsonl", [{"task_id": 1, "prompt": "def f():"}], "must have a column 'question', .*; allowed are"),
+    (GSM8K, "q.jsonl", [HOW, {"question": None}], "row 2, key 'question': must be a text .*, got"),
+    (GSM8K, "q.jsonl", [HOW, {"question": "  "}], "row 2, key 'question': must be a text .*, got"),
     *((SpecBench, "q.jsonl", [QUESTIONS[2], {**QUESTIONS[1], "turns": bad}], "row 2, key 'turns': expected a")
       for bad in ([], None, ["Hello", " "])),
-    (SpecBench, "q.jsonl", [QUESTIONS[0], QUESTIONS[1], QUESTIONS[0]], "rows 1 and 3 share the prompt id '81'"),
-    (SpeedBench, "q.jsonl", [{**QUESTIONS[0], "turns": [f"{PLACEHOLDER} FROM"], **SPEED}], "is a placeholder; fetch"),
+    (SpecBench, "q.jsonl", [QUESTIONS[0], QUESTIONS[1], QUESTIONS[0]], "rows 1 and 3 share '81'"),
+    (SpeedBench, "q.jsonl", [{**QUESTIONS[0], "turns": [f"{PLACEHOLDER} FROM"], **SPEED}], "is a placeholder without its text; run"),
     (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": [{"role": "system", "content": "Hi"}],
                               **SPEED}], "row 1, key 'messages': expected messages of"),
     (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": "Sort.", **SPEED}],
      "row 1, key 'messages': expected messages of"),
-    (SpeedBench, "q.jsonl", QUESTIONS, "no key 'sub_category' among"),
+    (SpeedBench, "q.jsonl", QUESTIONS, "must have a column 'sub_category', got"),
 ]  # fmt: skip
 
 

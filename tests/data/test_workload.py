@@ -61,12 +61,12 @@ def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
 
 LONG = Letters(["much too long"])
 REFUSED = [
-    (Letters(), {"offset": 8}, "offset 8 passes over all 8 prompts of Letters; it can be at most 7"),
-    (LONG, {"max_prompt_tokens": 5}, "'p0' of Letters has 13 tokens, more than max_prompt_tokens: 5; raise it"),
+    (Letters(), {"offset": 8}, "offset must be at most 7, since Letters has 8 prompts, got 8"),
+    (LONG, {"max_prompt_tokens": 5}, "'p0' of Letters has 13 tokens, but max_prompt_tokens is 5; raise"),
     (LONG, {"max_prompt_tokens": 5, "too_long": "skip"}, "all 1 prompts of Letters .* too_long: skip leaves none"),
     (LONG, {"too_long": "skip"}, "too_long: skip is for prompts .* which is not set"),
-    (Letters(prompt_tokens=4), {"chat_template": True}, "chat_template: true does not go with .*first 4 tokens"),
-    (Letters(), {"chat_template": True}, "chat_template is true, but the tokenizer has none"),
+    (Letters(prompt_tokens=4), {"chat_template": True}, "chat_template must not be true for .*first 4 tokens"),
+    (Letters(), {"chat_template": True}, "chat_template must be false, since the tokenizer has no"),
     (Chat(), {}, "made of chat messages.*no chat template.*chat_template: false"),
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
     assert workload.preparation.warnings() == workload.preparation.notes()
     (warning,) = workload.preparation.warnings()
     assert warning.startswith(
-        "2 of 6 prompts end in white space that becomes other tokens when a word follows"
+        "2 of 6 prompts end in white space that is tokenized differently before a word"
     )
     joins_blanks.chat_template = "{{ messages[0].content }}"
     for options in ({"chat_template": True}, {"prompt_tokens": 4}):  # neither ends where the text does
@@ -125,9 +125,9 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
 @pytest.mark.parametrize(
     ("policy", "kept", "note"),
     [
-        ("keep-last", ["short", "<s>long"], "1 of 2 prompts cut to the last 5 of up to 11 tokens"),
-        ("keep-first", ["short", "<s>much"], "1 of 2 prompts cut to the first 5 of up to 11 tokens"),
-        ("skip", ["short"], "1 prompt of more than 5 tokens left out"),
+        ("keep-last", ["short", "<s>long"], "1 of 2 prompts (of up to 11 tokens) were cut to their last 5 tokens"),
+        ("keep-first", ["short", "<s>much"], "1 of 2 prompts (of up to 11 tokens) were cut to their first 5 tokens"),
+        ("skip", ["short"], "1 prompt with more than 5 tokens left out"),
     ],
 )  # fmt: skip
 def test_prompts_that_are_too_long_are_cut_after_bos_or_left_out_and_counted(tokenizer, policy, kept, note):
@@ -141,12 +141,12 @@ def test_prompts_that_are_too_long_are_cut_after_bos_or_left_out_and_counted(tok
 def test_raw_texts_that_are_cut_and_prompts_that_are_repeated_are_counted(tokenizer):
     workload = Workload(Letters(["Once upon a time", "Oh"], prompt_tokens=4))
     workload.load(tokenizer)
-    note = "1 of 2 prompts are the first 4 tokens of a longer text (prompt_tokens)."
+    note = "1 of 2 prompts were cut to the first 4 tokens of a longer text (prompt_tokens)."
     assert workload.preparation.notes() == [note]
     workload = Workload(Letters(list("AABA")))
     workload.load(tokenizer)
     (note,) = workload.preparation.notes()
-    assert note.startswith("2 of 4 prompts repeat the text of an earlier one")
+    assert note.startswith("2 of 4 prompts repeat the text of an earlier prompt")
     assert '"repeated": 2' in workload.preparation.files()["prompts.json"]
     workload = Workload(Letters(list("AABA")), offset=1, max_prompts=2)
     workload.load(tokenizer)
@@ -200,9 +200,9 @@ def test_a_byte_that_ends_an_answer_is_no_end_of_turn(tokenizer):
 @pytest.mark.parametrize(
     ("turn", "previous", "message"),
     [
-        (1, [1], r"'81' .*leaves out earlier answers; set chat_template: false"),
-        (0, [1], "empty for turn 0 and hold at least one token"),
-        (1, [], "empty for turn 0 and hold at least one token"),
+        (1, [1], r"'81' .*drops earlier answers; set chat_template: false"),
+        (0, [1], "empty for turn 0, and must not be empty for a later turn"),
+        (1, [], "empty for turn 0, and must not be empty for a later turn"),
     ],
 )
 def test_a_template_without_answers_and_wrong_previous_tokens_are_refused(tokenizer, turn, previous, message):

@@ -273,7 +273,7 @@ def test_coupled_candidates_are_ranked_by_score_plus_the_positions_noise():
             lambda: DraftModel(temperature=0.6, coupled=True),
             r"coupled and temperature 0\.6.*leave one of the two",
         ),
-        (lambda: DraftModel("gpt2"), r"model 'gpt2', a name: name the draft in pair\.draft"),
+        (lambda: DraftModel("gpt2"), r"got the name 'gpt2': set pair\.draft"),
         (lambda: DraftModel().use_draft_model(None), r"the pair has none: set pair\.draft"),
         (lambda: Union([PromptLookup(), DraftModel()]).use_draft_model(None), r"set pair\.draft"),
     ],

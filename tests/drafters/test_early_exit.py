@@ -47,8 +47,8 @@ def test_the_weights_are_the_targets():
     ("target", "layers", "message"),
     [
         (lambda: small_model("Llama"), 2, "EarlyExit: layers must be from 1 to 1, got 2"),
-        (lambda: small_model("GPT2"), 1, "needs a target with one list of layers, got GPT2LMHeadModel"),
-        (lambda: toy_models().target, 1, "needs a target with one list of layers, got ToyModel"),
+        (lambda: small_model("GPT2"), 1, "the target must have one list of layers, got GPT2LMHeadModel"),
+        (lambda: toy_models().target, 1, "the target must have one list of layers, got ToyModel"),
     ],
 )
 def test_targets_without_a_layer_to_leave_at_are_refused(target, layers, message):

@@ -243,7 +243,7 @@ def test_what_a_prompt_inherits(state, kept):
 def test_a_cache_of_other_sizes_or_parts_is_refused():
     full = PhraseCache(phrase_length=4)
     full.store.insert(1, (2, 3, 4, 5))
-    with pytest.raises(ValueError, match="up to 4 tokens; there is room for 3"):
+    with pytest.raises(ValueError, match="at most 3 tokens, got 4"):
         PhraseCache(phrase_length=3).load_state_dict(full.state_dict())
     around = PhraseCache(TokenRecycling())
     for cache, other in ((around, full), (full, around)):
@@ -273,7 +273,7 @@ def test_it_declares_what_its_drafter_declares():
     assert PhraseCache(TokenRecycling(k=3)).wants_prefill_logits
     with pytest.raises(ValueError, match=r"set pair\.draft"):
         PhraseCache(DraftModel()).use_draft_model(None)
-    with pytest.raises(ValueError, match="draft model has 9 tokens"):
+    with pytest.raises(ValueError, match=r"draft model must have the target's vocabulary of .* tokens, got 9"):
         cache.check_vocabulary(8)
 
 
@@ -379,9 +379,9 @@ def saved(**changes):
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ((2, 4, 2), r"up to 3 tokens; there is room for 2: raise phrase_length"),
-        ((3, 1, 2), r"2 keys with up to 2 phrases; there is room for 1 keys with 2"),
-        ((3, 4, 1), r"room for 4 keys with 1"),
+        ((2, 4, 2), r"at most 2 tokens, got 3: raise phrase_length"),
+        ((3, 1, 2), r"at most 1 keys with 2 phrases each, got 2 with up to 2"),
+        ((3, 4, 1), r"at most 4 keys with 1"),
     ],
 )
 def test_phrases_that_do_not_fit_are_refused(sizes, expected):

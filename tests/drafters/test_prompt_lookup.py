@@ -85,5 +85,5 @@ def test_sequences_are_indexed_apart():
 
 
 def test_the_shortest_suffix_may_not_be_longer_than_the_longest():
-    with pytest.raises(ValueError, match="min_ngram=4 above max_ngram=3"):
+    with pytest.raises(ValueError, match="min_ngram must be at most max_ngram 3, got 4"):
         PromptLookup(min_ngram=4)

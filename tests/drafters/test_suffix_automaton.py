@@ -169,16 +169,16 @@ def tokens_with(place, token):
 @pytest.mark.parametrize(
     ("corpus", "message"),
     [
-        (corpus_arrays([]), "the corpus is empty: at least one text of one token is needed"),
+        (corpus_arrays([]), "the corpus is empty: it must have at least one text of one token"),
         ({**SOUND, "suffixes": np.zeros_like(SOUND["suffixes"])}, "the corpus' suffixes are damaged"),
         ({**SOUND, "suffixes": SOUND["suffixes"][1:]}, "the corpus' suffixes are damaged"),
         (
             tokens_with(len(TEXTS[0]), -2),
-            "the corpus' tokens are damaged: ids >= 0 are expected, and -1 after",
+            "the corpus' tokens are damaged: they must be ids >= 0, with -1 after",
         ),
         (tokens_with(-1, 3), "the corpus' tokens are damaged"),
         ({**SOUND, "tokens": SOUND["tokens"].astype(np.int64)}, "the corpus' tokens must be int32"),
-        ({"tokens": SOUND["tokens"]}, "has the arrays \\['suffixes', 'tokens'\\]"),
+        ({"tokens": SOUND["tokens"]}, "must have the arrays \\['suffixes', 'tokens'\\]"),
     ],
 )
 def test_a_damaged_corpus_is_refused(corpus, message):
@@ -189,7 +189,9 @@ def test_a_damaged_corpus_is_refused(corpus, message):
 def test_a_corpus_of_another_vocabulary_and_damaged_states_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="the corpus is empty"):
         save_artifact(tmp_path / "corpus", "suffix-corpus", {"corpus.safetensors": corpus_arrays([[]])})
-    with pytest.raises(ValueError, match="holds token id 7; the target's vocabulary has ids 0 to 5"):
+    with pytest.raises(ValueError, match="must be from 0 to 5, as in the target's vocabulary, got 7"):
         SuffixAutomaton(SOUND).check_vocabulary(6)
-    with pytest.raises(ValueError, match="the saved texts are damaged: 2 tokens, and texts of 3 together"):
+    with pytest.raises(
+        ValueError, match="the saved texts are damaged: lengths must add up to 2 tokens, got 3"
+    ):
         SuffixAutomaton(state="carry").load_state_dict({"tokens": np.array([1, 2]), "lengths": np.array([3])})

@@ -51,14 +51,14 @@ def test_a_server_that_a_command_starts_answers(pair) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--fault crash --after 1", "the server ended .*crashed on purpose.*broke off"),
-        ("--fault hang", "did not answer in time"),
+        ("--fault crash --after 1", "the server crashed .*crashed on purpose.*connection failed"),
+        ("--fault hang", "no complete answer within"),
         ("--fault error", "answered 500: .*out of memory"),
-        ("--fault truncate", "ended its stream early, after 3 characters"),
-        ("--fault garbage", "which is not JSON"),
-        ("--fault no-start", "ended with 1 before it answered: .*unknown flag --speculate"),
-        ("--fault deaf", "did not answer http.*/health within"),
-        ("--fault no-model", "lists no model: name one as model"),
+        ("--fault truncate", "the stream ended early, after 3 characters"),
+        ("--fault garbage", "must send JSON"),
+        ("--fault no-start", "exited with status 1 before it was healthy: .*unknown flag --speculate"),
+        ("--fault deaf", "was not healthy at http.*/health within"),
+        ("--fault no-model", "lists no model: set model to"),
         ("", "lists the models fake, and model is 'fakes'; did you mean 'fake'"),
     ],
 )
@@ -74,10 +74,10 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
         ({}, "exactly one of command and url"),
         ({"command": "serve {port}", "url": "http://x"}, "exactly one of command and url"),
         ({"command": "serve"}, r"has no \{port\}"),
-        ({"command": "serve {port}"}, "no way to leave out speculation is given"),
+        ({"command": "serve {port}"}, "plain_command, plain_url or plain_body must be set"),
         (
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
-            r"has \{token\}, which has no value; did you mean 'tokens'",
+            r"contains \{token\}, but there is no value for 'token'; did you mean 'tokens'",
         ),
     ],
 )
@@ -188,5 +188,5 @@ class TestLlamaCppServer:
         assert engine.plain().restart_key != engine.restart_key
 
     def test_a_target_that_is_no_gguf_file_is_refused(self, pair) -> None:
-        with pytest.raises(EngineError, match="LlamaCppServer runs GGUF files, and the target is 'fake'"):
+        with pytest.raises(EngineError, match="LlamaCppServer: target must be a GGUF file, got 'fake'"):
             LlamaCppServer().start(pair)

@@ -89,5 +89,5 @@ def test_it_gives_the_targets_tokens_however_it_drafts(
 
 def test_an_error_has_the_last_lines_of_the_server(pair, files) -> None:
     settings = LlamaCppSettings("draft-simple", str(files / "no-such-draft.gguf"))
-    with pytest.raises(EngineError, match=r"ended with .* before it answered: .*no-such-draft"):
+    with pytest.raises(EngineError, match=r"exited with status .* before it was healthy: .*no-such-draft"):
         LlamaCppServer(settings, str(files / "target.gguf"), PROGRAM).start(pair)

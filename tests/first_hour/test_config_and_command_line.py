@@ -23,7 +23,7 @@ FILES = [
 ]
 KEYS = [
     file(FILE + "yes: 3\n", "mine.yaml: True is unknown"),
-    dry("--generation.seed 1 --generation.seed 2", "give --generation.seed once, got 1 and 2"),
+    dry("--generation.seed 1 --generation.seed 2", "--generation.seed must be given once, got 1 and 2"),
     dry("--baselines [engine, hf-eager]", "'[engine,' ... quote a value that has spaces"),
     dry("--data.max_prompts=", "--data.max_prompts has no value; write null"),
     file(FILE + "target: x\n", "mine.yaml: target is unknown ... mean 'pair.target'"),

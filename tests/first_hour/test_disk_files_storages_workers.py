@@ -21,11 +21,11 @@ ROWS = [
     dry("--output taken", "output ... taken is not a folder", taken=""),
     Row("run mine.yaml --name taken", "output ... runs/taken is not a folder", {"runs/taken": ""}),
     study("--sweep.export.to taken", "sweep.export.to ... taken is not a folder", files=TAKEN),
-    file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': type --output /var/x"),
+    file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': pass --output /var/x"),
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
     dry("--latency.artifact gone/best", "latency ... gone/best"),
-    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is no SQLite database", files=NOTES),
-    study("--storage sqlite:///folder", "sweep.storage ... folder is no SQLite", files={"folder/x": ""}),
+    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES),
+    study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
     study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
     study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
 ]
@@ -46,7 +46,7 @@ def test_a_database_with_foreign_tables(tmp_path, model_folder, monkeypatch, cap
     )
     assert run(typed) == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert "storage 'sqlite:///x.db' takes no study: " in sentence
+    assert "storage 'sqlite:///x.db' cannot hold a study: " in sentence
     assert "name another database, or a new one" in sentence
 
 
@@ -67,7 +67,7 @@ def test_a_damaged_journal(study_command, capsys):
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
     journal.write_bytes(first + b"\ngarbage\n" + rest)
-    check(Row(study_command, "journal.log, line 2, is no entry ... start the study over", code=1), capsys)
+    check(Row(study_command, "journal.log, line 2, must be a JSON entry ... start the study over", code=1), capsys)
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
     check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
@@ -148,7 +148,7 @@ def test_an_output_that_is_a_link_to_nothing(tmp_path, answered):
 def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(answered, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "banana")
     answered(
-        file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode 'banana' is not known")
+        file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode must be one of")
     )
 
 

@@ -79,5 +79,5 @@ def test_while_modules_are_imported(name, tmp_path):
         process.stdout.readline()
         process.send_signal(getattr(signal, name))
         _, shown = process.communicate()
-    assert shown == f"error: interrupted by {name}: the same command can be given again\n"
+    assert shown == f"error: interrupted by {name}: the same command can be run again\n"
     assert process.returncode == CODES[name]

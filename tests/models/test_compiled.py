@@ -33,11 +33,11 @@ LLAMA: dict[str, Any] = {**FULL_ATTENTION["Llama"], "head_dim": 16}
 @pytest.mark.parametrize(
     ("model", "settings", "sentence"),
     [
-        ("GPT2", FULL_ATTENTION["GPT2"], "know LlamaForCausalLM, .* and the model is a GPT2LMHeadModel"),
+        ("GPT2", FULL_ATTENTION["GPT2"], "support LlamaForCausalLM, .* but the model is a GPT2LMHeadModel"),
         ("Llama", {**LLAMA, "hidden_act": "gelu"}, "has the activation 'gelu', not 'silu'"),
         ("Llama", {**LLAMA, "mlp_bias": True}, "has biases other than those of queries, keys and values"),
-        ("Llama", {**LLAMA, "hidden_size": 24}, "has a hidden size of 24, no multiple of 16"),
-        ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, no multiple of 16"),
+        ("Llama", {**LLAMA, "hidden_size": 24}, "has a hidden size of 24, not a multiple of 16"),
+        ("Llama", {**LLAMA, "head_dim": 12}, "has heads of 12 numbers, not a multiple of 16"),
     ],
 )
 def test_a_model_that_there_are_no_passes_of_is_refused_or_runs_by_its_own_code(
@@ -175,7 +175,7 @@ def test_a_model_of_another_type_than_it_had_is_refused() -> None:
     model = build("Llama", LLAMA, dtype=torch.bfloat16)
     kept = CompiledModel(model)
     model.float()
-    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: wrap it anew"):
+    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: make a new runtime"):
         Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
 
 

@@ -51,7 +51,7 @@ def test_models_come_in_evaluation_mode_and_in_the_stated_types(target: str) -> 
 
 def test_a_draft_with_another_tokenizer_is_refused(target: str, tmp_path: Path) -> None:
     other = saved(tmp_path, vocab_size=300, text="entirely different words make other merges")
-    with pytest.raises(ValueError, match="another vocabulary"):
+    with pytest.raises(ValueError, match="must have the tokenizer of target"):
         load_pair(target, other)
 
 
@@ -78,7 +78,7 @@ def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
     target: str, tmp_path: Path
 ) -> None:
     other = saved(tmp_path, vocab_size=100, text="def f(x): return x + 1")
-    with pytest.raises(ValueError, match=r"gives 100 logits, but target .* gives 300; where they differ"):
+    with pytest.raises(ValueError, match=r"gives 100 logits, but target .* gives 300; a different number"):
         load_pair(target, other)
 
 
@@ -133,15 +133,15 @@ def test_damaged_files_are_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("target", "./no/such/folder", "target './no/such/folder' is no existing folder"),
-        ("target", "/no/such/folder", "is no existing folder"),
-        ("target", "no/such/folder", "is no existing folder"),
-        ("target", "sdtlib", "there are 'stdlib', 'stdlib-middle'"),
-        ("target_dtype", "int8", "target_dtype is 'int8'; allowed are bfloat16"),
+        ("target", "./no/such/folder", "target './no/such/folder' does not exist"),
+        ("target", "/no/such/folder", "does not exist"),
+        ("target", "no/such/folder", "does not exist"),
+        ("target", "sdtlib", "must be 'stdlib', 'stdlib-middle'"),
+        ("target_dtype", "int8", "target_dtype must be one of bfloat16, float16, float32, got 'int8'"),
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
         ("device", "toaster", "device 'toaster' cannot be used here"),
         ("device", "meta", "device 'meta' cannot be used here"),
-        ("mode", "fast", "mode is 'fast'; allowed are eager, compiled, graphed, auto"),
+        ("mode", "fast", "mode must be one of eager, compiled, graphed, auto, got 'fast'"),
         ("mode", "compiled", "heads of 8 numbers"),
     ],
 )
@@ -214,5 +214,5 @@ def test_embedded_models_of_other_sizes_have_names() -> None:
     )
     assert sources_of("my/target", "stdlib") == ("my/target", str(PAIRS / "stdlib/draft"))
     assert sources_of("my/target", "stdlib-eagle")[1] == "stdlib-eagle"  # no model
-    with pytest.raises(PairError, match="there are 'stdlib', 'stdlib-middle' and 'stdlib-small'"):
+    with pytest.raises(PairError, match="must be 'stdlib', 'stdlib-middle' or 'stdlib-small'"):
         load_pair("stdlib-large")

@@ -52,8 +52,8 @@ def test_what_is_wrong_is_said_of_the_key_that_is_to_blame(folder, tmp_path):
     (tmp_path / "x.gguf").write_text("hello")
     for key, sources, said in [
         ("target", (str(tmp_path / "x.gguf"), None), "does not begin with GGUF"),
-        ("draft", (folder, str(tmp_path / "none.gguf")), "is no existing file"),
-        ("draft", (str(written("Llama")), "no-such-folder"), "is no local folder"),
+        ("draft", (folder, str(tmp_path / "none.gguf")), "does not exist"),
+        ("draft", (str(written("Llama")), "no-such-folder"), "is neither a local folder"),
         ("device", (str(written("Llama")), None), "cannot be used here"),
     ]:
         with pytest.raises(PairError, match=said) as caught:

@@ -573,7 +573,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(TreeStep, "run", failing)
     with pytest.raises(
-        CannotRunError, match=r"the llama model has no graphed pass \(RuntimeError: no capture\)"
+        CannotRunError, match=r"the llama model cannot run graphed passes \(RuntimeError: no capture\)"
     ):
         checked()
 

@@ -222,11 +222,11 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "text.gguf").write_text("hello")
     (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "header.gguf").write_bytes(whole[:40])
-    assert "is a folder; a GGUF file is expected" in message(lambda: LlamaFile(tmp_path))
+    assert "must be a GGUF file, but it is a folder" in message(lambda: LlamaFile(tmp_path))
     assert "cannot be read: No such file" in message(lambda: LlamaFile(tmp_path / "none.gguf"))
     assert "does not begin with GGUF" in message(lambda: LlamaFile(tmp_path / "text.gguf"))
-    assert "llama.cpp cannot load it" in message(lambda: LlamaFile(tmp_path / "short.gguf"))
-    assert "llama.cpp cannot load it" in message(lambda: LlamaFile(tmp_path / "header.gguf"))
+    assert "llama.cpp cannot load the file" in message(lambda: LlamaFile(tmp_path / "short.gguf"))
+    assert "llama.cpp cannot load the file" in message(lambda: LlamaFile(tmp_path / "header.gguf"))
     assert "did you mean 'float32'" in message(lambda: LlamaFile(written("Llama"), LlamaSettings("float3")))
 
 
@@ -235,12 +235,12 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
     language_model.prefill(0, PROMPT)
     shape = TreeShape.from_rank_paths([[rank] for rank in range(257)])
     said = message(lambda: language_model.tree_pass([0], [TokenTree(shape, np.zeros(258, dtype=np.int64))]))
-    assert "llama.cpp knows 256 sequences" in said
+    assert "llama.cpp has only 256 sequence ids" in said
     wide = StaticTree(
         [[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)]
     )
     with pytest.raises(
-        ValueError, match="up to 268 leaves and a pass of the model takes 256: lower its budget"
+        ValueError, match="up to 268 leaves, but a pass takes at most 256: lower its budget"
     ):
         Decoder(language_model, TokenRecycling(k=64), wide)
     with pytest.raises(ValueError, match="up to 300 leaves"):

@@ -184,7 +184,7 @@ def test_what_is_no_path_cannot_be_committed():
     branches = Branches.of(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]))
     cells.feed("abcd", [0, 1, 1, 2], parts_of(branches, lane.plant(branches)))
     for rows in ([0, 2, 3], [1], [0, 3]):
-        with pytest.raises(ValueError, match="not a path from the last committed token"):
+        with pytest.raises(ValueError, match="must be a path from the last committed token"):
             lane.commit(rows)
 
 

@@ -151,8 +151,8 @@ def test_a_profile_of_cold_passes_is_off_and_states_both_speedups():
     live = noise * [0.43, 0.62]
     ms = np.stack((noise * [0.84, 0.63], live), axis=2)
     checks = checks_of(["plain decoding", "a chain"], ms)
-    off = "The profile is off live decoding by more than 10 %"
-    assert headline(checks).startswith(f"{off}: it prices plain decoding at 1.95x")
+    off = "The profile differs from live decoding by more than 10 %"
+    assert headline(checks).startswith(f"{off}: it predicts plain decoding at 1.95x")
     tree = "a chain at 1.02x [1.02, 1.02] of its live time (speedup 1.33x [1.33, 1.33] predicted, 0.69x"
     assert tree in headline(checks)
     table = check_table(checks)

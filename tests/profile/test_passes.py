@@ -118,7 +118,7 @@ def test_sizes_end_with_the_budget_and_prefixes_fit_the_context():
     timed.prepare(longest_prefix(32, 20))
     for _ in range(16):
         assert timed.seconds(20) > 0
-    with pytest.raises(ValueError, match=r"max_tokens is 128, for which a context of 4 tokens has no room"):
+    with pytest.raises(ValueError, match=r"max_tokens must be lower to fit a context of 4 tokens, got 128"):
         longest_prefix(4, 128)
 
 

@@ -49,7 +49,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     assert set(artifact.metrics) == {
         "target_pass_ms", "draft_pass_ms", "largest_error_live", "largest_error_in_sample",
     }  # fmt: skip
-    verdict = re.search(r"The profile is (within|off live decoding by more than) 10 %", shown)
+    verdict = re.search(r"The profile (is within|differs from live decoding by more than) 10 %", shown)
     assert verdict
     assert verdict.start() < shown.index("Passes on")
     assert re.search(r"plain decoding +│ +[\d.]+ ms/token │ +[\d.]+ ms/token │ [\d.]+x \[", shown)
@@ -63,7 +63,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     rows = list(csv.DictReader((folder / "profile.csv").read_text().splitlines()))
     assert len(rows) == 16
     assert float(rows[0]["ms"]) == measured.target[0].ms
-    for part in ("of 2 lanes", "Beside the passes", "in-sample", "a chain", str(artifact.folder.name)):
+    for part in ("of 2 lanes", "Step overhead outside the passes", "in-sample", "a chain", str(artifact.folder.name)):
         assert part in shown
     assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
 
@@ -97,15 +97,15 @@ def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_fol
     ("sections", "sentence"),
     [
         ({"profile": {"repeats": 1}}, "profile.repeats must be >= 2, got 1"),
-        ({"profile": {"prefixes": []}}, "profile.prefixes is empty; at least one prefix length is needed"),
+        ({"profile": {"prefixes": []}}, "profile.prefixes must have at least one prefix length, got none"),
         (
             {"profile": {**SHORT, "prefixes": [8, 176]}},
-            "profile.prefixes.1 is 176, and before a pass of up to 4 tokens (profile.max_tokens) a context of 192 has "
-            "room for 175 at most: lower it",
+            "profile.prefixes.1 must be at most 175, so that a pass of 4 tokens (profile.max_tokens) fits the context "
+            "of 192 tokens, got 176",
         ),
         ({"pair": {"target": "./nowhere"}}, "pair.target"),
         ({"profile": {"token": 3}}, "profile.token is unknown"),
-        ({"execution": "SerialSpeculative"}, "execution decodes several sequences for a prompt"),
+        ({"execution": "SerialSpeculative"}, "execution decodes several sequences per prompt"),
         ({"latency": {"artifact": "nowhere"}}, "latency.artifact: nowhere"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_tree_wider_than_the_recording_is_refused(tmp_path):
     parts = Parts(draft(source_for(recording)), KConfig([4]), KeyedSampling(0.7))
     arm = ReplayArm("replayed", recording, parts, GENERATION)
 
-    wanted = r"4 best candidates are needed and 3 were recorded; .* of at least 4"
+    wanted = r"4 best candidates are needed, but 3 were recorded; .* of at least 4"
     with pytest.raises(NotRecordedError, match=wanted):
         arm.decode(FEW[0])
 
@@ -315,7 +315,7 @@ def test_a_part_is_graded_by_its_declarations():
     [
         (lambda: static_shape(Parts(RunsItsModel(), Chain(1))), "runs its draft model in a way of its own"),
         (lambda: grade(controller=NeedsForesight()), "controller decodes every prompt beforehand"),
-        (lambda: grade(verifier=Highest()), "output of Highest may depend on what is drafted"),
+        (lambda: grade(verifier=Highest()), "output of Highest may depend on the drafts"),
     ],
 )
 def test_a_part_that_cannot_be_replayed_is_refused(assess, sentence):

@@ -124,5 +124,5 @@ def test_the_last_tokens_candidates_need_not_be_recorded_where_nothing_is_drafte
 def test_ranks_beyond_the_recorded_width_are_refused():
     table = RankTable([recorded_turn([0, 2, MISSED], width=3)], 3, LIMIT)
     assert table.ranks.tolist() == [0, 2, MISSED]
-    with pytest.raises(NotRecordedError, match=r"has 4 candidates a node and 3 were recorded: .*at least 4"):
+    with pytest.raises(NotRecordedError, match=r"has 4 candidates a node, but 3 were recorded: .*at least 4"):
         table.evaluate(TreeShape.from_rank_paths([[0], [3]]))

@@ -154,8 +154,8 @@ def test_a_loaded_turn_equals_the_saved_one(folder, recording):
     ("content", "sentence"),
     [
         ("{", r"is damaged \(Invalid JSON.*record it"),
-        ('{"schema_version": 99}', "schema_version 99, and specexp reads 1.*record it"),
-        ('{"schema_version": 1}', "noise_version 1, and specexp reads 2.*record it"),
+        ('{"schema_version": 99}', "must have schema_version 1, got 99.*record it"),
+        ('{"schema_version": 1}', "must have noise_version 2, got 1.*record it"),
         ({"made_of": 5}, r"is damaged \(made_of: Input should be a valid dictionary\); record it"),
         (
             {"files": {"turns.parquet": {"bytes": 1}}},
@@ -205,7 +205,7 @@ def test_another_law_is_refused_and_the_same_law_is_not(recording):
 @pytest.mark.parametrize(
     ("changes", "sample", "sentence"),
     [
-        ({"prompt_id": "q"}, 0, "no sample 0 of prompt 'q'; record the prompts of the experiment"),
+        ({"prompt_id": "q"}, 0, "no sample 0 of prompt 'q'; record all prompts of the experiment"),
         ({}, 3, "no sample 3 of prompt 'p'"),
         ({"token_ids": (3, 2, 1)}, 0, r"prompt 'p' has other tokens than were recorded.*record again"),
         ({"turns": ("?", "and then?")}, 0, r"prompt 'p' has other turns than were recorded.*record again"),
@@ -235,7 +235,7 @@ def test_a_prompt_that_was_not_recorded_is_refused(recording, changes, sample, s
         (
             Chain(2),
             lambda: DraftModel(temperature=0.5),
-            r"DraftModel has temperature 0\.5 and the recording's had None: record with it",
+            r"DraftModel must have temperature None as in the recording, got 0\.5: set the recorded value",
         ),
     ],
 )

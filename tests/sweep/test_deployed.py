@@ -139,7 +139,7 @@ def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys)
     artifact = specexp.load_artifact("artifacts/small/best")
     assert (artifact.folder.name, artifact.state_bytes) == ("v2", 0)
     cold = artifact.metrics["cold_tokens_per_step"]["value"]
-    assert f"It starts cold, as configured: a first request takes {cold:.2f} tokens per step" in printed
+    assert f"It starts cold, as configured: a first request has {cold:.2f} tokens per step" in printed
     assert "modelled_cold_speedup_over_engine" in artifact.metrics
     assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
 

@@ -17,10 +17,10 @@ from specexp.sweep.command import main
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
 FAULTS = {
-    "crash": "the server ended",
-    "hang": "did not answer in time",
+    "crash": "the server crashed",
+    "hang": "no complete answer within",
     "error": "answered 500",
-    "truncate": "ended its stream early",
+    "truncate": "the stream ended early",
     "garbage": "not JSON",
     "no-start": "unknown flag --speculate",
 }
@@ -78,7 +78,7 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
         assert reason in rows[fault]["reason"]
     assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
     assert (
-        "crash: failed, EngineError: the server ended (the fake server crashed on purpose)"
+        "crash: failed, EngineError: the server crashed during a request (the fake server crashed on purpose)"
         in capsys.readouterr().out
     )
 
@@ -156,7 +156,7 @@ TOO_FEW = openvino("one", "prompt-lookup", num_assistant_tokens=2)
     [
         (endpoint("one"), ["--verifier", "KeyedSampling"], "engine: outputs are compared token by token"),
         (MISSPELT, [], "did you mean 'engine.init_args.settings.num_assistant"),
-        (TOO_FEW, [], "it takes exactly max_ngram_size and num_ass"),
+        (TOO_FEW, [], "must be exactly max_ngram_size and num_ass"),
     ],
 )
 def test_a_wrong_engine_is_refused_before_anything_starts(engine, more, error, of_engine, capsys):

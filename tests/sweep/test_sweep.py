@@ -155,7 +155,7 @@ def test_a_study_does_not_replace_the_results_of_a_run(experiment, capsys):
     (folder / "records.jsonl").write_text("")
     sentence = refused(capsys, write(experiment))
     assert sentence.endswith(
-        "name: runs/small holds the results of a run: choose another name (--name NEW), or remove that folder"
+        "name: runs/small already holds the results of a run; choose another name (--name NEW), or remove that folder"
     )
     assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
 
@@ -345,7 +345,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(experimen
         (["--data.max_prompts", "null"], "data.max_prompts is null"),
         (["--sweep.confirm.data.offset", "2"], "is one of the search's"),
         (["--sweep.confirm.data.offset", "99"], "offset"),
-        (["--data.prompts.init_args.path", "long.jsonl"], "and the target holds 160"),
+        (["--data.prompts.init_args.path", "long.jsonl"], "but the target holds 160"),
         (
             ["--sweep", "null"],
             "has no sweep: section, so nothing is searched; run it with python -m specexp.run",

@@ -132,7 +132,7 @@ def test_a_study_on_a_recording_is_confirmed_live(here, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     rows = trials()
     assert rows["chain of 3"]["clock"] == "modelled: toy (assumed)"
-    assert "12 candidates a node and 8 were recorded" in rows["too wide"]["reason"]
+    assert "12 candidates a node, but 8 were recorded" in rows["too wide"]["reason"]
     assert "were not recorded; record with" in rows["not recorded"]["reason"]
     assert sum(row["state"] == "complete" for row in rows.values()) == 8  # the failed ones did not stop it
     assert "Replayed speedups are off" not in printed
@@ -159,8 +159,8 @@ def test_a_study_by_a_wrong_profile_begins_with_both_speedups(here, capsys, offs
     assert main([write(latency=wrong, sweep=sweep)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     first = r"Replayed speedups are off by more than 10 %: [^:]+ was predicted at \d{2,}\.\d+x \[[\d., ]+\]"
-    assert re.search(first + r", and live it is [\d.]+x \[", printed)
-    assert ("predictions are of the search's prompts, because" in printed) == (offset is not None)
+    assert re.search(first + r", but live it is [\d.]+x \[", printed)
+    assert ("predictions are for the search's prompts, because" in printed) == (offset is not None)
     assert "tokens/s of" not in printed
 
 
@@ -176,7 +176,7 @@ def test_without_the_models_nothing_is_confirmed_live(here, monkeypatch, capsys)
     monkeypatch.setattr(models, "load_tokenizer", away)
     assert main([write()]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Nothing was confirmed live, because the models are not here" in printed
+    assert "Nothing was confirmed live, because the models cannot be loaded" in printed
     metrics = exported()["provenance"]["metrics"]
     assert metrics["predicted_tokens_per_step"]["value"] > 1
     assert not [name for name in metrics if not name.startswith("predicted_")]
@@ -266,7 +266,7 @@ def test_arms_of_the_engine_are_replayed_and_others_left_out(here, capsys):
         (["--pair.target", "models/another"], "pair.target 'stdlib', and the configured one is 'models/another'"),
         (["--verifier.init_args.temperature", "0.5"], "temperature 0.7, and the configured one is 0.5"),
         (["--data.offset", "30"], "tree.yaml: data: "),
-        (["--latency", "null"], "and latency is null: measure one with"),
+        (["--latency", "null"], "but latency is null: measure one with"),
         (["--backend", "live"], "tree.yaml: recording is 'recorded' and backend is live"),
         (["--execution", "Batched"], "leave execution and"),
     ],

@@ -62,7 +62,7 @@ def test_online_without_account_is_offline_and_says_so(caplog: pytest.LogCapture
 
 def test_an_unknown_mode_is_refused_in_a_sentence() -> None:
     with pytest.raises(
-        ValueError, match=r"W&B mode 'onlin' is not known: use one of online, offline, disabled"
+        ValueError, match=r"W&B mode must be one of online, offline, disabled, or null, got 'onlin'"
     ):
         resolve_mode("onlin")
 

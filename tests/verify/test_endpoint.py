@@ -57,7 +57,7 @@ def test_plain_decoding_that_does_not_repeat_itself_proves_nothing() -> None:
     answers = iter([answer("abc"), answer("abd")])
     (found,) = compare_endpoints(["p"], lambda prompt: answer("axc"), lambda prompt: next(answers), 0.125)
     assert found.verdict == "cannot tell"
-    assert found.why == "plain decoding does not give its own answer twice"
+    assert found.why == "plain decoding does not reproduce its own answer"
 
 
 @pytest.fixture
@@ -84,7 +84,10 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("prompt ")
-    assert "wrong, plain decoding prefers its own token by 8.99 in log-probability there, by the ser" in shown
+    assert (
+        "wrong, plain decoding prefers its own token by 8.99 in log-probability, according to the ser"
+        in shown
+    )
     assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
@@ -102,12 +105,15 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--endpoint", "{url}"], "no way to leave speculation out was given: give --plain URL"),
+        (["--endpoint", "{url}"], "--plain or --plain-body must be given"),
         (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: invalid json_object value: 'off'"),
         (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: invalid json_object value: '[1]'"),
-        (["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF], "127.0.0.1:9/v1/models broke off"),
+        (
+            ["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF],
+            "127.0.0.1:9/v1/models: the connection failed",
+        ),
         (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
-        (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: name one as --model"),
+        (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: set --model to"),
         (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens: invalid positive_integer value: '0'"),
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],

@@ -42,7 +42,7 @@ def test_a_wrong_token_every_200_is_caught_and_scored_by_the_target(of_engine, t
     assert main([of_engine(lying), "--data.max_prompts", "50", "--generation.max_new_tokens", "8"]) == 1
     written = report(tmp_path)
     assert "2 wrong" in written  # of 400 tokens
-    assert "by the target in float32" in written
+    assert "according to the target in float32" in written
 
 
 @pytest.mark.slow
@@ -57,16 +57,16 @@ def test_openvino_is_blamed_only_if_it_is_wrong(kind, code, of_engine, tmp_path)
         changed = {"generation.max_new_tokens": 16} if code else {**few, "data.shuffle_seed": seed}
         words = [word for key, value in changed.items() for word in (f"--{key}", json.dumps(value))]
         assert main([path, *words]) == code
-    assert ("by the target in float32" in report(tmp_path)) == bool(code)
+    assert ("according to the target in float32" in report(tmp_path)) == bool(code)
 
 
 @pytest.mark.parametrize(
     ("engine", "sentence"),
     [
-        (hugging_face(), "HuggingFace does not speculate as it is set, so there is nothing to prove"),
+        (hugging_face(), "HuggingFace does not speculate with these settings, so there is nothing to verify"),
         (
             hugging_face("OpenAIEndpoint", url="http://127.0.0.1:9", plain_body={"off": 1}),
-            "127.0.0.1:9/v1/models broke off",
+            "127.0.0.1:9/v1/models: the connection failed",
         ),
     ],
 )

@@ -280,7 +280,7 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
     [
         ({}, ["--verify.level", "2"], "verify.level must be < 1, got 2"),
         ({"verifier": {"class_path": "verify.test_verify.Lawless"}}, [], "Lawless declares no processors"),
-        ({}, ["--data.offset", "99"], "passes over all 4 prompts"),
+        ({}, ["--data.offset", "99"], "offset must be at most 3"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -1,1 +1,1 @@
-"""Sources of the text that the embedded pair is trained on."""
+"""Sources of the texts on which the embedded pair is trained."""

@@ -1,4 +1,4 @@
-"""Blocksworld as training text: shortest plans of random problems, and judgements, in the task's own prompts."""
+"""Blocksworld as training text: shortest plans of random problems, and judgements of steps, in the task's prompts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TASK = Blocksworld("", "")
 
-SHORT = 4  # maximal number of actions of a short plan
+SHORT = 4  # most actions of a short plan
 
 
 @cache
@@ -82,7 +82,7 @@ def distances(blocks: tuple[str, ...], goal: Facts) -> Mapping[Facts, int]:
 
 @cache
 def actions(blocks: tuple[str, ...]) -> tuple[Action, ...]:
-    """Return every action on some blocks, possible now or not."""
+    """Return every action on some blocks, whether or not it is possible in a given arrangement."""
     return tuple(
         Action(name, named)
         for name, operator in OPERATORS.items()
@@ -91,7 +91,7 @@ def actions(blocks: tuple[str, ...]) -> tuple[Action, ...]:
 
 
 class Planned(NamedTuple):
-    """A problem whose blocks are the first letters, one of its shortest plans, and the task's names of the blocks."""
+    """A problem with blocks named by the first letters, one of its shortest plans, and the task's names of blocks."""
 
     problem: BlocksProblem
     plan: tuple[Action, ...]
@@ -99,18 +99,18 @@ class Planned(NamedTuple):
 
     @property
     def item(self) -> Item:
-        """The problem in the task's words and names."""
+        """The problem in the task's words, with its names of blocks."""
         start, goal = (_renamed(facts, self.names) for facts in (self.problem.start, self.problem.goal))
         wanted = " ".join(sentence(fact) for fact in sorted(goal))
         return Item("", 0, f"Start: {describe(start)}\nGoal: {wanted}", ())
 
     def words(self, action: Action) -> str:
-        """Return an action in the task's names."""
+        """Return an action with the task's names of blocks."""
         return str(_named(action, self.names))
 
     @property
     def thoughts(self) -> list[str]:
-        """The plan as the task's thoughts, with the one that ends it."""
+        """The plan as the task's thoughts, including the one that ends it."""
         return [*map(self.words, self.plan), DONE]
 
     def is_solved(self, text: str) -> bool | None:
@@ -136,7 +136,7 @@ class Planned(NamedTuple):
 class BlocksPlans(TextSource):
     """Random problems of three to five blocks that take two to eight actions, half of them more than `SHORT`.
 
-    They are split by problem; problems that differ only in the names of blocks are one.
+    A problem is in one split only; problems that differ only in the names of blocks count as the same.
 
     Args:
         problems: number of training problems.
@@ -207,7 +207,7 @@ def random_problem(rng: random.Random) -> Planned:
 
 
 def shape(problem: BlocksProblem) -> str:
-    """Return a name of a problem that does not depend on the names of its blocks."""
+    """Return a canonical form of a problem, which does not depend on the names of its blocks."""
     letters = _LETTERS[: len(problem.blocks)]
     ways = (dict(zip(order, letters, strict=True)) for order in permutations(problem.blocks))
     # the least of all renamings is the same for problems that differ only in names
@@ -217,9 +217,9 @@ def shape(problem: BlocksProblem) -> str:
 
 
 def judgement(planned: Planned, rng: random.Random) -> Example:
-    """Return some first actions of the plan, then a good or a bad one, with a remark and its judgement.
+    """Return a document: some first actions of the plan, then a good or bad action, with a remark and its judgement.
 
-    Half of the bad ones are possible and lead away from the goal. The others are not possible, or stop too early.
+    Half of the bad actions are possible and lead away from the goal. The others are impossible, or stop too early.
     """
     problem, thoughts, item = planned.problem, planned.thoughts, planned.item
     done = rng.randrange(len(thoughts))
@@ -270,7 +270,7 @@ def _plan(problem: BlocksProblem, rng: random.Random) -> tuple[Action, ...]:
     steps, far = moves(problem.blocks), distances(problem.blocks, problem.goal)
     facts, plan = problem.start, []
     while far[facts]:
-        # every step that comes nearer keeps the plan a shortest one
+        # a plan is a shortest one if every step reduces the distance to the goal
         nearer = [(one, after) for one, after in steps[facts].items() if far[after] < far[facts]]
         action, facts = rng.choice(nearer)
         plan.append(action)
@@ -278,13 +278,13 @@ def _plan(problem: BlocksProblem, rng: random.Random) -> tuple[Action, ...]:
 
 
 def _names(count: int, rng: random.Random) -> list[str]:
-    """Return mostly the first letters of the alphabet, as in the task's problems."""
+    """Return names of blocks: mostly the first letters of the alphabet, as in the task's problems."""
     return rng.sample(_LETTERS[:count] if rng.random() < 0.6 else _LETTERS, count)
 
 
 @cache
 def _resting(blocks: tuple[str, ...]) -> list[Facts]:
-    """Return the arrangements with nothing in the arm."""
+    """Return the arrangements in which the arm holds no block."""
     return sorted((facts for facts in moves(blocks) if (HAND_EMPTY,) in facts), key=sorted)
 
 

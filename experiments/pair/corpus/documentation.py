@@ -1,4 +1,4 @@
-"""Documentation as training text: Python's own and that of installed packages, and passages of prose to be planned."""
+"""Documentation of Python and of installed packages as training text, and passages of prose for creative writing."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _BAD = (
 
 
 class PythonDocumentation(TextSource):
-    """The documentation of Python by section; headings that are questions, and descriptions, become answers.
+    """Python's documentation by section; sections headed by a question, and descriptions, become answers.
 
-    The page of a held-out module of the standard library is held out with it, other pages by their names.
+    The page of a held-out standard-library module is held out too. Other pages are split by their names.
 
     Args:
         path: the folder of ``*.rst`` or ``*.rst.txt`` files: ``Doc`` of Python's source tree, or ``_sources`` of the
@@ -106,19 +106,19 @@ class Passage(NamedTuple):
 
     @property
     def item(self) -> Item:
-        """The task's problem: the last sentences."""
+        """The task's problem: the last sentence of each paragraph."""
         last = [sentences[-1] for sentences in self.paragraphs]
         problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(last, start=1))
         return Item("", 0, problem, tuple(last))
 
     @property
     def plan(self) -> str:
-        """The first sentences."""
+        """The first sentence of each paragraph."""
         return "\n".join(f"{place}. {first}" for place, (first, *_) in enumerate(self.paragraphs, start=1))
 
     @property
     def text(self) -> str:
-        """The paragraphs with blank lines between, and the task's end mark."""
+        """The paragraphs, separated by blank lines, then the task's end mark."""
         return "\n\n".join(" ".join(sentences) for sentences in self.paragraphs) + "\n[end]"
 
 
@@ -170,7 +170,7 @@ class Passages(TextSource):
 
 
 def sections(source: str) -> Iterator[tuple[str, str]]:
-    """Yield titles and bodies of a page's sections without markup; long bodies are cut in parts."""
+    """Yield titles and bodies of a page's sections without markup; a long body is split into parts."""
     lines = source.expandtabs(8).splitlines()
     starts = [
         number
@@ -204,7 +204,7 @@ def descriptions(source: str) -> Iterator[tuple[str, str]]:
 def plain(markup: str) -> str:
     """Return the text of reStructuredText: roles and links as shown, directives as the text they describe."""
     kept: list[str] = []
-    skipped = -1  # indentation of a hidden directive: deeper lines belong to it
+    skipped = -1  # indentation of a hidden directive, which contains all deeper lines
     for line in markup.splitlines():
         indent = len(line) - len(line.lstrip())
         if skipped >= 0 and (not line.strip() or indent > skipped):
@@ -230,7 +230,7 @@ def _inline(line: str) -> str:
 
 
 def _parts(body: str) -> list[str]:
-    """Return a body in parts of about `MAX_CHARACTERS` at most, cut between paragraphs."""
+    """Split a body between paragraphs into parts of at most about `MAX_CHARACTERS` characters."""
     parts = [""]
     for paragraph in body.split("\n\n"):
         if parts[-1] and len(parts[-1]) + len(paragraph) > MAX_CHARACTERS:
@@ -268,7 +268,7 @@ def _description(package: str) -> Iterator[Text]:
 
 
 def _sentences(paragraph: str) -> tuple[str, ...]:
-    """Return the two to four sentences of a paragraph; nothing for code, lists, headings and longer paragraphs."""
+    """Return the two to four sentences of a paragraph; empty for code, lists, headings and longer paragraphs."""
     text = " ".join(paragraph.split())
     if not 60 <= len(text) <= 600 or not re.match(r"[A-Z\"]", text) or paragraph.startswith(" "):
         return ()

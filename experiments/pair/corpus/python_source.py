@@ -1,4 +1,4 @@
-"""Python source as training text: the standard library, installed packages, and programming tasks."""
+"""Python source code as training text: the standard library, installed packages, and programming tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from specexp.data.training_text import (
     split_of,
 )
 
-# Package -> (licence, maximum of characters), as installed when the embedded pair was trained.
+# Package -> (licence, most characters), for the packages installed when the embedded pair was trained.
 PACKAGES: dict[str, tuple[str, int]] = {
     "torch": ("BSD-3-Clause", 3_000_000),
     "transformers": ("Apache-2.0", 1_200_000),
@@ -59,10 +59,10 @@ _MBPP_SPLITS: dict[Split, range] = {
 class PythonLibrary(TextSource):
     """Functions and small modules of the running interpreter's standard library, split by module.
 
-    Held-out texts are functions only, and none of them is a test.
+    Held-out texts are only functions, without tests.
 
     Args:
-        part: the modules themselves, or their tests.
+        part: whether the texts are the modules themselves, or their tests.
         root: the folder of the library; by default the interpreter's own.
     """
 
@@ -84,7 +84,7 @@ class PythonLibrary(TextSource):
 
 
 class PythonPackages(TextSource):
-    """Functions and small modules of the installed packages of `PACKAGES`, all training text.
+    """Functions and small modules of the installed packages in `PACKAGES`; all texts are for training.
 
     Tests and bundled copies of other packages are left out.
     """
@@ -113,7 +113,7 @@ def package_files(package: str) -> list[tuple[str, Path]]:
 
 
 def package_documents(package: str, max_characters: int) -> Iterator[Document]:
-    """Yield documents of files all over an installed package, up to a number of characters."""
+    """Yield documents of files spread over an installed package, up to a number of characters."""
     taken = 0
     for module, path in package_files(package):
         for document in documents_of(path, module):
@@ -124,7 +124,7 @@ def package_documents(package: str, max_characters: int) -> Iterator[Document]:
 
 
 class ProgrammingTasks(TextSource):
-    """MBPP in its original form, ``text, code, task_id, test_list``, split as published: 601 to 974 are trained on.
+    """MBPP in its original form, ``text, code, task_id, test_list``, split as published: 601 to 974 are for training.
 
     Args:
         path: the file, or the name of the data set on the hub.
@@ -149,7 +149,7 @@ class ProgrammingTasks(TextSource):
 
 
 class HumanEvalTasks(TextSource):
-    """HumanEval (Chen et al. 2021): 164 functions with their docstrings, all test texts.
+    """HumanEval (Chen et al. 2021): 164 functions with their docstrings, all in the test split.
 
     Args:
         path: the file, or the name of the data set on the hub.

@@ -1,4 +1,4 @@
-"""Word problems with worked steps, in the forms in which the reasoning tasks ask for them: GSM8K's, and templates."""
+"""Word problems with worked steps, in the reasoning tasks' forms: those of GSM8K, and generated from templates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_
 RIGHT, WRONG = "9", "2"  # the scores of right and wrong steps in the value prompt's own examples
 
 WITH_HEAD = 0.3
-"""Share of the documents that begin with a prompt's instructions and examples, which are long and always the same."""
+"""Share of documents that begin with a prompt's instructions and examples, which are long and always the same."""
 
 _TASK = GSM8K("")
 _NAMES = """Ada Ben Carla David Elena Farid Grace Hana Ivan Julia Karim Lena Marco Nina Omar Paula Quinn Rosa Sam Tara
@@ -36,14 +36,14 @@ _CALCULATED = re.compile(r"\$?\d[\d.,]*(?: ?[-+*/x] ?\$?\d[\d.,]*)+(?= ?=)")
 
 
 class WorkedStep(NamedTuple):
-    """A question easier than the problem, and its answer with the calculation."""
+    """One step of a solution: a sub-question, easier than the problem, and its answer with the calculation."""
 
     question: str
     answer: str
 
 
 class Worked(NamedTuple):
-    """A word problem with its steps and its answer, a number.
+    """A word problem with its steps and its numeric answer.
 
     Attributes:
         drawn: whether the problem is generated at random.
@@ -66,7 +66,7 @@ class Worked(NamedTuple):
 
 
 class GradeSchool(TextSource):
-    """``train.jsonl`` of GSM8K, split by problem. The original has no sub-questions: one is made of every step.
+    """``train.jsonl`` of GSM8K, split by problem. GSM8K has no sub-questions, so one is made from every step.
 
     Args:
         path: the file, or the name of the data set on the hub.
@@ -119,10 +119,10 @@ class Arithmetic(TextSource):
 
 
 class Example(NamedTuple):
-    """A problem as a prompt poses it, with its answer.
+    """A problem in the form of a prompt, with its answer.
 
     Attributes:
-        given: its beginning that was drawn at random, so that no loss is taken on it.
+        given: its randomly drawn beginning, which the loss excludes.
     """
 
     text: str
@@ -130,7 +130,7 @@ class Example(NamedTuple):
 
 
 def example(prompt: str, answer: str, problem: str) -> str:
-    """Return the part of a prompt about its own problem, and the answer; the head with its examples is cut off.
+    """Return the part of a prompt about its own problem, with the answer; the head with the examples is cut off.
 
     Example:
         >>> example("Solve.\\n\\nProblem: 1 + 1?\\nAnswer:", " 2", "1 + 1?")
@@ -147,14 +147,14 @@ def judged(prompt: str, remark: str, problem: str) -> Example:
 
 
 def document(name: str, examples: Sequence[Example], head: str | None = None) -> Text:
-    """Return examples with blank lines between, like a prompt's examples, after the head of a prompt if given."""
+    """Join examples by blank lines, like those in a prompt, after the head of a prompt if one is given."""
     given = [head, *(one.given for one in examples)]
     texts = [*([head] if head else []), *(one.text for one in examples)]
     return Text(name, "\n\n".join(texts) + "\n", tuple(filter(None, given)))
 
 
 def head_of(prompt: str, problem: str) -> str:
-    """Return the part of a prompt before its own problem."""
+    """Return the head of a prompt: everything before its own problem."""
     return prompt[: prompt.rfind("\n\n", 0, prompt.rindex(problem))]
 
 
@@ -166,7 +166,7 @@ def solution(worked: Worked) -> Example:
 
 
 def judgement(worked: Worked, rng: random.Random) -> Example:
-    """Return some first steps of a problem, the last of them right or corrupted, with a remark and its score."""
+    """Return some first steps of a problem with a remark and a score; the last step is right or corrupted."""
     thoughts = worked.thoughts[: rng.randint(1, len(worked.steps))]
     right = thoughts[-1]
     if rng.random() < 0.5:
@@ -176,7 +176,7 @@ def judgement(worked: Worked, rng: random.Random) -> Example:
 
 
 def remark(right: str, step: str) -> str:
-    """Return what the calculation of a step gives, and what it does not if the step says so.
+    """Return a remark: the result of a step's calculation and, if the step states another result, that it is wrong.
 
     Example:
         >>> remark("7 * 48 = 280 + 56 = 336 pears.", "7 * 48 = 280 + 56 = 338 pears.")
@@ -191,19 +191,19 @@ def remark(right: str, step: str) -> str:
 
 
 def corrupted(step: str, rng: random.Random) -> str:
-    """Return a step with another last result, near the right one; the step itself if it has no result."""
+    """Return a step with its last result replaced by a number near it; the step itself if it has no result."""
     found = list(_RESULTS.finditer(step))
     if not found:
         return step
     start, end = found[-1].span(1)
     right = int(step[start:end])
     wrong = rng.choice([right + 1, right + 2, right + 10, right * 2 + 1, max(0, right - 3) or right + 3])
-    # other mentions of the result behind it are changed too
+    # later mentions of the result are replaced too
     return step[:start] + re.sub(rf"(?<![\d.,]){right}(?![\d.,])", str(wrong), step[start:])
 
 
 def documents(problems: Sequence[Worked], name: str) -> Iterator[Text]:
-    """Yield problems as documents: in GSM8K's own form, then one to four a document, solved or judged in steps."""
+    """Yield problems as documents: first in GSM8K's form, then one to four per document, solved or judged by step."""
     rng = random.Random(name)
     number = len(problems)
     for place, one in enumerate(problems):
@@ -224,7 +224,7 @@ def documents(problems: Sequence[Worked], name: str) -> Iterator[Text]:
 
 
 def probes(problems: Sequence[Worked]) -> Iterator[Probe]:
-    """Yield each problem to be solved from its first step to its answer, and a step of it to be judged."""
+    """Yield two tasks per problem: solve it from its first step to its answer, and judge one of its steps."""
     rng = random.Random("probes")
     for worked in problems:
         prompt = _TASK.thought_prompt(worked.item, [])
@@ -246,7 +246,7 @@ def _agrees(high: bool, text: str) -> bool | None:
 
 
 def worked_of(question: str, answer: str) -> Worked:
-    """Return a problem of GSM8K; a step is a line with a calculation, after the lines without one before it.
+    """Parse a problem of GSM8K; a step is a line with a calculation, together with the lines without one before it.
 
     Example:
         >>> worked_of("How many?", "She sold 48/2 = <<48/2=24>>24 clips.\\n#### 24").steps[0].answer
@@ -258,20 +258,20 @@ def worked_of(question: str, answer: str) -> Worked:
     waiting: list[str] = []  # lines without a calculation belong to the next step
     for line in text.strip().splitlines():
         waiting.append(_CALCULATION.sub("", line).strip())
-        if "<<" in line:  # its calculation is what its question asks for
+        if "<<" in line:  # the result of the calculation answers the step's question
             asked = _RESULT.sub("how much", waiting[-1], count=1).rstrip(" .")
             steps.append(WorkedStep(f"{asked[:1].upper()}{asked[1:]}?", " ".join(waiting)))
             waiting = []
     if steps:
         asked = re.split(r"(?<=[.!?])\s+", question)[-1]
-        last = steps.pop()  # the problem itself asks for the last step
+        last = steps.pop()  # the last step answers the problem itself
         question_of_last = asked if asked.endswith("?") else last.question
         steps.append(WorkedStep(question_of_last, " ".join([last.answer, *waiting])))
     return Worked(question, tuple(steps), number.strip())
 
 
 def problems(split: Split) -> Iterator[Worked]:
-    """Yield different generated problems of a split, without end."""
+    """Yield distinct generated problems of a split, endlessly."""
     rng = random.Random(f"arithmetic/{split}")
     seen = set()
     while True:
@@ -294,7 +294,7 @@ def word_problem(rng: random.Random) -> Worked:
 
 
 class _Story:
-    """The sentences so far, the steps that solve them, and the resulting amount."""
+    """A problem being generated: its sentences so far, the steps that solve them, and the resulting amount."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -305,7 +305,7 @@ class _Story:
         self.amount = 0
 
     def begin(self) -> None:
-        """Things in groups, which have to be counted first, or a number of things."""
+        """Begin with things in groups, which must be counted first, or with a number of things."""
         if self.rng.random() < 0.5:
             many, each = self.rng.randint(2, 9), self.rng.randint(2, 12)
             groups = self.rng.choice(_GROUPS.split())
@@ -348,7 +348,7 @@ class _Story:
         )
 
     def multiply(self) -> None:
-        """The other person has several times as many; the story goes on with those."""
+        """Give another person several times as many things; the story continues with these."""
         if self.amount > 100:
             return self.lose()
         times = self.rng.randint(2, 5)
@@ -392,14 +392,14 @@ class _Story:
         )
 
     def _event(self, ways: list[str], question: str, answer: str, amount: int) -> None:
-        """Tell an event in one of some ways; ``{}`` in the answer is the amount after it."""
+        """Add an event, in one of several wordings; ``{}`` in the answer is the amount after it."""
         self.sentences.append(self.rng.choice(ways) if len(ways) > 1 else ways[0])
         self.amount = amount
         self.steps.append(WorkedStep(question, answer.format(amount)))
 
 
 def _product(small: int, large: int) -> str:
-    """Return a product with its parts where it is not a table's: ``7 * 48 = 280 + 56``."""
+    """Return a product, in two parts if it is outside the multiplication table: ``7 * 48 = 280 + 56``."""
     tens, ones = large // 10 * 10, large % 10
     parts = f" = {small * tens} + {small * ones}" if large > 12 and ones else ""
     return f"{small} * {large}{parts}"

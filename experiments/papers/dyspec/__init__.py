@@ -1,1 +1,1 @@
-"""DySpec (Xiong et al. 2024): trees by draft probability, their size, their order and their cost."""
+"""DySpec (Xiong et al. 2024): size, row order and cost of trees built by draft probability."""

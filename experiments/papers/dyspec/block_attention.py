@@ -1,4 +1,4 @@
-"""Orders of a tree's rows that leave fewer blocks of its attention mask, and attention over these blocks alone
+"""Orders of a tree's rows with fewer non-empty blocks in its attention mask, and attention over these blocks only
 (Xiong et al. 2024, appendix C, table 5 and figures 8 and 9).
 """
 
@@ -27,16 +27,16 @@ from specexp.core.tree import TokenTree, TreeShape
 
 AS_BUILT, HEAP, DEPTH_FIRST = "as built", "heap order", "depth-first"
 TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
-"""Published blocks of random trees, before and after reordering, by rows."""
+"""Published numbers of blocks of random trees, before and after reordering, by number of rows."""
 FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
-"""Published blocks of real trees, before and after reordering, by nodes; the length of the prefix is not stated."""
+"""Published numbers of blocks of real trees, before and after reordering, by nodes; for an unstated prefix length."""
 BLOCK_OF_PAPER = 32
 
 Orders = dict[str, TreeShape]  # a tree in several orders, by name
 
 
 def value_order(tree: TokenTree) -> tuple[int, ...]:
-    """Rows by falling value, parents before children: the order in which DySpec's heap adds them."""
+    """Return the rows by decreasing value, parents before children: the order in which DySpec's heap adds them."""
     assert tree.values is not None
     values = tree.values.copy()
     for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
@@ -45,14 +45,14 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
 
 
 def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
-    """The shape with its rows in this order: every row once, the root first, parents before children."""
+    """Return the shape with its rows in the order ``rows``: each row once, root first, parents before children."""
     parents = shape.parents[list(rows)]
     return TreeShape([-1, *np.argsort(rows)[parents[1:]].tolist()], shape.ranks[list(rows)])
 
 
 def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) -> int:
-    """Non-empty blocks of the mask, which a block-sparse attention kernel computes; every row sees the columns of
-    ``prefix`` committed tokens.
+    """Return the number of non-empty blocks of the mask, which a block-sparse attention kernel computes. Every row
+    sees the columns of ``prefix`` committed tokens.
 
     Example:
         >>> block_count(TreeShape.from_rank_paths([[0], [1], [0, 0]]), block=2)
@@ -71,7 +71,7 @@ def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) 
 
 
 def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
-    """A random tree of so many rows: each node is below any of the earlier rows with equal probability."""
+    """Return a random tree of ``rows`` rows: each node's parent is any earlier row with equal probability."""
     parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
     children = [0] * rows
     ranks = [-1]
@@ -82,15 +82,16 @@ def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
 
 
 class TreeReorder(DraftingAnalysis[list[Orders]]):
-    """Non-empty blocks of the tree mask in the order built (breadth first), in the heap's and depth first: of random
-    trees (table 5), and of the trees of the run over a growing prefix (figure 9).
+    """Number of non-empty blocks of the tree mask with rows in breadth-first (as built), heap and depth-first order.
+
+    The trees are random (table 5), or the run's trees after prefixes of several lengths (figure 9).
     """
 
     name: ClassVar[str] = "tree_reorder"
     block = BLOCK_OF_PAPER
     prefixes: Sequence[int] = range(0, 1025, 256)  # committed tokens before the tree
     most_trees, random_trees = 64, 20
-    """Trees of each arm, the first ones larger than a block; random trees of each size."""
+    """Number of trees of each arm (its first ones larger than a block), and of random trees of each size."""
 
     @override
     def watch(self, arm: str, state: list[Orders], outcome: Outcome) -> None:
@@ -132,7 +133,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
         return float(np.mean([block_count(shape, self.block, prefix) for shape in shapes]))
 
     def _real_table(self, seen: Mapping[str, Sequence[Orders]]) -> Table:
-        title = f"Blocks of {self.block} of the run's trees, over the tokens before them (figure 9)"
+        title = f"Blocks of {self.block} of the run's trees, by number of tokens before them (figure 9)"
         table = table_of(title, f"arm | trees | mean nodes:.1 | prefix | {AS_BUILT} | {HEAP} | {DEPTH_FIRST}")
         for arm, trees in seen.items():
             nodes = float(np.mean([tree[AS_BUILT].num_nodes for tree in trees]))
@@ -149,23 +150,25 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
             for size, (before, after) in FIGURE_9.items():
                 paper: dict[str, Cell] = {"arm": "paper (not run here)", "mean nodes": float(size)}
                 table.add({**paper, HEAP: before, DEPTH_FIRST: after})
-            table.notes.append("The paper does not state the prefix of its figures, nor its order in detail.")
+            table.notes.append(
+                "The paper states neither the prefix length of its figures nor the details of its order."
+            )
         return table
 
 
 PUBLISHED = {256: 0.07548 / 0.05406, 512: 0.21317 / 0.11364, 1024: 0.63368 / 0.31801, 2048: 2.27148 / 1.02645}
-"""Time of the paper's kernel unordered over that reordered, by rows."""
+"""Time of the paper's kernel with unordered rows over its time with reordered rows, by number of rows."""
 
 
 class BlockMask:
-    """A mask cut into square blocks, of which the empty ones are left out.
+    """An attention mask cut into square blocks, without the empty blocks.
 
     Args:
         visible: ``[rows, keys]`` bool, true where a row sees a key; every row sees at least one.
-        block: Rows and keys of a block.
+        block: Side of a block, in rows and in keys.
 
     Attributes:
-        blocks: Non-empty blocks.
+        blocks: Number of non-empty blocks.
     """
 
     def __init__(self, visible: torch.Tensor, block: int = 32) -> None:
@@ -182,8 +185,8 @@ class BlockMask:
             self._parts.append((rows, chosen, hidden.masked_fill_(~visible[rows][:, chosen], -torch.inf)))
 
     def attention(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """``softmax(q k^T / sqrt(d) + mask) v`` ``[heads, rows, head_dim]``, without reading empty blocks; keys and
-        values are ``[heads, keys, head_dim]``.
+        """Return ``softmax(q k^T / sqrt(d) + mask) v`` ``[heads, rows, head_dim]``, without reading empty blocks.
+        ``keys`` and ``values`` are ``[heads, keys, head_dim]``.
 
         Example:
             >>> mask = BlockMask(torch.ones(2, 2, dtype=torch.bool).tril(), block=1)
@@ -200,7 +203,7 @@ class BlockMask:
 
 
 class BlockAttention(Analysis):
-    """Milliseconds of one layer's attention over random trees on the CPU: by blocks in both orders, and unblocked."""
+    """Milliseconds of one layer's attention over random trees on the CPU: by blocks in two orders, and unblocked."""
 
     name: ClassVar[str] = "block_attention"
     needs_models: ClassVar[bool] = True
@@ -219,7 +222,7 @@ class BlockAttention(Analysis):
             "rows | blocks, unordered:.1 | blocks, depth-first:.1 | unordered:.3 ms | depth-first:.3 ms"
             " | whole mask:.3 ms | unordered over depth-first:.2x | published:.2x",
             f"{self.heads} heads of {self.head_dim} numbers, float32, threads: {torch.get_num_threads()}; means of "
-            f"{self.trees} trees, medians of {self.repeats} turns. Published: the paper's kernel, 64 heads.",
+            f"{self.trees} trees, medians of {self.repeats} repeats. Published: the paper's kernel, 64 heads.",
         )
         every = []
         for rows in self.rows:
@@ -229,7 +232,7 @@ class BlockAttention(Analysis):
         return report_of(self, table, self._draw(table.title, every))
 
     def _measured(self, rows: int) -> tuple[list[float], list[float]]:
-        """Blocks in both orders, and milliseconds of both and of the whole mask; means over trees."""
+        """Return the mean blocks in both orders, and the mean milliseconds of both orders and of the whole mask."""
         draws = np.random.default_rng([0, rows])
         size = (3, self.heads, rows, self.head_dim)
         tensors = torch.randn(size, generator=torch.Generator().manual_seed(0))
@@ -246,7 +249,7 @@ class BlockAttention(Analysis):
         return np.mean(counts, axis=0).tolist(), np.mean(times, axis=0).tolist()
 
     def _turns(self, ways: Sequence[Callable[..., torch.Tensor]], tensors: torch.Tensor) -> list[float]:
-        """Median milliseconds of each, taken in turns, after a first turn that does not count."""
+        """Return the median milliseconds of each way; the ways alternate, and the first round is a warm-up."""
         taken: list[list[float]] = [[] for _ in ways]
         for turn in range(self.repeats + 1):
             for way, found in zip(ways, taken, strict=True):

@@ -1,4 +1,4 @@
-"""Seconds per token at other models' latencies (Xiong et al. 2024, table 3)."""
+"""Seconds per token, modelled with the latencies of other models (Xiong et al. 2024, table 3)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PUBLISHED = {"tokens_per_step": "tokens/step", "seconds_per_token": "modelled s/
 
 
 class ModelledLatency(Analysis):
-    """Seconds per token with the milliseconds of a latency profile for the tokens fed in every pass of the run.
+    """Seconds per token, modelled by a latency profile from the number of tokens fed in each pass of the run.
 
-    The passes are counted in this run with its own models, so all results are called modelled. Hugging Face's own loops
-    cannot be watched, so their passes are known only if they draft nothing.
+    The passes are those of this run's own models, so all results are called modelled. The passes of Hugging Face's own
+    loops cannot be observed, so they are known only for loops without drafts.
 
     Args:
-        profile: Milliseconds of the passes.
+        profile: The milliseconds of each kind of pass.
         published: Rows of a paper's table: ``method``, and any of ``tokens_per_step``, ``seconds_per_token`` and
             ``speedup`` (over plain decoding).
     """
@@ -54,7 +54,7 @@ class ModelledLatency(Analysis):
         for arm, parts in arms.items():
             if not self.profile.draft_ms and _runs_a_model(parts.drafter):
                 named = f"ModelledLatency's profile {self.profile.name!r}"
-                raise ValueError(f"{named} states no draft_ms, but {arm!r} runs a draft model")
+                raise ValueError(f"{named} must have draft_ms, because arm {arm!r} runs a draft model")
 
     @override
     def observe(self, arm: str, outcome: Outcome) -> None:
@@ -66,9 +66,9 @@ class ModelledLatency(Analysis):
         table = table_of(
             f"Modelled latency: {title}",
             f"arm | tokens/step | draft passes/step:.1 | modelled s/token:.3 | {SPEEDUP}:interval",
-            "Modelled: the profile's milliseconds for the tokens of every pass, counted in this run with its own "
-            f"models. {PLAIN.capitalize()} takes a target pass a token; geometric mean over prompts, 95 % "
-            "bootstrap interval.",
+            "Modelled: the profile's milliseconds for the number of tokens in each pass of this run's own models. "
+            f"{PLAIN.capitalize()} takes one target pass per token. Geometric mean over prompts, 95 % bootstrap "
+            "interval.",
         )
         speedups = {arm: self._speedup(records, arm) for arm in arm_names(records)}
         for arm, speedup in speedups.items():
@@ -88,7 +88,7 @@ class ModelledLatency(Analysis):
         return report_of(self, table, bars)
 
     def _seconds(self, record: PromptRecord) -> float | None:
-        """Seconds of a prompt; None where its passes are not known."""
+        """Return the modelled seconds of a prompt; None if its passes are unknown."""
         watched = self._watched.get((record.arm, sequence_name(record, record.sample)))
         if watched is not None:
             return watched
@@ -103,13 +103,13 @@ class ModelledLatency(Analysis):
         return sum(seconds) / tokens if tokens and len(seconds) == len(own) else None
 
     def _speedup(self, records: Sequence[PromptRecord], arm: str) -> Speedup:
-        """Over plain decoding, prompt by prompt."""
+        """Return the speedup over plain decoding, paired by prompt."""
         ratios: list[tuple[str, float]] = []
         for record in records:
             if record.arm == arm and not record.error and record.new_tokens:
                 seconds = self._seconds(record)
                 if seconds is None:
-                    reason = f"{arm} did not count the tokens of its passes"
+                    reason = f"the number of tokens in each pass of {arm} is unknown"
                     return Speedup.refuse(arm, PLAIN, reason)
                 plain = self.profile.plain_seconds(record.prompt_tokens, record.new_tokens)
                 # the mean of logarithms is the log of the geometric mean

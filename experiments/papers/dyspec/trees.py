@@ -1,4 +1,4 @@
-"""Trees of a run: size, acceptance by child and by draft probability, tokens per step (Xiong et al. 2024)."""
+"""A run's trees: sizes, acceptance by child and by draft probability, and tokens per step (Xiong et al. 2024)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ Sizes = list[tuple[int, int]]  # nodes and accepted nodes of each step
 class TreeSizes(DraftingAnalysis[Sizes]):
     """Nodes and accepted nodes of every step of every arm that drafts (figure 5).
 
-    An arm's budget is the mean that its controller keeps, or else its cap, the most nodes that its builder allows.
+    An arm's budget is the mean number of nodes that its controller keeps to. Without one it is the arm's cap, the most
+    nodes that its builder allows.
 
     Args:
-        most_steps: Steps of each arm in the picture, the first ones; the table is of all.
+        most_steps: Number of first steps of each arm in the picture; the table covers all steps.
         arms: Arms in the picture; all if None.
     """
 
@@ -58,7 +59,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
             "Size of the trees",
             "arm | steps | budget | mean nodes:.1 | median:.0 | largest | budget used:.1%"
             " | steps at the cap:.1% | accepted | accepted nodes:.1%",
-            "The last steps of an output may draft no deeper than the tokens still wanted.",
+            "In the last steps of an output, trees are no deeper than the number of tokens still wanted.",
         )
         seen = {arm: np.array(steps) for arm, steps in self.states.items() if steps}  # [steps, 2]
         for arm, steps in seen.items():
@@ -73,7 +74,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
 
     def _cap(self, arm: str) -> int:
         builder = self.parts[arm].builder
-        assert builder is not None  # it built the trees seen
+        assert builder is not None  # a builder built the trees
         return builder.max_nodes
 
     def _budget(self, arm: str) -> int:
@@ -98,17 +99,17 @@ class TreeSizes(DraftingAnalysis[Sizes]):
 
 
 class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
-    """Acceptance rates of the children of a visited node, in the order tried: the input of Sequoia's trees
-    (Chen et al. 2024, section 3).
+    """Acceptance rates of the children of a visited node, in the order tried: the input from which Sequoia builds
+    trees (Chen et al. 2024, section 3).
 
-    Only nodes with at least ``width`` draws below them count, and of these the first ``width``; a token drawn again
+    Only nodes with at least ``width`` drawn children count, and only their first ``width`` draws. A token drawn again
     counts at its first place. The trees should be wide everywhere, such as those of ``KConfig``.
 
-    ``acceptance.json`` is of the first arm that drafts: ``acceptance`` (``width`` probabilities, then that none of them
-    is accepted; they sum to one), ``visited`` (nodes counted), ``accepted`` (how often each was) and ``arm``.
+    ``acceptance.json`` describes the first arm that drafts: ``acceptance`` (``width`` probabilities, then the one that
+    no child is accepted; they sum to one), ``visited`` (nodes counted), ``accepted`` (counts by child) and ``arm``.
 
     Args:
-        width: Children counted below a node.
+        width: Number of children counted per node.
     """
 
     name: ClassVar[str] = "acceptance"
@@ -156,15 +157,15 @@ class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
 class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
     """Acceptance and target probability of a node by its draft probability (figure 2).
 
-    Counted are the nodes that the verifier tried: the children of visited nodes in the order drawn, up to the accepted
-    one. The draft probability q is that of the token given its parent, before elder siblings are taken out. The target
-    probability p is after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0 or
-    1).
+    The nodes are those that the verifier tried: the children of visited nodes in the order drawn, up to the accepted
+    one. The draft probability q is the token's given its parent, before earlier siblings are removed. The target
+    probability p is taken after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0
+    or 1).
     """
 
     name: ClassVar[str] = "draft_vs_acceptance"
     needs_models: ClassVar[bool] = True
-    bins = 20  # columns and rows of the map
+    bins = 20  # number of columns and of rows of the map
 
     @override
     def watch(self, arm: str, state: list[tuple[float, float, float]], outcome: Outcome) -> None:
@@ -221,7 +222,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
             for name, values, colour in (("mean p", p, BLUE), ("mean acceptance", accepted, ORANGE)):
                 means = binned_statistic(
                     q, values, bins=edges
-                ).statistic  # nan, so not drawn, in empty columns
+                ).statistic  # nan in empty columns, which are not drawn
                 axes.plot(
                     (edges[:-1] + edges[1:]) / 2, means, color=colour, marker="o", ms=3, lw=1.4, label=name
                 )
@@ -237,15 +238,15 @@ def _means(seen: pd.DataFrame) -> list[float]:
 
 
 def _known(value: Any) -> float | None:
-    """None for the correlation with a constant."""
+    """Return a correlation as a float; None if it is undefined (one variable is constant)."""
     return None if np.isnan(value) else float(value)
 
 
 class TokensPerStep(Analysis):
-    """All tokens over all target passes of each drafting arm, and its ratio to another arm's, without a clock.
+    """Tokens per target pass of each drafting arm, and its ratio to another arm's; both are independent of time.
 
     Args:
-        over: Arm that all others are compared with; each with the next one in the file if None.
+        over: Arm with which all others are compared. If None, each arm is compared with the next one in the file.
     """
 
     name: ClassVar[str] = "tokens_per_step"
@@ -265,7 +266,7 @@ class TokensPerStep(Analysis):
             f"Tokens per step, each arm over {self.over or 'the one below it'}",
             "arm | tokens/step:.3 | nodes/step:.1 | draft passes/step:.1"
             f" | over {self.over or 'the arm below'}:interval",
-            "Tokens of all prompts over their target passes; 95 % bootstrap interval of prompts drawn in pairs.",
+            "Tokens of all prompts over their target passes; 95 % bootstrap interval, paired by prompt.",
         )
         counts = {arm: _counts(records, arm) for arm in self._arms}
         below = dict(pairwise(self._arms))
@@ -282,7 +283,7 @@ class TokensPerStep(Analysis):
 
 
 def _counts(records: Sequence[PromptRecord], arm: str) -> dict[str, Values]:
-    """``[4]`` tokens, steps, nodes and draft passes by prompt."""
+    """Return ``[4]`` tokens, steps, nodes and draft passes of each prompt, by prompt id."""
     found: dict[str, Values] = {}
     for record in records:
         if record.arm == arm and not record.error and record.steps:
@@ -295,7 +296,7 @@ def _counts(records: Sequence[PromptRecord], arm: str) -> dict[str, Values]:
 
 
 def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[str, Values]) -> Speedup:
-    """Tokens per step of one arm over another's, on the prompts both answered."""
+    """Return the tokens per step of one arm over another's, on the prompts that both answered."""
     both = [prompt for prompt in first if prompt in second]
     if not both:
         return Speedup.refuse(arm, other, f"no prompt was answered by both {arm} and {other}")

@@ -1,1 +1,1 @@
-"""Post-use & Pre-cut: phrases used again, and drafts ended before they stop paying."""
+"""Post-use & Pre-cut: reuse of drafted phrases, and drafts that end while drafting still pays."""

@@ -41,12 +41,12 @@ KINDS = {
     "drafted, rejected": GREY,
     "phrases, rejected": "#ecd3bd",
 }
-LOWEST = 1e-4  # product below which there is one bin
+LOWEST = 1e-4  # smaller products share one bin
 
 
 @dataclass
 class Counts:
-    """Sums over the steps of an arm; ``nodes`` and ``accepted`` are of the drafter, then of grafted phrases."""
+    """Sums over an arm's steps; ``nodes`` and ``accepted`` are ``[2]``: the drafter's, those of grafted phrases."""
 
     steps: int = 0
     tokens: int = 0
@@ -60,7 +60,7 @@ class Counts:
         return over(int(self.accepted.sum()), int(self.nodes.sum()))
 
     def cells(self) -> list[Cell]:
-        """The row of the table."""
+        """Return the cells of the table's row, without the arm."""
         accepted, nodes = int(self.accepted.sum()), int(self.nodes.sum())
         a_step = [over(count, self.steps) for count in (accepted, self.tokens, nodes)]
         each = [over(*pair) for pair in zip(self.accepted.tolist(), self.nodes.tolist(), strict=True)]
@@ -101,15 +101,15 @@ class Utilisation(DraftingAnalysis[Counts]):
             "What becomes of drafted tokens",
             "arm | accepted/step | with bonus | nodes/step:.1 | accepted / drafted:.1% | of the drafter's:.1%"
             " | of grafted phrases':.1% | draft passes/step:.1 | tokens / draft pass",
-            "Accepted / drafted is the utilisation of the paper's table 4: of all nodes fed to the target, of "
-            "those the drafter gave, of those of grafted phrases; tokens / draft pass is that of section 3.1.1.",
+            "Accepted / drafted is the utilisation of the paper's table 4, for all nodes fed to the target, for the "
+            "drafter's nodes and for those of grafted phrases. Tokens / draft pass is the figure of section 3.1.1.",
             rows=[[arm, *counts.cells()] for arm, counts in self.states.items()],
         )
         bonus = [{"with_bonus": row["accepted"] + 1} if "accepted" in row else {} for row in self.published]
         theirs = [{**row, **more} for row, more in zip(self.published, bonus, strict=True)]
         add_rows(table, theirs, PUBLISHED)
         if theirs:
-            table.notes.append("The paper's accepted length leaves the bonus token out; here it is added.")
+            table.notes.append("The paper's accepted length excludes the bonus token, which is added here.")
         shown = {arm: counts for arm, counts in self.states.items() if counts.nodes.any()}
         return report_of(self, table, self._draw(shown) if shown else None)
 
@@ -141,8 +141,8 @@ Questions = dict[int | str, NDArray[np.int64]]  # drafted and accepted nodes by 
 class PrecutLearning(DraftingAnalysis[Questions]):
     """Running utilisation (accepted over drafted nodes) of each arm by question, in the order decoded.
 
-    Nodes of grafted phrases are not counted, so that arms with and without reuse are compared in what the controller
-    decides about.
+    Nodes of grafted phrases are not counted, because the controller does not decide about them. Arms with and without
+    reuse are thus comparable.
     """
 
     name: ClassVar[str] = "precut_learning"
@@ -180,28 +180,28 @@ class PrecutLearning(DraftingAnalysis[Questions]):
         return report_of(self, table, figure)
 
     def running(self, arm: str) -> list[float]:
-        """Accepted over drafted nodes of all questions up to each; 0 until something is drafted."""
+        """Return, after each question, accepted over drafted nodes so far; 0 until a node is drafted."""
         drafted, accepted = np.cumsum([[0, 0], *self.states[arm].values()], axis=0)[1:].T
         shares: list[float] = (accepted / np.maximum(drafted, 1)).tolist()
         return shares
 
 
 Tries = NDArray[np.float64]
-"""``[n, 4]`` of every prefix: its step, its length, its product, whether all of it was accepted."""
+"""``[n, 4]``, one row per prefix: its step, its length, its product, whether all of it was accepted."""
 
 
 class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
     """The product of the draft's probabilities along a drafted prefix against how often the whole prefix is accepted
     (eq. 6).
 
-    Each prefix of the most probable path of a tree, without grafts, is a try. Prefixes of one step share tokens, so an
-    interval (Wilson's) counts a bin's steps, not its prefixes. Where the output ended inside the path, longer prefixes
-    are left out.
+    Each prefix of a tree's most probable path, without grafts, is a try. Prefixes of one step share tokens, so the
+    sample size of an interval (Wilson's) is a bin's number of steps, not of prefixes. If the output ended inside the
+    path, longer prefixes are left out.
     """
 
     name: ClassVar[str] = "confidence_acceptance"
     edges: NDArray[np.float64] = np.concatenate(([0.0], np.geomspace(LOWEST, 1, 13)))
-    """Bins of the product; the paper's are of equal width, which hides long and unlikely drafts."""
+    """Edges of the bins of the product; the paper's bins of equal width hide long and unlikely drafts."""
 
     @override
     def watch(self, arm: str, state: list[NDArray[np.float64]], outcome: Outcome) -> None:
@@ -226,7 +226,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         return report_of(self, self._table(tries), self._draw(tries) if tries else None)
 
     def _binned(self, tries: Tries) -> NDArray[np.float64]:
-        """``[bins, 7]`` prefixes, steps, mean length and product, accepted share, its interval; nan in empty bins."""
+        """Return ``[bins, 7]``: prefixes, steps, mean length, mean product, accepted share, its interval; else nan."""
         place = np.digitize(tries[:, 2], self.edges[1:-1])
         found = np.full((len(self.edges) - 1, 7), np.nan)
         for number in range(len(found)):
@@ -244,8 +244,8 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
             "Product of confidences of a drafted prefix against its acceptance",
             "arm | product | prefixes | steps | mean length:.1 | mean product:.5 | accepted:.1% | from:.1% | to:.1%"
             " | rank correlation:.3",
-            "From, to: 95 % interval (Wilson) of as many tries as the bin has steps: prefixes of one share tokens.",
-            "Rank correlation: Spearman's, of all prefixes, between product and acceptance.",
+            "From, to: 95 % interval (Wilson). Its sample size is the bin's steps, as prefixes of a step share tokens.",
+            "Rank correlation: Spearman's, between product and acceptance, over all prefixes.",
         )
         for arm, seen in tries.items():
             bins = zip(pairwise(self.edges), self._binned(seen).tolist(), strict=True)
@@ -271,9 +271,12 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
         lowest = LOWEST / 10  # left end of the axis
         binned = self._binned(seen)
         product, share, low, high = binned[binned[:, 0] > 0, 3:].T
-        low, high = np.minimum(low, share), np.maximum(high, share)  # they are of a rounded number of tries
+        low, high = (
+            np.minimum(low, share),
+            np.maximum(high, share),
+        )  # the interval is of a rounded number of tries
         diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
-        points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="accepted as often as it says")
+        points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="acceptance = confidence")
         errors, name = [share - low, high - share], "accepted (95 % interval)"
         points.errorbar(product, share, errors, color=BLUE, marker="o", ms=5, lw=1.3, capsize=3, label=name)
         correlation = rank_correlation(seen[:, 2], seen[:, 3])
@@ -285,7 +288,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
 
 
 def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float | None:
-    """Spearman's of two ``[n]``; None where one of them never changes."""
+    """Return Spearman's rank correlation of two ``[n]`` arrays; None if one of them is constant."""
     if one.size < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
     return float(spearmanr(one, other).statistic)

@@ -38,11 +38,11 @@ from specexp.core.parts import Parts
 ALL = "all"
 MOST_CATEGORIES = 8
 ON_A_GRID = re.compile(r"(?P<level>.+), (?P<axis>\w+)=(?P<value>\d+(\.\d+)?)")
-"""The title of an arm of a grid over one number."""
+"""The title of an arm that belongs to a grid over one number."""
 
 
 class Step(NamedTuple):
-    """The outcome of a draft, without grafts."""
+    """The outcome of one draft; grafted tokens are not counted."""
 
     accepted: int
     drafted: int
@@ -51,20 +51,21 @@ class Step(NamedTuple):
 
 
 class StepCosts(NamedTuple):
-    """Costs of a step without its draft passes, and of a draft pass, in steps of plain decoding; their clock."""
+    """Costs of a step without its draft passes and of one draft pass, in steps of plain decoding; ``source``: clock."""
 
     step: float
     draft_pass: float
     source: str
 
     def of(self, step: Step, length: int | NDArray[np.int64]) -> Any:
-        """The cost of the step with another draft length; passes are spread evenly over the drafted tokens."""
+        """Return the step's cost with another draft length; passes are spread evenly over the drafted tokens."""
         return self.step + length * step.passes / step.drafted * self.draft_pass
 
 
 def local_optima(steps: Sequence[Step], cost: StepCosts) -> NDArray[np.int64]:
-    """``[steps]`` the length that would have been best in each: of j up to the accepted drafts the one with the largest
-    ``(j + 1) / cost(j)``, or 0 if that is not above 1.
+    """Return ``[steps]`` the draft length that would have been best in each step.
+
+    It is the number of accepted drafts j with the largest ``(j + 1) / cost(j)``, or 0 if that is not above 1.
     """
     found = np.zeros(len(steps), dtype=np.int64)
     for number, step in enumerate(steps):
@@ -76,27 +77,27 @@ def local_optima(steps: Sequence[Step], cost: StepCosts) -> NDArray[np.int64]:
 
 
 def cut_short(steps: Sequence[Step]) -> NDArray[np.bool_]:
-    """``[steps]`` whether nothing was rejected, so that the optimum may be longer."""
+    """Return ``[steps]`` whether no draft token was rejected, so that the optimum may be longer."""
     return np.array([step.accepted == step.drafted or step.ended for step in steps])
 
 
 def speed_of(steps: Sequence[Step], cost: StepCosts, lengths: int | NDArray[np.int64]) -> float:
-    """Tokens over their cost with one length, or with ``[steps]`` lengths; 1 is plain decoding.
+    """Return tokens / cost with one draft length, or with ``[steps]`` lengths; plain decoding has 1.
 
-    A step that accepted n drafts is n + 1 tokens, which take ceil((n + 1) / (j + 1)) steps with a length of j. That
-    holds if a draft does not depend on where it began.
+    A step that accepted n drafts gave n + 1 tokens, which take ceil((n + 1) / (j + 1)) steps with a length of j. This
+    assumes that drafted tokens do not depend on where the draft begins.
     """
     tokens, spent = 0, 0.0
     for step, length in zip(steps, np.broadcast_to(lengths, len(steps)).tolist(), strict=True):
         own = step.accepted + (not step.ended)  # with the bonus token
         tokens += own
-        # a length of 0 is plain decoding: a step of cost 1 a token
+        # a length of 0 is plain decoding: each token takes one step of cost 1
         spent += -(-own // (length + 1)) * cost.of(step, length) if length else own
     return tokens / spent if spent else 1.0
 
 
 def global_optimum(steps: Sequence[Step], cost: StepCosts) -> tuple[int, float]:
-    """The best fixed length and its speed; 0 where drafting does not pay."""
+    """Return the best fixed length and its speed; the length is 0 if drafting does not pay."""
     longest = max(step.drafted for step in steps)
     speeds = [1.0, *(speed_of(steps, cost, length) for length in range(1, longest + 1))]
     best = int(np.argmax(speeds))
@@ -105,7 +106,7 @@ def global_optimum(steps: Sequence[Step], cost: StepCosts) -> tuple[int, float]:
 
 Costs = Mapping[str, StepCosts | None]
 Lines = dict[str, dict[float, Speedup]]
-"""Speedups over plain decoding by draft length, of each group of arms (one grid)."""
+"""Speedups over plain decoding by group of arms (one grid), then by draft length."""
 
 
 class OptimalLength(DraftingAnalysis[list[Step]]):
@@ -113,7 +114,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
     same tokens at the least cost (:func:`speed_of`).
 
     Costs are of this run: the mean step and draft pass of an arm over the mean step of plain decoding. A second table
-    has the speed of arms that are chains of a fixed length, by category where it has 3 prompts.
+    has the speed of arms that draft chains of a fixed length, for all prompts and each category of at least 3 prompts.
     """
 
     name: ClassVar[str] = "optimal_length"
@@ -191,7 +192,7 @@ class OptimalLength(DraftingAnalysis[list[Step]]):
         return table
 
     def _lines(self, records: Sequence[PromptRecord]) -> dict[str, Lines]:
-        """Return the speedups of all prompts, then of each large category; empty if no arm is a chain."""
+        """Return the speedups over all prompts, then in each large category; empty if no arm drafts chains."""
         prompts: dict[str, set[str]] = defaultdict(set)
         for record in records:
             prompts[record.category].add(record.prompt_id)
@@ -252,7 +253,7 @@ def _draw_sensitivity(lines: Mapping[str, Lines]) -> Figure:
 
 
 def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: int) -> Figure:
-    """Draw the optimum of every step and of the run; at the side how often each length would have been best."""
+    """Draw the optimum of every step and of the run, and on the right how often each length would have been best."""
     local, (best, speed) = local_optima(steps, cost), global_optimum(steps, cost)
     title = (
         f"The best draft length of every step ({arm})\n{clock.adjective(cost.source)}speed if it were known: "
@@ -278,11 +279,11 @@ def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: i
 
 
 class AblationGrid(Analysis):
-    """One row per level, one column per value of the grid that all levels sweep: speedup over ``engine``, and tokens
-    per step. A further column has the sensitivity of a level: its slowest value over its fastest.
+    """Speedup over ``engine`` and tokens per step, with one row per level and one column per value of the grid that
+    all levels sweep. A further column has the sensitivity of a level: its slowest value over its fastest.
 
     Args:
-        spread_from: Values below are left out of the sensitivity.
+        spread_from: Smallest value of the grid that counts for the sensitivity.
         published: Rows of a paper's table: ``level`` and ``speedups`` by value of the grid.
     """
 
@@ -309,7 +310,7 @@ class AblationGrid(Analysis):
                 self._levels.setdefault(place["level"], {})[float(place["value"])] = arm
         axes = {place["axis"] for place in places.values() if place is not None}
         if len(axes) > 1:
-            raise ValueError(f"AblationGrid needs grids over one argument, but they sweep {sorted(axes)}")
+            raise ValueError(f"AblationGrid: all grids must sweep the same argument, got {sorted(axes)}")
         self._axis = next(iter(axes), "value")
 
     @override

@@ -1,4 +1,4 @@
-"""The share of drafted and output tokens that was drafted before (Post-use & Pre-cut, figure 2b)."""
+"""The shares of drafted and of output tokens that were drafted before (Post-use & Pre-cut, figure 2b)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 
 AFTER = ("after draft passes", "after target passes")
-"""Tokens that are counted: the drafted ones, and the output's."""
+"""The two groups of counted tokens: drafted tokens, and output tokens."""
 SHORTEST = 2
 STEPS_A_POINT = 8
-FEWEST = 20  # tokens of a point of a curve, at least
+FEWEST = 20  # a point of a curve needs at least so many tokens
 
 Phrase = tuple[int, ...]
 Walk = tuple[list[int], list[int | None]]
-"""Tokens in a row with the name of each, None where it is not counted."""
+"""Consecutive tokens and their ids in the count; None for a token that is not counted."""
 Counts = NDArray[np.int64]
 
 
@@ -38,11 +38,11 @@ class PhraseCounts:
     def __init__(self, longest: int) -> None:
         self.longest = longest
         self.counts: list[tuple[int, Counts]] = []
-        """Step of the prompt, and ``[2, 3, longest + 1]`` after which passes: tokens, found and unread, by length."""
+        """Per step, its number in the prompt, and ``[AFTER, (tokens, found, unread), phrase length]`` counts."""
         self.context: Context | None = None
 
     def step(self, outcome: Outcome) -> None:
-        """Count the tokens of a step in phrases of earlier drafts, then add its own."""
+        """Count the step's tokens that lie in phrases of earlier drafts, then add the step's own phrases."""
         text = outcome.context.token_ids.tolist()
         before = len(text) - len(outcome.new_token_ids)
         if self.context is not outcome.context:
@@ -69,13 +69,13 @@ class PhraseCounts:
         self._read(text, before)
 
     def _read(self, text: list[int], start: int) -> None:
-        """Remember the phrases of a text that end behind ``start`` tokens."""
+        """Remember the phrases of a text that end after its first ``start`` tokens."""
         for end in range(start + 1, len(text) + 1):
             self.text.update(self._phrases(text, end))
 
     def _cover(self, walks: Sequence[Walk], *, ends_only: bool) -> Counts:
-        """``[2, longest + 1]`` by phrase length: tokens in phrases of earlier drafts, and those in none that also
-        stood in the text; with ``ends_only`` only phrases at the end of a walk are new.
+        """Return ``[2, longest + 1]`` counts by phrase length: tokens in phrases of earlier drafts, and those of them
+        in no phrase of the text. With ``ends_only``, only phrases at the end of a walk are new.
         """
         drafted: list[set[int]] = [set() for _ in range(self.longest + 1)]
         read: list[set[int]] = [set() for _ in range(self.longest + 1)]
@@ -94,7 +94,7 @@ class PhraseCounts:
         return np.array([list(map(len, drafted)), unread], dtype=np.int64)
 
     def _phrases(self, tokens: list[int], end: int) -> Iterator[Phrase]:
-        """Phrases that end before a place of a text."""
+        """Yield the phrases that end right before position ``end``."""
         for n in range(SHORTEST, min(self.longest, end) + 1):
             yield tuple(tokens[end - n : end])
 
@@ -102,17 +102,17 @@ class PhraseCounts:
 class ReusePotential(DraftingAnalysis[PhraseCounts]):
     """The share of the drafted tokens, and of the output, that lies in phrases drafted in earlier steps of the prompt.
 
-    A phrase of length n is n tokens in a row on one path of an earlier tree, accepted or not; grafts are left out. It
-    reappears where the same n tokens stand in a row in this step's tree (after draft passes) or output (after target
-    passes), with at least one new token among them: a phrase may begin in the text before. Counted are the new tokens
-    in any such phrase. Those in none that also stood in the text so far (prompt and output) would have been missed by a
-    look-up in the text.
+    A phrase of length n is n consecutive tokens on one path of an earlier tree, accepted or not, without grafts. It
+    reappears where the same tokens are consecutive in this step's tree (after draft passes) or output (after target
+    passes). At least one of them must be new: a phrase may begin in the text before. The new tokens of all reappearing
+    phrases are counted. If none of a token's phrases occurred in the text so far (prompt and output), a look-up in the
+    text would have missed the token.
     """
 
     name: ClassVar[str] = "reuse_potential"
-    longest = 6  # longest phrases
+    longest = 6  # tokens of the longest phrases
     over_steps = 3
-    """Length of the phrases drawn over the steps of a prompt; the paper has phrases longer than 2."""
+    """Least length of the phrases drawn over the steps of a prompt; the paper has phrases longer than 2."""
 
     @override
     def new_state(self, parts: Parts) -> PhraseCounts:
@@ -131,8 +131,8 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
             f" | output tokens | {AFTER[1]}:.1% | put out, only rejected before:.1%",
             "After draft passes: share of the drafted tokens that lie in a phrase drafted in an earlier step of "
             "the prompt; after target passes: share of the output.",
-            "Only rejected before: of the same tokens, those whose phrases stood in rejected drafts alone, not in "
-            "the prompt or the output so far.",
+            "Only rejected before: share of tokens in phrases that occurred only in rejected drafts, not in the "
+            "prompt or the output so far.",
         )
         for arm, counted in found.items():
             sums = np.sum([counts for _, counts in counted.counts], axis=0)
@@ -144,7 +144,7 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
         return report_of(self, table, self._draw(found) if found else None)
 
     def _draw(self, found: Mapping[str, PhraseCounts]) -> Figure:
-        title = "How much of what is drafted and put out was drafted before"
+        title = "Shares of drafted and of output tokens that were drafted before"
         figure, rows = new_figure(9.5, 0.8 + 3.1 * len(found), title, len(found), 2, sharey="row")
         lengths = np.arange(SHORTEST, self.longest + 1)
         for (bars, curves), (arm, counted) in zip(rows, found.items(), strict=True):

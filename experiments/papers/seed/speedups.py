@@ -26,31 +26,31 @@ Tasks = Mapping[str, Sequence[PromptRecord]]
 
 
 def answered(records: Sequence[PromptRecord], arm: str) -> list[PromptRecord]:
-    """The arm's records that did not fail."""
+    """Return the arm's records that did not fail."""
     return [record for record in records if record.arm == arm and not record.error]
 
 
 def whole_seconds(record: PromptRecord) -> float:
-    """Seconds of a prompt end to end."""
+    """Return the end-to-end seconds of a prompt."""
     if record.group is not None:
         return record.group.wall_seconds
     return record.prefill_seconds + record.decode_seconds
 
 
 def end_to_end(records: Sequence[PromptRecord], arm: str, baseline: str) -> Speedup:
-    """The paired speedup in end-to-end seconds per token."""
+    """Return the paired speedup in end-to-end seconds per token."""
     return paired_speedup(
         records, arm, baseline, cost=lambda record: over(whole_seconds(record), record.new_tokens)
     )
 
 
 def both_speedups(records: Sequence[PromptRecord], arm: str, baseline: str) -> list[Speedup]:
-    """Return the speedup end to end, and that of decoding alone."""
+    """Return the end-to-end speedup, and the speedup of decoding alone."""
     return [end_to_end(records, arm, baseline), paired_speedup(records, arm, baseline)]
 
 
 def paces(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
-    """Tokens per second end to end, tokens per step, and the share of the time in which the target is busy."""
+    """Return end-to-end tokens per second, tokens per step, and the share of time in which the target is busy."""
     good = answered(records, arm)
     pace = over(sum(record.new_tokens for record in good), sum(map(whole_seconds, good)))
     return [pace, summarise(good, arm).tokens_per_step, metric_named("target_utilisation").over(good)]
@@ -59,12 +59,12 @@ def paces(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
 class ReasoningTable(MultiSequenceAnalysis):
     """Speedup of each arm on each task, end to end and of decoding alone, and whether the outputs are equal.
 
-    End to end is the whole search for an answer: prefills, decoding, evaluations. Decoding leaves the prefills and the
-    search out. Both are seconds per token, paired item by item, with a 95 % bootstrap interval.
+    End to end covers the whole search for an answer: prefills, decoding, evaluations. Decoding excludes prefills and
+    search. Both speedups are of seconds per token, paired item by item, with a 95 % bootstrap interval.
 
     Args:
         published: Rows of a paper's table: ``task`` (e.g. ``GSM8K``), ``method`` (e.g. ``SEED, (2,2,1)``), and any of
-            ``speedup`` over plain decoding and ``depth`` of the tree of thoughts (the task's own if left out).
+            ``speedup`` over plain decoding and ``depth`` of the tree of thoughts (by default the task's own).
     """
 
     name: ClassVar[str] = "reasoning_table"
@@ -118,7 +118,7 @@ def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
     table = table_of(
         "Answers by task",
         "task | arm | items | failed | correct | accuracy:.1% | sequences/item:.1 | evaluations unparsable",
-        "An evaluation that cannot be read is counted, and gives its state the lowest value.",
+        "An evaluation that cannot be parsed gives its state the lowest value.",
     )
     for task, records in tasks.items():
         for arm in arms:
@@ -136,7 +136,7 @@ def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
 
 
 def depth_of(task: str) -> int | None:
-    """Depth of a task's tree of thoughts by the task's name; None for other data."""
+    """Return the depth of the tree of thoughts of the task with this name; None for other data."""
     found = list(Task.__subclasses__())
     for known in found:
         found += known.__subclasses__()  # the list grows while it is read: subclasses of any depth
@@ -146,15 +146,15 @@ def depth_of(task: str) -> int | None:
 
 
 def by_task(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
-    """Records by task, in the order in which tasks appear."""
+    """Return the records of each task, in the order in which tasks appear."""
     return {task: [record for record in records if record.category == task] for task in categories(records)}
 
 
 class Roles(MultiSequenceAnalysis):
-    """Each component of a search: its sequences, acceptance and speedup over plain decoding, in its own decode seconds
-    per token and with its prefills, paired item by item.
+    """Sequences, acceptance and speedup of each component of a search. Speedups over plain decoding are of the
+    component's decode seconds per token, without and with prefills, paired item by item.
 
-    Alpha is the share of drafted *positions* that are accepted: a tree of depth three drafts three, whatever its width.
+    Alpha is the share of drafted *positions* that are accepted. A tree of depth three has three, whatever its width.
 
     Args:
         published: Rows of a paper's table: ``role`` (``generator`` or ``evaluator``), ``method``, and any of
@@ -190,12 +190,12 @@ class Roles(MultiSequenceAnalysis):
 
 
 def _roles(records: Sequence[PromptRecord]) -> list[str]:
-    """Components in the order in which they appear."""
+    """Return the components in the order in which they appear."""
     return list(dict.fromkeys(role for record in records if record.group for role in record.group.roles))
 
 
 def _counts(records: Sequence[PromptRecord], arm: str, role: str) -> list[Cell]:
-    """Sequences, tokens, tokens and accepted drafts per step, and acceptance; empty without a sequence."""
+    """Return sequences, tokens, tokens per step, accepted drafts per step and alpha; empty without sequences."""
     groups = [record.group for record in answered(records, arm) if record.group is not None]
     found = [group.roles[role] for group in groups if role in group.roles]
     names = ("sequences", "tokens", "steps", "accepted_drafts", "drafted_positions")
@@ -207,7 +207,7 @@ def _counts(records: Sequence[PromptRecord], arm: str, role: str) -> list[Cell]:
 
 
 def _cost(role: str, prefills: bool) -> Callable[[PromptRecord], float | None]:
-    """Seconds per token of a component."""
+    """Return a function that returns a component's seconds per token in a record; None if it did not run."""
 
     def cost(record: PromptRecord) -> float | None:
         own = record.group.roles.get(role) if record.group else None

@@ -1,4 +1,4 @@
-"""The target's time: how much of it is busy, and who did what when (SEED, Figs. 1, 3 and 4)."""
+"""Utilisation of the target, and time lines of target and drafters (SEED, Figs. 1, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ MOST_BINS = 240  # bins of a curve; a longer run has wider bins
 
 
 class TargetUtilisation(MultiSequenceAnalysis):
-    """Share of the time in which the target runs a pass or a prefill, over time and in total, what else it did, and how
-    much of the drafting was hidden.
+    """The share of time in which the target runs a pass or a prefill, over time and in total.
 
-    An arm's time is the sum over its prompts, each from the start of its first run to the end of its last. It contains
-    the search between runs, but not other arms' turns.
+    The table also has the shares of the target's other work, and of the drafting that ran while the target was busy.
+
+    An arm's time is the sum over its prompts, each from the start of its first run to the end of its last. It includes
+    the search between runs, but not the time in which other arms decode.
     """
 
     name: ClassVar[str] = "target_utilisation"
@@ -72,7 +73,7 @@ class TargetUtilisation(MultiSequenceAnalysis):
         for [axes], (arm, lines) in zip(panels, shown.items(), strict=True):
             busy, seconds = list[tuple[float, float]](), 0.0
             for line in lines:
-                moved = seconds - start_of(line)  # behind the arm's earlier prompts
+                moved = seconds - start_of(line)  # after the arm's earlier prompts
                 spans = (span for span in line if span.who == TARGET and span.what in BUSY)
                 busy += ((span.start + moved, span.end + moved) for span in spans)
                 seconds += line.seconds
@@ -87,7 +88,7 @@ class TargetUtilisation(MultiSequenceAnalysis):
         [last] = panels[-1]
         last.set_xlim(0, longest)
         bins = f"(bins of {1000 * width:g} ms)"
-        label(last, f"seconds of the arm, its prompts one behind the other {bins}")
+        label(last, f"seconds of the arm, its prompts one after the other {bins}")
         figure.supylabel("% of the time", fontsize=9, color=INK)
         return figure
 
@@ -97,11 +98,11 @@ def _seconds(lines: Sequence[TimeLine]) -> float:
 
 
 def _shares(lines: Sequence[TimeLine]) -> list[Cell]:
-    """Prompts, seconds, and shares of them."""
+    """Return the cells of a table row: number of prompts, seconds, and shares of the seconds."""
     seconds = _seconds(lines)
     kinds: tuple[tuple[What, ...], ...] = (("target",), ("prefill",), DECISIONS)
     passes, prefills, deciding = (sum(line.busy(TARGET, kind) for line in lines) for kind in kinds)
-    # rounding of clocks must not make it negative
+    # rounding of clocks could make it slightly negative
     waiting = max(0.0, seconds - prefills - passes - deciding)
     drafting, hidden = sum(line.drafting() for line in lines), sum(line.overlap() for line in lines)
     parts = (prefills + passes, passes, prefills, deciding, waiting, drafting or None)
@@ -111,14 +112,14 @@ def _shares(lines: Sequence[TimeLine]) -> list[Cell]:
 
 
 def _counts(line: TimeLine) -> tuple[int, int]:
-    """Target passes, and the sequences decided in them."""
+    """Return the number of target passes, and of the sequences decided in them."""
     return sum(span.what == "target" for span in line), sum(span.what in DECISIONS for span in line)
 
 
 def busy_shares(
     busy: Sequence[tuple[float, float]], seconds: float, width: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """``[n + 1]`` edges of bins of so many seconds, the last one maybe shorter, and ``[n]`` busy shares of them.
+    """Return ``[n + 1]`` edges of bins of ``width`` seconds (the last may be shorter), and their ``[n]`` busy shares.
 
     Example:
         >>> busy_shares([(0.0, 0.5), (1.0, 2.0)], 2.5, 1.0)
@@ -140,7 +141,7 @@ class TimeLines(MultiSequenceAnalysis):
 
     name: ClassVar[str] = "time_lines"
     window_ms = 250.0
-    """The picture shows only the start of a longer time line, so that single passes can be seen."""
+    """The picture shows only so many milliseconds of a time line, so that single passes are visible."""
 
     def __init__(self) -> None:
         super().__init__()

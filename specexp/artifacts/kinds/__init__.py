@@ -1,4 +1,4 @@
-"""Kinds of artifacts: classes with a ``kind``, found by importing every file here, as export formats are."""
+"""Kinds of artifacts: classes with a ``kind``, which are found by importing every file in this folder."""
 
 from __future__ import annotations
 

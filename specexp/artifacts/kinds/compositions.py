@@ -1,4 +1,4 @@
-"""Kinds that state how to decode: parts, a tree, thresholds, a strategy, plain decoding, an engine's settings."""
+"""Kinds that describe how to decode: parts, a tree, thresholds, a strategy, plain decoding, an engine's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
 LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
 DRAFT_LENGTHS = "specexp.controllers.load_aware.DraftLengths"
 _SERIAL = "specexp.scheduling.strategies.Serial"
-_ONE_SOURCE = "its own payload alone states it"
+_ONE_SOURCE = "the kind's own payload defines it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -38,7 +38,7 @@ class _Composed(WithDrafter):
 class CompositionArtifact(Artifact):
     """``parts.json`` alone: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
 
-    It is for a study over methods: the winner may be a tree, a threshold or a chain. A fixed tree is recorded by its
+    For studies over methods, where the winner may be a tree, a threshold or a chain. A fixed tree is recorded by its
     rank paths, whichever builder found it. The deployment chooses the draft model: ``artifact.decoder(target, draft)``.
 
     Example:
@@ -61,7 +61,7 @@ class CompositionArtifact(Artifact):
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
-    Its value is the paths, sorted by length, then rank. Its builder is the tree itself, whichever builder found it.
+    Its value is the list of paths, sorted by length, then rank. Its builder is a ``StaticTree`` with them.
     """
 
     kind = "static-tree"
@@ -72,7 +72,7 @@ class StaticTreeArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        # any builder with a fixed shape, unless it draws with replacement: then a path identifies no node
+        # any builder with a fixed shape, except with replacement, where a path does not identify a node
         tree = fixed_tree(attributes)
         if tree is None:
             return None
@@ -89,7 +89,7 @@ class StaticTreeArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        # the kind of candidates is recorded with the builder alone; paths are in both files
+        # only the recorded builder has the kind of candidates; both files have the paths
         recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
         chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
         tree = {"class_path": self.made_by, "init_args": {"rank_paths": self.rank_paths, **chosen}}
@@ -99,10 +99,10 @@ class StaticTreeArtifact(Artifact):
 class ThresholdsArtifact(Artifact):
     """``thresholds.json``: arguments of :class:`~specexp.builders.DySpecThreshold` (``threshold``, ``max_nodes``,
     ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of
-    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``), all of them.
+    :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``). All are required.
 
-    The deployment chooses the draft model: ``artifact.decoder(target, draft)``. A controller that moves the threshold
-    at run time is recorded in ``parts.json``, as the verifier is.
+    The deployment chooses the draft model: ``artifact.decoder(target, draft)``. ``parts.json`` records the
+    verifier and, if the threshold changes at run time, the controller.
     """
 
     kind = "thresholds"
@@ -144,8 +144,8 @@ class ScheduleArtifact(Artifact):
     "init_args": {"n": 3}}``.
 
     ``parts.json`` holds the parts that decode every sequence; the deployment chooses the draft model. A schedule runs
-    in specexp's own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves take no
-    strategy from outside, so only the drafts of a schedule can be exported.
+    in specexp's own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves
+    accept no external strategy, so only the drafting settings of a schedule can be exported.
 
     Example:
         >>> schedule = load_artifact("artifacts/schedule/best")  # doctest: +SKIP
@@ -184,10 +184,10 @@ class _Lengths(Section):
 
 
 class DraftLengthsArtifact(Artifact):
-    """``draft_lengths.json``: ``nodes``, the most nodes of a draft by the least number of lanes, as text;
-    ``parts.json``: drafter, builder and verifier.
+    """``draft_lengths.json``: ``nodes``, the maximum nodes of a draft by the smallest number of lanes (as text) at
+    which it applies. ``parts.json`` has drafter, builder and verifier.
 
-    It is for specexp's own server. Draft lengths for other engines must be measured on them.
+    The kind is for specexp's own server. Draft lengths for another engine must be measured on that engine.
 
     Example:
         >>> load_artifact("artifacts/load/best").nodes  # doctest: +SKIP
@@ -199,7 +199,7 @@ class DraftLengthsArtifact(Artifact):
     optional = ()
     holds_state = True
     purpose = (
-        "it drives python -m specexp.serve, and the lengths that other engines take must be measured on them"
+        "it is for python -m specexp.serve, and lengths for another engine must be measured on that engine"
     )
     made_by = DRAFT_LENGTHS
 
@@ -224,7 +224,7 @@ class DraftLengthsArtifact(Artifact):
 
 
 class PlainVerdict(Section):
-    """The reason to draft nothing.
+    """The reason to use plain decoding.
 
     Attributes:
         reason: One sentence, with the figures and their interval.
@@ -238,11 +238,11 @@ class PlainVerdict(Section):
 
 
 class PlainDecodingArtifact(Artifact):
-    """``verdict.json``: plain decoding is as fast, and the reason. A study leaves it as ``best`` if the confirmation's
-    interval does not put the best candidate above plain decoding; that candidate is left as ``best-tree``.
+    """``verdict.json``: the reason to use plain decoding. A study exports it as ``best`` if the confirmation's interval
+    does not show that the best candidate is faster. The candidate is then exported as ``best-tree``.
 
-    Its decoder and its ``custom_generate`` decode plainly, with the recorded verifier. If the study decoded several
-    sequences, ``custom_generate`` takes several rows.
+    Its decoder and its ``custom_generate`` use plain decoding with the recorded verifier. If the study decoded several
+    sequences, ``custom_generate`` accepts a batch of several rows.
 
     Example:
         >>> load_artifact("artifacts/tree_shape").verdict.reason  # doctest: +SKIP
@@ -274,10 +274,10 @@ class _Settings(Section):
 
 
 class EngineSettingsArtifact(Artifact):
-    """``settings.json``: ``engine``, the ``version`` that was measured, and its ``settings`` by the engine's names.
+    """``settings.json``: ``engine``, the ``version`` that was measured, and its ``settings``, named as in the engine.
 
     ``python -m specexp.export ARTIFACT --to ENGINE`` checks the settings by the engine's rules and writes the file
-    that its deployment loads. It composes no decoder.
+    that the engine's deployment loads. The kind has no decoder.
     """
 
     kind = "engine-settings"

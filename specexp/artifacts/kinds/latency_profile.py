@@ -1,4 +1,4 @@
-"""The cost of steps on a device, measured by ``specexp.profile`` or written by hand."""
+"""The time of decoding steps on a device, measured by ``specexp.profile`` or written by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILE = "profile.json"
 
 @dataclass(frozen=True)
 class MeasuredPass:
-    """A measured pass of ``tokens`` on a cache of ``prefix`` tokens: median ``ms`` with its 95 % interval."""
+    """A measured pass over ``tokens`` with ``prefix`` cached tokens: median ``ms`` and its 95 % interval."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -31,11 +31,11 @@ class MeasuredPass:
 
 @dataclass(frozen=True)
 class MeasuredArm:
-    """An arm that was decoded, and what the profile predicts for the same steps.
+    """An arm that was decoded, with its measured time and the profile's prediction for the same steps.
 
     Attributes:
-        composition: Label of the overheads it is charged.
-        nodes: Nodes drafted in all steps.
+        composition: Label of the overheads in the profile that apply to the arm.
+        nodes: Total number of drafted nodes, over all steps.
         measured_ms: Measured milliseconds per token.
         predicted_ms: Predicted milliseconds per token.
     """
@@ -53,11 +53,11 @@ class MeasuredArm:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements behind a profile.
+    """The measurements from which a profile was made.
 
     Attributes:
-        threads: Torch's threads on the CPU.
-        draft_dtype: None without a draft.
+        threads: Number of CPU threads of torch.
+        draft_dtype: Dtype of the draft; None without a draft.
         arms: Decoded arms; the overheads were fitted to their steps.
     """
 
@@ -73,10 +73,10 @@ class Measured:
 
 
 class LatencyProfileArtifact(Artifact):
-    """``profile.json``: the arguments of :class:`~specexp.core.latency.LatencyProfile`, all of them, tokens as text.
+    """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`; token counts are text keys.
 
     A measured profile also has ``measured``: the points with their intervals, device and dtypes. Its value is the
-    profile, which an experiment takes as ``latency: {artifact: PATH}``. It composes no decoder.
+    profile, which an experiment uses as ``latency: {artifact: PATH}``. The kind has no decoder.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP
@@ -92,7 +92,7 @@ class LatencyProfileArtifact(Artifact):
         where = self.where(PROFILE)
         content = validated(dict[str, Any], payloads[PROFILE], where)
         values = {name: value for name, value in content.items() if name != "measured"}
-        for name in ("modelled", "artifact"):  # how a run uses a profile
+        for name in ("modelled", "artifact"):  # they belong to the run that uses a profile
             if name in values:
                 raise ArtifactError(f"{where}: {name} is a key of an experiment, not of a profile")
         for name in ("name", "source", "target_ms", "draft_ms"):

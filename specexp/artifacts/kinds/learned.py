@@ -1,4 +1,4 @@
-"""Kinds with the learned or trained state of one part: arrays that one argument of its constructor takes."""
+"""Kinds of artifacts with the learned state of one part, which one argument of its constructor takes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FROZEN = {"learn": False}
 class AdjacencyMatrixArtifact(LearnedArtifact):
     """``matrix.safetensors``: the int32 tensor ``matrix`` of ``TokenRecycling.state_dict()``.
 
-    Its value is the matrix, ``[V, k]`` candidate token ids, best first; -1 where there is none. Its drafter starts
-    every prompt from it.
+    Its value is the matrix: ``[V, k]`` candidate token ids, best first, padded with -1. Its drafter starts every
+    prompt with this matrix.
     """
 
     kind = "adjacency-matrix"
@@ -43,7 +43,7 @@ class AdjacencyMatrixArtifact(LearnedArtifact):
 
     @override
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
-        # [V, k]; the constructor refuses an array of another rank
+        # [V, k]; the constructor rejects an array of another rank
         return {"k": self.value.shape[1] if self.value.ndim == 2 else 1, **(recorded or {})}
 
 
@@ -51,8 +51,8 @@ class PhraseCacheArtifact(LearnedArtifact):
     """``phrases.safetensors``: the tensors ``counts``, ``keys``, ``phrases`` and ``uses`` of
     ``PhraseCache.store.state_dict()``.
 
-    Its value is these tensors by name. Its drafter, the recorded phrase cache or one without a drafter, starts every
-    prompt from them.
+    Its value is the mapping of these tensors. Its drafter is the recorded phrase cache, or one without an inner
+    drafter, and starts every prompt with these phrases.
     """
 
     kind = "phrase-cache"
@@ -67,7 +67,7 @@ class PhraseCacheArtifact(LearnedArtifact):
         if recorded is not None:
             return recorded
         keys, phrases = self.value["keys"], self.value["phrases"]  # [n], [n, phrase length]
-        return {  # as much room as they take
+        return {  # the capacity that the stored phrases need
             "phrase_length": max(2, phrases.shape[1] if phrases.ndim > 1 else 0),
             "max_keys": max(1, keys.size),
             "max_phrases": max(1, int(np.max(self.value["counts"], initial=0))),
@@ -78,8 +78,8 @@ class QTableArtifact(LearnedArtifact):
     """``q.safetensors``: ``q`` (float64) and ``visits`` (int64), ``[states, 2]``; ``bins.json``: ``bins`` (edges and
     actions), ``steps`` learned, running ``means`` and measured ``costs``.
 
-    Its value is all of it, ``QLearning.state_dict()``. Its controller is the recorded QLearning, frozen, with this
-    table.
+    Its value is the whole ``QLearning.state_dict()``. Its controller is the recorded QLearning with this table, and
+    does not learn further.
     """
 
     kind = "q-table"
@@ -111,7 +111,8 @@ class AcceptanceHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the float64 arrays ``weights``, ``squares`` and ``recent`` of
     ``SpecDecPlusPlus.state_dict()``.
 
-    Its value is these arrays by name. Its controller, the recorded one or one with defaults, learns no more.
+    Its value is the mapping of these arrays. Its controller is the recorded one, or one with default arguments, and
+    does not learn further.
     """
 
     kind = "acceptance-head"
@@ -126,7 +127,8 @@ class SuffixCorpusArtifact(LearnedArtifact):
     """``corpus.safetensors``: the int32 arrays ``tokens`` and ``suffixes`` of a
     :class:`~specexp.drafters.suffix_index.SuffixArray`, which REST calls a data store.
 
-    Its value is these arrays by name. Its drafter, the recorded suffix automaton or one with defaults, looks them up.
+    Its value is the mapping of these arrays. Its drafter is the recorded suffix automaton, or one with default
+    arguments, and drafts from this corpus.
     """
 
     kind = "suffix-corpus"
@@ -140,7 +142,7 @@ class DraftHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the arrays of a small network that drafts from one target's hidden states;
     ``parts.json`` names the drafter that reads them.
 
-    Its value is these arrays by name.
+    Its value is the mapping of these arrays.
     """
 
     kind = "draft-head"

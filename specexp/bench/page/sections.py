@@ -1,4 +1,4 @@
-"""The page's charts, which answer to the mouse (Vega-Lite by altair), its folding tree, and its decoded prompts."""
+"""Interactive parts of the HTML report: charts (Vega-Lite by altair), a folding draft tree, and decoded prompts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _MOST_PROMPTS, _MOST_TOKENS, _MOST_CHARACTERS = 24, 400, 1200
 _MARKS = {CORRECTED: ("u", ""), BONUS: ("b", ""), 0: ("i", "")}
-"""HTML element and class of a token by its source; a later rank has a class."""
-alt.data_transformers.consolidate_datasets = False  # the rows of a chart stay where its marks are
+"""HTML element and CSS class of a token by its source. Ranks above 0 are not listed: they get ``("i", "r")``."""
+alt.data_transformers.consolidate_datasets = False  # keep each chart's rows inline, in its own layer
 
 _POINT = "#4c8ed9"
 _RULE = alt.Chart().mark_rule(strokeDash=[4, 4], color="#888")
@@ -31,10 +31,10 @@ Spec = dict[str, Any]
 
 
 def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec | None:
-    """Return the specification of a chart of these rows; None without rows."""
+    """Return the Vega-Lite specification of ``chart`` with ``rows`` as its data; None if there are no rows."""
     data = alt.InlineData(values=list(rows))
     spec: Spec = chart.properties(data=data, description=about, width="container", height=height).to_dict()
-    # the page's Vega-Lite may be an older minor version than altair's, of which it would complain
+    # major version only: the page's Vega-Lite may be an older minor version than altair's and would warn
     return {**spec, "$schema": "https://vega.github.io/schema/vega-lite/v6.json"} if rows else None
 
 
@@ -43,7 +43,7 @@ def _tips(*names: str) -> list[alt.Tooltip]:
 
 
 def first_words(text: str, most: int = 60) -> str:
-    """Return a prompt as one line."""
+    """Return a prompt on one line, cut to ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}…"
 
@@ -54,9 +54,9 @@ def ratios_chart(
     titles: Mapping[str, str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Spec | None:
-    """Chart how many times as fast as the baseline each arm decoded each prompt; None if nothing can be compared.
+    """Chart the speedup of each arm over the baseline on each prompt; None if no prompt can be compared.
 
-    Arms without a displayed name in ``titles`` are not drawn; ``texts`` are prompts by id.
+    ``titles`` are displayed names by arm; arms without one are not drawn. ``texts`` are prompts by id.
     """
     pace = {(one.arm, *one.key): (seconds, one) for one in records if (seconds := one.seconds_per_token)}
     rows: list[Spec] = [
@@ -67,7 +67,7 @@ def ratios_chart(
             "speed": round(pace[baseline, prompt, sample][0] / seconds, 4),
             "tokens per step": None if one.tokens_per_step is None else round(one.tokens_per_step, 2),
             "new tokens": one.new_tokens,
-            "equal": "yes" if one.difference is None else "parts at a near tie",
+            "equal": "yes" if one.difference is None else "differs",
         }
         for (arm, prompt, sample), (seconds, one) in pace.items()
         if arm != baseline
@@ -87,17 +87,19 @@ def ratios_chart(
     means = means.transform_calculate(speed="exp(datum.log)")
     chart = alt.layer(_RULE.encode(x=alt.datum(1)), points, means)
     height = 30 + 26 * len({row["arm"] for row in rows})
-    return _spec(chart, rows, f"Speed over {baseline}, prompt by prompt: hover for the prompt.", height)
+    return _spec(
+        chart, rows, f"Speedup over {baseline} on each prompt. Hover over a point to see it.", height
+    )
 
 
 def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
-    """Chart the trials of a study, nodes against speedup; None if no trial has both.
+    """Chart a study's trials by nodes per step and speedup; None if no trial has both.
 
     Trials have ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values; ``choice`` is the searched
-    key that colours them.
+    key by which points are coloured.
     """
     rows: list[Spec] = [
-        # a dot in a name is a path in Vega
+        # Vega reads a dot in a field name as a path
         {key.replace(".", " "): value for key, value in row.items() if value is not None}
         for row in trials
         if row.get("nodes_per_step") is not None and row.get("speedup") is not None
@@ -108,7 +110,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
     x = alt.X("nodes_per_step:Q").title("nodes a step").scale(type="symlog")
     y = alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False)
     base = alt.Chart().encode(x.axis(tickCount=6, labelOverlap="greedy"), y)
-    # the line joins the complete trials that none with as few nodes surpassed
+    # the line joins the Pareto front: complete trials that no trial with as few nodes surpassed
     complete = pd.DataFrame([row for row in rows if row.get("state") == "complete"], columns=[*columns])
     complete = complete.sort_values(["nodes_per_step", "speedup"], ascending=[True, False])
     front = complete[complete["speedup"] > complete["speedup"].cummax().shift(fill_value=float("-inf"))]
@@ -121,14 +123,14 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
         points = points.encode(color=alt.Color(field=name, type="nominal").legend(labelLimit=200))
     points = points.add_params(alt.selection_interval(bind="scales"))
     about = (
-        "The search: every trial's nodes and speedup on the search's prompts, and the line of those that no smaller "
-        "tree reached; hover for settings."
+        "The search: nodes per step and speedup of each trial. The line joins the trials that no trial with fewer "
+        "nodes surpassed. Hover over a point for its settings."
     )
     return _spec(alt.layer(_RULE.encode(y=alt.datum(1)), line, points), rows, about, 320)
 
 
 def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
-    """Chart how much of the variance between ``trials`` trials each searched key explains; None without any."""
+    """Chart the share of the variance between ``trials`` trials that each searched key explains; None without keys."""
     rows: list[Spec] = [
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
@@ -136,14 +138,16 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
     x = alt.X("importance:Q").title("importance").axis(format=".0%")
     y = alt.Y("key:N").title(None).sort("-x").axis(labelLimit=200)
     tips = [*_tips("key"), alt.Tooltip("importance:Q", format=".1%")]
-    about = f"Which searched keys the speedup depends on, by fANOVA over {trials} trials: of few trials a rough guess."
+    about = (
+        f"How much the speedup depends on each key (fANOVA over {trials} trials; rough if trials are few)."
+    )
     return _spec(alt.Chart().mark_bar(color=_POINT).encode(x, y, tooltip=tips), rows, about, alt.Step(24))
 
 
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return the HTML of a folding static tree, with the share of steps that ``accepted`` each node."""
+    """Return the HTML of a folding static tree; ``accepted`` is the share of steps that accepted each node."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
@@ -151,7 +155,7 @@ def folding_tree(
 
 
 def texts_of(prompts: Iterable[Prompt]) -> dict[str, str]:
-    """Return the text of prompts by id."""
+    """Return the text of each prompt by its id."""
     return {prompt.prompt_id: "\n".join(prompt.turns) for prompt in prompts}
 
 
@@ -161,10 +165,10 @@ def prompts_shown(
     titles: Mapping[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Report:
-    """Return the part of a report about single prompts: a table for programs, and a section of the page.
+    """Return the report's part about single prompts: a table for programs (CSV), and a section of the page.
 
-    ``texts`` are prompts by id, and ``titles`` displayed names by arm: the arm with the output
-    that is shown first, the one it is compared with last. Without a tokenizer no output is shown.
+    ``texts`` are prompts by id, ``titles`` displayed names by arm. The section shows the first arm's output, and
+    compares its cost with the last arm's. Without a tokenizer there is no section.
     """
     single = [record for record in records if record.group is None]
     section = "" if tokenizer is None else prompt_section(texts, single, titles, tokenizer.decode)
@@ -173,7 +177,7 @@ def prompts_shown(
     for one in records:
         if not one.error and one.arm in titles:
             row: list[Cell] = [one.prompt_id, texts.get(one.prompt_id, ""), titles[one.arm], one.sample]
-            equal = "yes" if one.difference is None else "parts"
+            equal = "yes" if one.difference is None else "differs"
             row += [one.new_tokens, one.tokens_per_step, one.seconds_per_token, equal]
             table.rows.append(row)
     return Report(data={"prompts": table}, fragments={"prompts": section} if section else {})
@@ -218,16 +222,16 @@ def _cut(text: str) -> str:
 
 
 def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iterator[dict[str, Any]]:
-    """Yield a box for each step: its title, and its tokens with their marks."""
+    """Yield one box per step: a title, and the texts of its tokens with HTML element and class."""
     texts = list(pieces(record.token_ids[:_MOST_TOKENS], decode))
     for number, step in enumerate(steps_of(record.sources, record.turn_tokens), start=1):
         if step.stop > len(texts):
             return
         sources = [record.sources[place] for place in step]
         ranks = ", ".join(str(source) for source in sources if source >= 0)
-        drafted = f"ranks {ranks}" if ranks else "nothing"
+        drafted = f"accepted drafts of rank {ranks}" if ranks else "no draft accepted"
         yield {
-            "title": f"step {number}: {len(step)} token{'s' * (len(step) != 1)}, drafted {drafted}",
+            "title": f"step {number}: {len(step)} token{'s' * (len(step) != 1)}, {drafted}",
             "tokens": [
                 (texts[place].replace("\n", "⏎\n"), *_MARKS.get(source, ("i", "r")))
                 for place, source in zip(step, sources, strict=True)
@@ -236,11 +240,11 @@ def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iter
 
 
 def pieces(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield the text that each token adds; a character of several tokens belongs to the last of them."""
+    """Yield the text that each token adds; a character split over several tokens comes with the last of them."""
     first, shown = 0, ""
     for end in range(1, len(token_ids) + 1):
         text = decode(token_ids[first:end])
-        if text.endswith("�"):  # a character is not complete
+        if text.endswith("�"):  # the last character is incomplete
             yield ""
             continue
         yield text[len(shown) :]

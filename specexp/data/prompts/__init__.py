@@ -1,4 +1,4 @@
-"""A workload as a Lightning data module. Importing this module takes seconds, as Lightning does: import it late."""
+"""A workload as a Lightning data module. Import this module late: it imports Lightning, which takes seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PromptDataModule(LightningDataModule):
-    """The prompts of a workload, one a batch, in the workload's order; the loader of ``fit`` is that of ``test``."""
+    """A data module with the prompts of a workload in order, one in each batch, for both ``fit`` and ``test``."""
 
     def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
@@ -32,17 +32,17 @@ class PromptDataModule(LightningDataModule):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """The prompts in the order they are decoded; raises as :meth:`Workload.load`."""
+        """The prompts in the order in which they are decoded, loaded with :meth:`Workload.load` at the first access."""
         self.setup()
         return self._prompts
 
     def keep(self, prompts: Sequence[Prompt]) -> None:
-        """Decode only these prompts, as a worker does that shares the set with others."""
+        """Keep only these prompts, for example the share of one worker."""
         self._prompts = list(prompts)
 
     @override
     def test_dataloader(self) -> DataLoader[Prompt]:
-        # A list is a map-style data set; shuffling is the workload's, and a worker process would only cost time.
+        # a list is a map-style data set; the workload shuffles it, and worker processes would only cost time
         return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=lambda batch: batch[0])  # type: ignore[arg-type]
 
     @override
@@ -51,4 +51,4 @@ class PromptDataModule(LightningDataModule):
 
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        return batch  # it has no tensor, and Lightning's own transfer refuses a frozen dataclass
+        return batch  # no tensors, and Lightning's own transfer raises for frozen dataclasses

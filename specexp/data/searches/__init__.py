@@ -1,4 +1,4 @@
-"""Searches: which partial solutions are expanded, and which one the last generation comes from."""
+"""Tree-of-thoughts searches, which select the partial solutions to expand and the one to finish."""
 
 from specexp.data.searches.search import (
     Answer,

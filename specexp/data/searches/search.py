@@ -1,4 +1,4 @@
-"""The contract of a search: it requests continuations and values of states, and decides which are expanded."""
+"""The base class of searches, which select states to expand by requesting continuations and values of states."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from specexp.core.checked import Checked
 
 @dataclass(frozen=True)
 class State:
-    """A partial solution.
+    """A partial solution: a path in the tree of thoughts.
 
     Attributes:
-        path: number of each thought among its siblings, from the root; randomness is keyed by it.
+        path: for each thought from the root on, its number among its siblings; part of the key of random numbers.
         thoughts: text of each thought.
     """
 
@@ -29,16 +29,16 @@ class State:
         return len(self.path)
 
     def child(self, number: int, thought: str) -> State:
-        """Return the state one thought further."""
+        """Return the state with one more thought, the ``number``-th among its siblings."""
         return State((*self.path, number), (*self.thoughts, thought))
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """A request for ``n`` continuations of each of some different states; the answer is texts ``[states][n]``.
+    """A request for ``n`` continuations of each of several distinct states; the answer is texts ``[states][n]``.
 
-    Text i makes the state with the path ``(*state.path, i)``. After the last generation nothing is valued
-    (Algorithm 1, line 9).
+    Text i leads to the state with the path ``(*state.path, i)``. If ``last``, this is the last generation of the search
+    (SEED's Algorithm 1, line 9).
     """
 
     states: tuple[State, ...]
@@ -48,9 +48,9 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Values:
-    """A request for the values of some different states; the answer is finite numbers ``[states]``, higher is better.
+    """A request for the values of several distinct states; the answer is finite numbers ``[states]``, higher is better.
 
-    The root and the last generation are never valued.
+    The root and the final state are never evaluated.
     """
 
     states: tuple[State, ...]
@@ -61,7 +61,7 @@ Answer = Sequence[Sequence[str]] | Sequence[float]
 
 
 class ThoughtTree:
-    """The states visited by one search, each with its value; the root and the last generation have none."""
+    """The states that a search has visited, with their values; the root and the final state have no value."""
 
     root = State()
 
@@ -71,28 +71,28 @@ class ThoughtTree:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """All states in the order of generation, the root first."""
+        """All visited states in the order in which they were generated, with the root first."""
         return tuple(self._values)
 
     def value(self, state: State) -> float | None:
-        """Return the value of a visited state; None if it has none."""
+        """Return the value of a visited state; None if it was not evaluated."""
         return self._values[state]
 
     def children(self, state: State) -> tuple[State, ...]:
-        """Return the states that a state was expanded into, in order."""
+        """Return the states into which ``state`` was expanded, in order; empty if it was not expanded."""
         return self._children.get(state, ())
 
     def best(self) -> State:
-        """Return the deepest state with the highest value, the first of equals."""
+        """Return the state of highest value among the deepest states; ties go to the first one."""
         return max(self._values, key=lambda state: (state.depth, self.sort_key(state)))
 
     def sort_key(self, state: State) -> float:
-        """Return the value of a state, or minus infinity if it has none."""
+        """Return the value of a visited state, or minus infinity if it was not evaluated."""
         value = self._values[state]
         return -float("inf") if value is None else value
 
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
-        """Add the states below a visited one, which was not expanded before."""
+        """Add the children of ``parent``, a visited state that was not expanded before; returns the new states."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
         self._children[parent] = below
         self._values.update(dict.fromkeys(below))
@@ -105,7 +105,7 @@ class ThoughtTree:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search: the whole path ``final`` continues ``best``, and ``tree`` has every state visited."""
+    """The result of a search: the complete path ``final``, its parent ``best``, and the ``tree`` of visited states."""
 
     final: State
     best: State
@@ -113,16 +113,16 @@ class SearchResult:
 
 
 Exploration = Generator[Request, Answer, SearchResult]
-"""Yields requests, is sent their answers, returns the result."""
+"""A generator that yields requests, receives their answers by ``send``, and returns the result."""
 Growth = Generator[Request, Answer, None]
-"""An exploration before the last generation."""
+"""The part of an exploration before the last generation."""
 
 
 class Search(metaclass=Checked):
-    """Decides which states of a tree of thoughts are expanded; its driver answers its requests for texts and values.
+    """A search in a tree of thoughts. It yields requests for texts and values, and its driver answers them.
 
-    It is deterministic given the answers, prefers the first of equal states, and has no state between explorations.
-    Every search ends with the last generation, which continues the best of the deepest states.
+    A search is deterministic given the answers, and keeps no state between explorations. Ties go to the first state.
+    Each search ends with the last generation, which continues the best of the deepest states.
 
     Example::
 
@@ -138,30 +138,28 @@ class Search(metaclass=Checked):
     thoughts: int
 
     def explore(self, depth: int) -> Exploration:
-        """Search once, for paths of ``depth`` generations, the last included (see ``Task.depth``).
+        """Start a search for paths of ``depth`` generations, the last one included (see ``Task.depth``).
 
         Raises:
-            ValueError: depth is below 1; or, while the search is driven, an answer has the wrong length or a value is
-                not finite.
+            ValueError: ``depth`` is below 1 or, during the search, an answer has the wrong length or a value is not
+                finite.
         """
         if depth < 1:
-            raise ValueError(
-                f"{type(self).__name__}: there are no paths of {depth} generations; at least 1 is needed"
-            )
+            raise ValueError(f"{type(self).__name__}: depth must be an integer >= 1, got {depth}")
         return self._explore(depth)
 
     @abstractmethod
     def max_expansions(self, depth: int) -> int:
-        """Return the maximal number of states it expands, without the last generation."""
+        """Return the maximal number of states that a search expands, not counting the last generation."""
 
     @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """Expand states of a tree, at first only a root, with :meth:`expand`, each once, down to ``levels`` >= 1."""
+        """Grow a tree that has only a root: expand states by :meth:`expand`, each at most once, down to ``levels``."""
 
     def expand(
         self, tree: ThoughtTree, states: Sequence[State]
     ) -> Generator[Request, Answer, tuple[State, ...]]:
-        """Request ``thoughts`` continuations of each state and their values; returns the new states."""
+        """Request ``thoughts`` continuations of each state, and the new states' values; returns the new states."""
         texts = yield from _continued(states, self.thoughts)
         new = tuple(
             child for state, below in zip(states, texts, strict=True) for child in tree.add(state, below)
@@ -170,7 +168,7 @@ class Search(metaclass=Checked):
         _check_count("value(s)", len(values), len(new), new)
         for state, value in zip(new, values, strict=True):
             if not isfinite(value):
-                raise ValueError(f"state {state.path} was given the value {value}; a finite number is needed")
+                raise ValueError(f"the value of state {state.path} must be a finite number, got {value}")
             tree.set_value(state, float(value))
         return new
 
@@ -197,4 +195,4 @@ def _continued(
 def _check_count(what: str, given: int, wanted: int, states: Sequence[State]) -> None:
     if given != wanted:
         paths = ", ".join(str(state.path) for state in states)
-        raise ValueError(f"a search was sent {given} {what} for {paths}; {wanted} are needed")
+        raise ValueError(f"the answer for the states {paths} must have {wanted} {what}, got {given}")

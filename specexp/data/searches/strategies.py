@@ -1,4 +1,4 @@
-"""Breadth-first, best-first and Monte-Carlo tree search over thoughts. SEED leaves all but the first open (A.2)."""
+"""Breadth-first, best-first and Monte-Carlo tree search over thoughts. SEED (A.2) details only the first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class BreadthFirst(Search):
-    """Level by level: every kept state is expanded, all new states are valued, the best ``breadth`` are kept.
+    """Breadth-first (beam) search: expand the kept states of a level, evaluate all new states, keep the best ones.
 
-    As in Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1). All states of a level are in one request, so
-    ``breadth * thoughts`` sequences may be decoded together.
+    This is the search of Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1). A request contains all states of a
+    level, so ``breadth * thoughts`` sequences can be decoded together.
 
     Args:
-        breadth: number of states of a level that are kept, all if there are fewer (b of Algorithm 1).
-        thoughts: number of continuations of every kept state (n of Algorithm 1; 3 in the paper).
+        breadth: maximal number of states that are kept at each level (b in Algorithm 1).
+        thoughts: number of continuations of each kept state (n in Algorithm 1; 3 in the paper).
     """
 
     def __init__(self, breadth: Count = 1, thoughts: Count = 3) -> None:
@@ -41,24 +41,24 @@ class BreadthFirst(Search):
         kept: Sequence[State] = [tree.root]  # S_0 of SEED's Algorithm 1, line 2
         for _ in range(levels):  # line 3
             new = yield from self.expand(tree, kept)  # S'_i and its values E_i, lines 4 to 6
-            # S_i, line 7: the b states with the highest sum of values are the b highest
+            # S_i, line 7: the set of b states with the highest sum of values is the b highest states
             kept = sorted(new, key=tree.sort_key, reverse=True)[: self.breadth]
 
 
 class BestFirst(Search):
-    """Expands the waiting state with the highest priority, one after the other, until that is a deepest one.
+    """Best-first search: always expand the open state of highest priority, until that state has the full depth.
 
-    The priority is ``value + depth_weight * depth``, with the roles of A* (Hart et al. 1968): the depth is the way
-    already made, the value an estimate of what is still to come, higher being nearer. With weight 0 the search turns
-    back at every better value. Of equal priorities the deeper state comes first, then the one generated first.
+    The priority is ``value + depth_weight * depth``. As in A* (Hart et al. 1968), the depth measures the path so far,
+    and the value estimates the remaining path. With weight 0 the search backtracks whenever an earlier state has a
+    higher value. Ties go to the deeper state, then to the one generated first.
 
-    When ``expansions`` are used up, the last generation continues the best of the deepest states, and the path may be
-    shorter than ``depth``.
+    When the budget ``expansions`` is used up, the last generation continues the best of the deepest states, and the
+    path may be shorter than ``depth``.
 
     Args:
-        expansions: the budget, in expanded states.
-        thoughts: number of continuations of every expanded state.
-        depth_weight: worth of one more level, in units of the value.
+        expansions: maximal number of expanded states.
+        thoughts: number of continuations of each expanded state.
+        depth_weight: weight of a level of depth, in units of the value.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class BestFirst(Search):
 
 
 class MonteCarlo(Search):
-    """UCT (Kocsis and Szepesvari 2006) in which the value of a new state is the reward, in place of a rollout.
+    """Monte-Carlo tree search: UCT (Kocsis and Szepesvari 2006) with the value of a new state in place of a rollout.
 
-    A simulation walks down from the root to the child with the highest upper confidence bound until it meets a state
-    that was not expanded. That one is expanded, all its new states are valued in one request, and each value is a
-    reward of the new state and of all states above it. At a deepest state its value is the reward once more, and the
-    simulation requests nothing.
+    A simulation descends from the root, always to the child with the highest upper confidence bound, to a state that
+    was not expanded. It expands that state and evaluates all new states in one request. Each value is a reward for the
+    new state and all its ancestors. If the descent ends at full depth, the value of that state is added again as a
+    reward, without a request.
 
-    The bound is ``mean reward + exploration * sqrt(ln(visits of the parent) / visits)``, with rewards scaled to [0, 1]
-    by the lowest and the highest so far. So ``exploration`` means the same for every task. The last generation
-    continues the best of the deepest states, whatever their visits.
+    The bound is ``mean reward + exploration * sqrt(ln(visits of the parent) / visits)``. Rewards are scaled to [0, 1]
+    by the lowest and highest reward so far, so ``exploration`` means the same for all tasks. The last generation
+    continues the state of highest value among the deepest ones, regardless of visits.
 
     Args:
-        simulations: the budget; each simulation expands one state at most.
-        thoughts: number of continuations of every expanded state.
-        exploration: the weight of rarely visited states; 0 follows the best mean alone.
+        simulations: number of simulations; each expands at most one state.
+        thoughts: number of continuations of each expanded state.
+        exploration: weight of rarely visited states; 0 always follows the highest mean reward.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class MonteCarlo(Search):
 
 
 class _Rewards:
-    """Visits and rewards of every state, by path."""
+    """The number of visits and the total reward of each state, by path."""
 
     def __init__(self) -> None:
         self._visits: Counter[tuple[int, ...]] = Counter()
@@ -148,7 +148,7 @@ class _Rewards:
             self._totals[above] = self._totals.get(above, 0.0) + reward
 
     def bound(self, child: State, exploration: float) -> float:
-        # the bound of UCT, with rewards scaled to [0, 1]; every child was rewarded once, so visits > 0
+        # UCT's bound, with rewards scaled to [0, 1]; visits > 0, since expansion rewards each child once
         visits = self._visits[child.path]
         spread = self._highest - self._lowest
         mean = (self._totals[child.path] / visits - self._lowest) / spread if spread > 0 else 0.0
@@ -156,5 +156,5 @@ class _Rewards:
 
 
 def _inner_states(thoughts: int, depth: int) -> int:
-    """Return the number of states above the deepest in a whole tree: 1 + 3 + 9 for three thoughts and depth 4."""
+    """Return the number of inner states of a complete tree, such as 1 + 3 + 9 for three thoughts and depth 4."""
     return sum(thoughts**level for level in range(depth - 1))

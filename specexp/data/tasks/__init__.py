@@ -1,4 +1,4 @@
-"""Reasoning tasks: items, prompts, and what answers mean. One module a task."""
+"""Reasoning tasks, one in each module: the items, their prompts, and the evaluation of answers."""
 
 from specexp.data.tasks.blocksworld import Blocksworld
 from specexp.data.tasks.creative_writing import CreativeWriting

@@ -1,6 +1,6 @@
-"""Blocksworld of PlanBench (Valmeekam et al. 2023), as split by RAP (Hao et al. 2023): one action at every step.
+"""Blocksworld of PlanBench (Valmeekam et al. 2023), in the split of RAP (Hao et al. 2023): each thought is an action.
 
-There are blocks on a table and one arm. A state is the set of facts that hold, as in PDDL: ``("on", "a", "b")``,
+An arm moves blocks on a table. A state is the set of facts that hold, as in PDDL: ``("on", "a", "b")``,
 ``("ontable", "b")``, ``("clear", "a")``, ``("holding", "c")``, ``("handempty",)``.
 """
 
@@ -25,12 +25,12 @@ Facts = frozenset[Fact]
 
 ON, ON_TABLE, CLEAR, HOLDING, HAND_EMPTY = "on", "ontable", "clear", "holding", "handempty"
 ARITY: Mapping[str, int] = {ON: 2, ON_TABLE: 1, CLEAR: 1, HOLDING: 1, HAND_EMPTY: 0}
-"""Blocks that each predicate is about."""
+"""Number of blocks that each predicate takes."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """A kind of action in the sense of STRIPS, with the number of its blocks; it ends the facts that it needs."""
+    """A STRIPS operator on ``blocks`` blocks: it requires and removes the facts ``needs``, and adds ``makes``."""
 
     blocks: int
     needs: Facts
@@ -47,7 +47,7 @@ OPERATORS: Mapping[str, Operator] = {
     "stack": Operator(2, _HELD_ABOVE, _STACKED),
     "unstack": Operator(2, _STACKED, _HELD_ABOVE),
 }
-"""The operators by name; ``"?0"`` and ``"?1"`` are the blocks of an action."""
+"""The operators by name; ``"?0"`` and ``"?1"`` are placeholders for an action's blocks."""
 
 _SENTENCES = {
     ON: "{} lies on {}",
@@ -70,12 +70,12 @@ _ACTION = re.compile(
 
 
 class IllegalActionError(ValueError):
-    """An action without its preconditions, which the message names."""
+    """The preconditions of an action do not hold. The message names the missing facts."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One of the operators with its blocks; its text is in words, such as ``unstack c from d``."""
+    """An operator applied to blocks. Its string is in words, such as ``unstack c from d``."""
 
     operator: str
     blocks: tuple[str, ...]
@@ -85,7 +85,7 @@ class Action:
 
     @classmethod
     def parse(cls, text: str) -> Action | None:
-        """Return the action that a line begins with, in words or as in PDDL; None if it begins with none."""
+        """Return the action at the start of a line, in words or in PDDL; None if there is none."""
         found = _ACTION.match(text.strip().lower().lstrip("([-* "))
         if found is None:
             return None
@@ -95,14 +95,14 @@ class Action:
         return None if None in blocks else cls(name, blocks)
 
     def ground(self, facts: Facts) -> Facts:
-        """Return facts of its operator with its own blocks in place of ``"?0"`` and ``"?1"``."""
+        """Return facts of the operator with the action's blocks in place of ``"?0"`` and ``"?1"``."""
         blocks = {f"?{number}": block for number, block in enumerate(self.blocks)}
         return frozenset(tuple(blocks.get(word, word) for word in fact) for fact in facts)
 
 
 @dataclass(frozen=True)
 class BlocksProblem:
-    """The blocks in the order of the file, the facts that hold, and the facts that must hold at the end."""
+    """A problem: its blocks in the order of the file, the facts at the start, and the facts that a plan must reach."""
 
     blocks: tuple[str, ...]
     start: Facts
@@ -134,7 +134,7 @@ def sentence(fact: Fact) -> str:
 
 
 def describe(facts: Facts) -> str:
-    """Return the positions of the blocks in words; which are clear follows from them."""
+    """Describe the positions of the blocks and the arm in words. Clear blocks follow from them and are not named."""
     order = sorted(facts)
     sentences = [sentence(fact) for fact in order if fact[0] == ON]
     table = [block for name, *named in order if name == ON_TABLE for block in named]
@@ -146,49 +146,49 @@ def describe(facts: Facts) -> str:
 
 
 def unmet(facts: Facts, goal: Facts) -> str | None:
-    """Return the facts of a goal that do not hold, in words; None if all do."""
+    """Return a sentence that names the facts of a goal that do not hold; None if all hold."""
     missing = sorted(_SENTENCES[name].format(*named) for name, *named in goal - facts)
-    return f"it is not so that {' and '.join(missing)}" if missing else None
+    return f"it is not true that {' and '.join(missing)}" if missing else None
 
 
 Expression = str | list["Expression"]
 
 
 class PDDLError(ValueError):
-    """A text is not the expected PDDL."""
+    """A text is not a valid PDDL problem of Blocksworld."""
 
 
 def read_problem(text: str) -> BlocksProblem:
-    """Read a problem in PDDL: ``:objects``, ``:init`` and a ``:goal`` that is one fact or a conjunction.
+    """Parse a problem in PDDL: ``:objects``, ``:init`` and ``:goal``, which is one fact or a conjunction of facts.
 
     Raises:
-        PDDLError: a part is missing, or a fact names other blocks than the problem's.
+        PDDLError: a section is missing, or a fact has an unknown predicate or unknown blocks.
     """
     expression = _parse(text)
     parts = [part for part in expression if isinstance(part, list) and part]
     sections = {part[0]: part[1:] for part in parts if isinstance(part[0], str)}
     if expression[:1] != ["define"] or "problem" not in sections:
-        raise PDDLError("the text defines no problem")
+        raise PDDLError("the text must define a problem: (define (problem ...) ...)")
     blocks = tuple(word for word in sections.get(":objects", []) if isinstance(word, str))
     (goal, *_) = sections.get(":goal") or [[]]
     wanted = goal[1:] if goal[:1] == ["and"] else [goal]
     if not blocks or not goal:
-        raise PDDLError(f"the problem has no {':goal' if blocks else ':objects'}")
+        raise PDDLError(f"the section {':goal' if blocks else ':objects'} is missing or empty")
     start = _facts(sections.get(":init", []), ":init", blocks)
     return BlocksProblem(blocks, start, _facts(wanted, ":goal", blocks))
 
 
 def _parse(text: str) -> list[Expression]:
-    """Return the first expression of a text as nested lists, in lower case, since PDDL ignores case."""
+    """Return the first expression of a text as nested lists of words; words are in lower case, as PDDL ignores case."""
     tokens = re.findall(r"[()]|[^\s()]+", re.sub(r";.*", "", text).lower())
-    # the same lists as a Python literal, in which a comma may follow the last item
+    # translate it to nested Python lists, in which a comma may follow the last item
     literal = "".join({"(": "[", ")": "],"}.get(token, f"{token!r},") for token in tokens)
     try:
         (first, *_) = literal_eval(f"[{literal}]") or [[]]
     except SyntaxError as error:
         raise PDDLError("the parentheses do not match") from error
     if not isinstance(first, list):
-        raise PDDLError(f"an expression in parentheses is expected, found {first!r}")
+        raise PDDLError(f"the text must be an expression in parentheses, got {first!r}")
     return first
 
 
@@ -197,7 +197,10 @@ def _facts(expressions: Sequence[Expression], where: str, blocks: Sequence[str])
     for expression in expressions:
         name, *named = (str(word) for word in expression) if isinstance(expression, list) else ("",)
         if ARITY.get(name) != len(named) or not set(named) <= set(blocks):
-            raise PDDLError(f"{where}: {expression!r} is not a fact about the problem's blocks")
+            raise PDDLError(
+                f"{where}: a fact must be a known predicate ({', '.join(ARITY)}) with blocks of the problem, got "
+                f"{expression!r}"
+            )
         facts.add((name, *named))
     return frozenset(facts)
 
@@ -208,18 +211,19 @@ _EVALUATION = re.compile(r"Evaluation:\W*(good|bad)\b", re.IGNORECASE)
 
 
 class Blocksworld(Task):
-    """Blocks to be put on each other by picking up, putting down, stacking and unstacking.
+    """Blocksworld: rearrange blocks by picking up, putting down, stacking and unstacking them.
 
-    A thought is one action, and so is the last generation; ``done`` ends a plan. The evaluator calls the newest action
-    good (value 10) or bad (value 1), in the range of the other tasks' scores. The plan is checked by simulating it.
-    Depth 7 is that of the instances solved in 6 steps: six actions and ``done``. The paper measures on 145 items; the
-    split holds 152.
+    Each thought is one action, the last generation included; ``done`` ends a plan. The evaluator rates the newest
+    action good (value 10) or bad (value 1), which matches the range of other tasks' scores. The plan is checked by
+    simulation. Depth 7 is for instances that need six actions, followed by ``done``. The paper measures on 145 items;
+    the split has 152.
 
     Args:
-        path: the split, such as ``split_v1_step_6_data.json``, a list of ``[instance, a valid plan, its length]``.
-        instances: a JSON file of PDDL texts by the instances' paths in the split, or the folder that the paths start
-            from.
-        unparsable: the value of a state if its evaluation is neither good nor bad.
+        path: JSON file of the split, such as ``split_v1_step_6_data.json``: a list of
+            ``[path of the instance, a valid plan, length of the plan]``.
+        instances: JSON file with the PDDL text of each instance by its path in the split, or the folder to which these
+            paths are relative.
+        unparsable: value of a state if its evaluation is neither good nor bad.
     """
 
     name: ClassVar[str] = "Blocksworld"
@@ -234,24 +238,26 @@ class Blocksworld(Task):
 
     @override
     def load(self) -> list[Item]:
-        # The id is an instance's folder and name, as in generated_basic/instance-3. The reference is its PDDL and the
-        # plan of the split, which no prompt and no check uses.
+        # An item's id is the instance's folder and name, as in generated_basic/instance-3. Its reference is the PDDL
+        # text and the split's plan; the plan is not used by prompts or checks.
         rows = read_json(self.path)
         if not isinstance(rows, list) or not rows:
-            raise PromptSetError(f"{self.path}: a list of at least one [instance, plan, length] is needed")
+            raise PromptSetError(f"{self.path}: must be a JSON list of one or more [instance, plan, length]")
         texts = read_json(self.instances) if not Path(self.instances).expanduser().is_dir() else None
         if texts is not None and not isinstance(texts, dict):
-            raise PromptSetError(f"{self.instances}: PDDL texts by path are needed")
+            raise PromptSetError(f"{self.instances}: must be a JSON object of PDDL texts by path")
         items: dict[str, Item] = {}
         for index, row in enumerate(rows):
             item = self._item(index, row, texts)
             if items.setdefault(item.item_id, item) is not item:
-                raise PromptSetError(f"{self.path}, row {index + 1}: {row[0]!r} is given twice")
+                raise PromptSetError(
+                    f"{self.path}, row {index + 1}: instances must differ, got {row[0]!r} twice"
+                )
         return list(items.values())
 
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        # The last generation is an action like the others.
+        # the last generation is an action too, so it has the same prompt
         actions = "".join(f"Action {number}: {action}\n" for number, action in enumerate(thoughts, start=1))
         return _THOUGHT.format(problem=item.problem, actions=actions, number=len(thoughts) + 1)
 
@@ -272,7 +278,7 @@ class Blocksworld(Task):
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        # Actions up to the first ``done`` are simulated; all have to be possible, and lead to the goal.
+        # simulate the actions before the first "done": each must be legal, and the last state must satisfy the goal
         problem = read_problem(item.reference[0])
         plan: list[Action] = []
         for number, thought in enumerate(thoughts, start=1):
@@ -280,7 +286,7 @@ class Blocksworld(Task):
                 break
             action = Action.parse(thought)
             if action is None:
-                return Check(False, f"action {number}, {thought!r}: is not one of the four actions")
+                return Check(False, f"action {number} must be one of the four actions, got {thought!r}")
             plan.append(action)
         try:
             missing = unmet(run_plan(problem.start, plan), problem.goal)
@@ -291,13 +297,15 @@ class Blocksworld(Task):
     def _item(self, index: int, row: object, texts: Mapping[str, object] | None) -> Item:
         where = f"{self.path}, row {index + 1}"
         if not isinstance(row, list) or len(row) != 3 or not all(isinstance(text, str) for text in row[:2]):
-            raise PromptSetError(f"{where}: [instance, plan, length] is needed")
+            raise PromptSetError(f"{where}: must be [instance, plan, length]")
         instance, plan, _ = row
         if texts is None:
             text: Any = read_text(str(Path(self.instances) / instance))
         elif not isinstance(text := texts.get(instance), str):
             near = did_you_mean(instance, texts)
-            raise PromptSetError(f"{where}: {self.instances} has no text for {instance!r}{near}")
+            raise PromptSetError(
+                f"{where}: {self.instances} has no entry for the instance {instance!r}{near}"
+            )
         try:
             problem = read_problem(text)
         except PDDLError as error:

@@ -1,4 +1,4 @@
-"""Creative Writing of Tree of Thoughts (Yao et al. 2023): a plan, then a passage with four given last sentences."""
+"""Creative Writing of Tree of Thoughts (Yao et al. 2023): plan and write a passage with four given sentences."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # typographic q
 
 
 class CreativeWriting(Task):
-    """Four paragraphs, each of which ends with one of four random sentences.
+    """Creative Writing: write four paragraphs, each of which ends with one of four given random sentences.
 
-    A thought is a plan of the whole passage; the last generation is the passage, written by the best plan. The
-    evaluator scores a plan from 1 to 10. (The paper's evaluator prompt shows a passage, but its Algorithm 1 values the
-    plan.) The check is whether there are four paragraphs and each ends with its sentence.
+    A thought is a plan of the whole passage, and the last generation is the passage, which follows the best plan. The
+    evaluator scores a plan from 1 to 10. (The paper's evaluator prompt shows a passage, but its Algorithm 1 evaluates
+    plans.) A passage is correct if it has four paragraphs and each ends with its sentence.
 
     Args:
-        path: the original ``data_100_random_text.txt``, four sentences a line.
-        unparsable: the value of a plan if its score cannot be read.
+        path: the original file ``data_100_random_text.txt``, with four sentences on each line.
+        unparsable: value of a plan if its score cannot be read.
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -52,7 +52,7 @@ class CreativeWriting(Task):
 
     @override
     def thought_ending(self, last: bool = False) -> Ending:
-        # A plan ends with a blank line, a passage with the mark that the prompt requires.
+        # a plan ends with a blank line; a passage ends with the marker that its prompt requires
         if last:
             return Ending((_END, "\nSentences:"), 400)
         return Ending(("\n\n", "\nPassage:", "\nSentences:"), 160)
@@ -63,13 +63,13 @@ class CreativeWriting(Task):
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        # Quotation marks, case, white space and the final stop do not count.
+        # the comparison ignores quotation marks, case, white space and the final punctuation
         written = paragraphs(thoughts[-1]) if thoughts else []
         if len(written) != len(item.reference):
-            return Check(False, f"the passage has {len(written)} paragraphs, not {len(item.reference)}")
+            return Check(False, f"the passage must have {len(item.reference)} paragraphs, got {len(written)}")
         for number, (paragraph, sentence) in enumerate(zip(written, item.reference, strict=True), start=1):
             if not _plain(paragraph).endswith(_plain(sentence)):
-                return Check(False, f"paragraph {number} does not end with {sentence!r}")
+                return Check(False, f"paragraph {number} must end with {sentence!r}")
         return Check(True)
 
 
@@ -78,16 +78,16 @@ def _item(row: Row, known: Set[str]) -> Item:
     if len(sentences) < SENTENCES:
         sentences = split_sentences(row.text("text"), known)
     if len(sentences) != SENTENCES:
-        raise row.refusal(f": {SENTENCES} sentences are needed, found {len(sentences)}")
+        raise row.refusal(f" must have {SENTENCES} sentences, got {len(sentences)}")
     problem = "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(sentences, start=1))
     return Item(str(row.number - 1), row.number - 1, problem, tuple(sentences))
 
 
 def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
-    """Return the sentences of a line.
+    """Split a line into sentences.
 
-    Some of the original sentences are fragments without a full stop. A fragment is recognised by the next sentence, if
-    that is ``known`` from other lines.
+    Some of the original sentences are fragments without a full stop. A fragment is split off if the sentence after it
+    is ``known``, that is, also occurs in another line.
 
     Example:
         >>> split_sentences("It rained. The heat We left.", {"We left."})
@@ -101,7 +101,7 @@ def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
 
 
 def paragraphs(passage: str) -> list[str]:
-    """Return the paragraphs of a passage, or its lines if it has no blank lines."""
+    """Split a passage into paragraphs at blank lines or, if there are none, at line breaks."""
     parts = re.split(r"\n\s*\n", passage.strip())
     if len(parts) == 1:
         parts = passage.strip().split("\n")

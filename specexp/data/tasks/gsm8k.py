@@ -1,4 +1,4 @@
-"""GSM8K (Cobbe et al. 2021) as a tree of thoughts: a sub-question and its answer at every step."""
+"""GSM8K (Cobbe et al. 2021) as a tree-of-thoughts task: each thought is a sub-question and its answer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from specexp.data.source import Row, read_table
 from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")  # a minus behind a number means subtraction
+# a minus after a number is a subtraction, not a sign
+_NUMBER = re.compile(rf"(?:(?<![\w.)])-\$?)?(?:{_DIGITS})")
 _SUB_ANSWER = "Sub-answer:"
-_MARK = "####"  # stands before the answer in the original files
+_MARK = "####"  # precedes the final answer in the original files
 
 
 class GSM8K(Task):
-    """Word problems of grade-school mathematics.
+    """GSM8K: word problems of grade-school mathematics.
 
-    A thought is a sub-question with its answer, in two generations as in the paper, or in one. After three thoughts
-    the last generation is the answer of the problem; its last number is compared with the reference. The evaluator
-    scores from 1 to 10 how much the newest step helps. The paper measures on the 1,319 items of the test set.
+    A thought is a sub-question with its answer, generated in two generations, as in the paper, or in one. After three
+    thoughts, the last generation is the final answer, and its last number is compared with the reference. The evaluator
+    scores from 1 to 10 how much the newest thought helps. The paper measures on the 1,319 items of the test set.
 
     Args:
-        path: a file of :class:`specexp.data.GSM8K`: ``question, answer``, with the number after ``####``.
-        unparsable: the value of a state if its score cannot be read.
-        generations: number of generations of a thought.
+        path: a file with the columns ``question`` and ``answer``, in which the final number follows ``####``.
+        unparsable: value of a state if its score cannot be read.
+        generations: number of generations for each thought.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -82,13 +83,13 @@ class GSM8K(Task):
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        # Numbers are compared by value: ``1,200`` is ``1200.00``.
+        # numbers are compared by value: 1,200 equals 1200.00
         answer = last_number(thoughts[-1]) if thoughts else None
         (reference,) = item.reference
         if answer is None:
-            return Check(False, "there is no number in the answer")
+            return Check(False, "the answer must contain a number")
         correct = answer == Decimal(reference)
-        return Check(correct, "" if correct else f"the answer is {answer}, the reference {reference}")
+        return Check(correct, "" if correct else f"the answer must be {reference}, got {answer}")
 
     def _item(self, row: Row) -> Item:
         _, mark, answer = row.text("answer").rpartition(_MARK)

@@ -1,4 +1,4 @@
-"""The contract of a reasoning task: items, prompts for a tree of thoughts, and the meaning of the answers."""
+"""The base class of reasoning tasks: their items, prompts for a tree of thoughts, and evaluation of answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True)
 class Item:
-    """One problem.
+    """A problem of a task.
 
     Attributes:
-        item_id: unique in its task.
-        index: position in the file, from 0; random numbers are keyed by it.
-        problem: text of the problem in prompts.
-        reference: input of :meth:`Task.check`, in a form of the task's own.
+        item_id: id that is unique in the task.
+        index: position in the file, from 0; part of the key of random numbers.
+        problem: text of the problem, as used in prompts.
+        reference: reference data for :meth:`Task.check`, in a format of the task's own.
     """
 
     item_id: str
@@ -35,54 +35,54 @@ class Item:
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a generated text: before the first of the ``stop`` texts, or after ``max_new_tokens``."""
+    """The end of a generation: before the first stop string, or after ``max_new_tokens`` tokens."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
 
     def reached(self, text: str) -> bool:
-        """Return whether a stop text follows text that is not blank, so that decoding can stop."""
+        """Return whether the text contains a stop string after its first character that is not white space."""
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
-        """Return the text up to the first stop text, without the white space around it."""
+        """Return the text before the first stop string, without surrounding white space."""
         return text[: self._end(text)].strip()
 
     def _end(self, text: str) -> int | None:
-        # A model may begin with blank lines, which end nothing.
+        # a model may begin with blank lines, which must not count as the stop string "\n\n"
         begin = len(text) - len(text.lstrip())
         ends = [end for end in (text.find(stop, begin) for stop in self.stop) if end >= 0]
         return min(ends, default=None)
 
 
 class Value(NamedTuple):
-    """The value of a state, higher is better; not ``parsed`` if it is the task's ``unparsable``."""
+    """The value of a state (higher is better); if not ``parsed``, the value is the task's ``unparsable``."""
 
     value: float
     parsed: bool
 
 
 class Check(NamedTuple):
-    """The correctness of a whole path, with the reason if it is wrong, in one sentence."""
+    """The verdict on a complete path; if it is not correct, ``reason`` is one sentence."""
 
     correct: bool
     reason: str = ""
 
 
 class Task(metaclass=Checked):
-    """A reasoning task. One file with its prompts makes one; nothing is registered.
+    """A reasoning task. A new task is one file with its prompts, without registration.
 
-    A path has ``depth`` generations: thoughts that a search chooses by their values, and the last generation, which
-    continues the best of them (SEED, Algorithm 1). A thought has two generations if there is a
-    :meth:`completion_prompt`. A *state* is an item with the thoughts so far, each cut by its :class:`Ending`. Prompts
-    are plain text, which may be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
+    A path has ``depth`` generations: thoughts, which a search selects by their values, and the last generation, which
+    continues the best path (SEED, Algorithm 1). If there is a :meth:`completion_prompt`, each thought takes two
+    generations. A *state* is an item with the thoughts so far, each cut at its :class:`Ending`. Prompts are plain text,
+    which may be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
 
     Attributes:
-        name: in tables.
-        depth: generations on a path, as in the paper.
-        paper_items: number of items the paper measures on.
-        unparsable: value of a state if its evaluation cannot be read; at most the lowest that can be.
-        value_ending: end of an evaluation.
+        name: name in result tables.
+        depth: number of generations on a path, as in the paper.
+        paper_items: number of items on which the paper measures.
+        unparsable: value of a state if its evaluation cannot be read; at most the lowest regular value.
+        value_ending: ending of an evaluation.
     """
 
     name: ClassVar[str]
@@ -93,21 +93,21 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def load(self) -> list[Item]:
-        """Return all items in the order of the file; raises PromptSetError if it cannot be read."""
+        """Return all items in the order of the file; raises PromptSetError if the file cannot be read."""
 
     @abstractmethod
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """Return the prompt of the next thought, or of the last generation.
+        """Return the prompt of the next thought or, if ``last``, of the last generation.
 
-        The search decides which is the last, not the number of thoughts: one with a budget may end early.
+        ``last`` does not follow from the number of thoughts, since a search may end early when its budget is used up.
         """
 
     @abstractmethod
     def thought_ending(self, last: bool = False) -> Ending:
-        """Return the ending of a thought, or of the last generation."""
+        """Return the ending of a thought or, if ``last``, of the last generation."""
 
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
-        """Return the prompt of a thought's second generation, after its first, ``begun``; None if it has only one."""
+        """Return the prompt of a thought's second generation, which continues ``begun``; None if there is only one."""
         return None
 
     def completion_ending(self) -> Ending:
@@ -115,31 +115,31 @@ class Task(metaclass=Checked):
         return self.thought_ending()
 
     def completed(self, begun: str, rest: str) -> str:
-        """Return the thought of both generations."""
+        """Join the two generations of a thought."""
         return f"{begun}\n{rest}"
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """Return the prompt of an evaluation of a state with at least one thought, above all of its newest one."""
+        """Return the prompt for evaluating a state with at least one thought, mainly its newest thought."""
 
     def read_value(self, answer: str) -> float | None:
-        """Return the value in an evaluation that was cut at its end, by default a score; None if it cannot be read."""
+        """Parse the value, by default a score, from an evaluation that was cut at its ending; None if that fails."""
         return score_out_of_ten(answer)
 
     def value(self, answer: str) -> Value:
-        """Return the value of a state by the evaluator's answer; never raises."""
+        """Return the value of a state from the evaluator's answer; never raises."""
         value = self.read_value(answer)
         return Value(self.unparsable, False) if value is None else Value(value, True)
 
     @abstractmethod
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Return whether a whole path, with the last generation, is right; one that cannot be read is wrong."""
+        """Check a complete path, with the last generation. An answer that cannot be parsed is wrong."""
 
 
 def read_prompt(task_file: str, name: str) -> str:
-    """Return a prompt of a task, ``prompts/TASK/NAME.txt`` in its folder without the last line break, a template.
+    """Return a prompt template of a task: the file ``prompts/TASK/NAME.txt``, without the line break at its end.
 
-    It must end where a token of its continuation begins: after a line break or before a blank.
+    The template must end where the first token of the continuation begins: after a line break or before a blank.
     """
     module = Path(task_file)
     file = module.parent / "prompts" / module.stem / f"{name}.txt"
@@ -153,7 +153,9 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise PromptSetError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise PromptSetError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        raise PromptSetError(
+            f"{path}: must be UTF-8 text (invalid byte at position {error.start})"
+        ) from error
 
 
 def read_json(path: str) -> Any:
@@ -161,11 +163,11 @@ def read_json(path: str) -> Any:
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise PromptSetError(f"{path}, line {error.lineno}: is not JSON ({error.msg})") from error
+        raise PromptSetError(f"{path}, line {error.lineno}: must be valid JSON ({error.msg})") from error
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """Return the score after the last ``Score:``, from 1 to 10 in digits; None if there is none.
+    """Return the score, a number from 1 to 10, after the last ``Score:``; None if there is none.
 
     Example:
         >>> score_out_of_ten("Clear. Score: 8/10"), score_out_of_ten("Score: 100"), score_out_of_ten("8")

@@ -1,4 +1,4 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: turns an artifact into a file that a deployment accepts."""
+"""``python -m specexp.export ARTIFACT --to FORMAT``: convert an artifact to a file that another program reads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from specexp.engines.settings import SettingsError
 _OPTIONS = {
     "draft": (
         "MODEL",
-        "with --to serve-bundle the draft's hub id or folder; otherwise its name in the engine",
+        "the draft model: with --to serve-bundle a hub id or folder, otherwise its name or path for the engine",
     ),
-    "target": ("MODEL", "with --to serve-bundle the target's hub id or folder (stdlib)"),
-    "length": ("N", "with --to acceptance-profile the number of drafted tokens of a step (5)"),
+    "target": ("MODEL", "the target for --to serve-bundle, a hub id or folder (default: stdlib)"),
+    "length": ("N", "number of drafted tokens in each step for --to acceptance-profile (default: 5)"),
 }
-"""Options that only some formats take, each with its metavar and help."""
+"""Metavar and help of the options that only some formats take."""
 
 
 def export(
@@ -38,21 +38,21 @@ def export(
     trust: Sequence[str] = (),
     **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact, or the other source that the format takes.
+    """Export an artifact, or a model or recording for the formats that take one.
 
     Args:
-        path_or_reference: the artifact, as :func:`specexp.load_artifact` takes it.
+        path_or_reference: the artifact's path or reference, as in :func:`specexp.load_artifact`.
         to: name of a format, e.g. ``vllm``.
-        output: file to write, whole or not at all. Where the format is a part of a larger file, such as a model's
-            ``generation_config.json``, the other keys of an existing file stay.
-        trust: installed packages that may define its parts.
-        options: the format's own, e.g. ``draft``.
+        output: file to write (atomically). If the format is part of a larger file, such as a model's
+            ``generation_config.json``, the other keys of an existing file are kept.
+        trust: installed packages from which parts of the artifact may be imported.
+        options: options of the format, e.g. ``draft``.
 
     Returns:
-        The content, and one sentence on what was dropped, empty if the format expresses everything.
+        The content of the file, and a sentence that names the dropped settings; empty if all are expressed.
 
     Raises:
-        ArtifactError: the artifact or the format is wrong, or the file cannot be written.
+        ArtifactError: the artifact or the format is not valid, or the file cannot be written.
 
     Example:
         >>> config, dropped = export("artifacts/tree_shape/best", "vllm", draft="small")  # doctest: +SKIP
@@ -65,7 +65,7 @@ def export(
 def _format(to: str) -> ExportFormat:
     formats = all_formats()
     if to not in formats:
-        raise ArtifactError(f"--to: format {to!r} is not known{did_you_mean(to, formats)}")
+        raise ArtifactError(f"--to: there is no format {to!r}{did_you_mean(to, formats)}")
     return formats[to]()
 
 
@@ -74,7 +74,7 @@ def _exported(chosen: ExportFormat, request: ExportRequest) -> ExportedFile:
         if name not in chosen.options:
             takes = [to for to, one in all_formats().items() if name in one.options]
             raise ArtifactError(
-                f"--{name} is for --to {', '.join(takes)}, and the format is {chosen.name!r}: leave it out"
+                f"--{name} is only for --to {', '.join(takes)}, got --to {chosen.name}: leave --{name} out"
             )
     made = chosen.make(request)
     if request.output is not None and not chosen.folder:
@@ -83,7 +83,7 @@ def _exported(chosen: ExportFormat, request: ExportRequest) -> ExportedFile:
 
 
 def _as_text(content: Any) -> str:
-    """JSON with one key of an object a line and a list on one line, unless it is text already."""
+    """Return text unchanged, an object as indented JSON, and a list as JSON in one line."""
     if isinstance(content, str):
         return content
     return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"
@@ -91,21 +91,21 @@ def _as_text(content: Any) -> str:
 
 def _write(path: Path, content: Any, *, keep_other_keys: bool) -> None:
     if path.is_dir():
-        raise ArtifactError(f"--output: {path} is a folder; name a file in it")
+        raise ArtifactError(f"--output must be a file, got the folder {path}")
     if keep_other_keys and path.exists():
         existing = read_json(read_bytes(path.resolve(), str(path)), str(path))
         if not isinstance(existing, dict):
-            raise ArtifactError(f"--output: {path} exists and is not a JSON object; name another file")
+            raise ArtifactError(f"--output: {path} exists and is not a JSON object; choose another file")
         content = {**existing, **content}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, _as_text(content))
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be written ({error.strerror or error})") from error
+        raise ArtifactError(f"--output: {path} cannot be written ({error.strerror or error})") from error
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     output = None if given.output is None else Path(given.output)
     options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(*made.content, sep="\n")
     else:
         print(_as_text(made.content) if output is None else f"{output}\n", end="")
-    print(f"{made.dropped or chosen.name}; read for {chosen.read_for}", file=sys.stderr)
+    print(f"{made.dropped or chosen.name}; written for {chosen.read_for}", file=sys.stderr)
     file = made.content[0] if chosen.folder else output or "FILE"
     if line := chosen.deployed_by(shlex.quote(str(file)), made.content):
         print(f"Next: {line}", file=sys.stderr)
@@ -130,22 +130,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m specexp.export", description="Turn an artifact into a file that a deployment accepts."
+        prog="python -m specexp.export",
+        description="Convert an artifact to a file that another program reads.",
     )
     parser.add_argument(
         "artifact",
         metavar="ARTIFACT",
-        help="folder, alias such as artifacts/tree_shape/best, or wandb:entity/project/name:alias; with --to "
-        "acceptance-profile a recording",
+        help="the artifact: a folder, an alias such as artifacts/tree_shape/best, or "
+        "wandb:entity/project/name:alias; a recording for --to acceptance-profile, a model for --to hf",
     )
     add = parser.add_argument
     add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
     output = (
-        "file to write, the console without it; with --to serve-bundle or hf a folder, models/NAME without it"
+        "file to write (default: the console); for --to serve-bundle and hf a folder (default: models/NAME)"
     )
     add("--output", metavar="FILE", help=output)
     for name, (metavar, text) in _OPTIONS.items():
         add(f"--{name}", metavar=metavar, help=text)
-    trust = "an installed package that may define parts of the artifact"
+    trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -1,4 +1,4 @@
-"""The contract of export formats, which write an artifact, a model or a measurement for another project."""
+"""The base class of export formats, which convert an artifact, a model or a recording for another project."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def all_formats() -> dict[str, type[ExportFormat]]:
-    """Return the class of each format by its name."""
+    """Return the class of every format, by name."""
     return classes_with("specexp.deploy.export.formats", "name")
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The arguments of an export; ``options`` are values of :attr:`ExportFormat.options`."""
+    """The arguments of an export; ``options`` holds values by the names in :attr:`ExportFormat.options`."""
 
     source: str | Path
     output: Path | None = None
@@ -34,8 +34,8 @@ class ExportedFile:
     """The result of an export.
 
     Attributes:
-        content: content of the file, as JSON values or as text; of a folder the paths of the written files.
-        dropped: one sentence on what the format cannot express; empty if it expresses everything.
+        content: content of the file, as JSON values or as text; for a folder, a list with its path.
+        dropped: a sentence that names the settings that the format cannot express; empty if it expresses all.
     """
 
     content: Any
@@ -43,17 +43,17 @@ class ExportedFile:
 
 
 class ExportFormat:
-    """One format. A new one is one class in a file of ``specexp/deploy/export/formats``.
+    """An export format. A new format is a class in a file of ``specexp/deploy/export/formats``.
 
     Attributes:
         name: the value of ``--to``.
-        kinds: kinds of artifacts it can express; empty for formats that override :meth:`make`.
-        read_for: project and version that document its fields.
-        options: options it takes besides the source and ``--output``.
-        folder: whether it writes a folder itself.
-        updates: whether an existing file keeps its other keys.
-        deployment: the line that deploys the file, in which ``{file}`` is its path; ``MODEL``, ``DRAFT`` and ``FOLDER``
-            are the user's to fill; empty if there is none.
+        kinds: kinds of artifacts that can be exported; empty for formats that override :meth:`make`.
+        read_for: project and version for which the exported fields are valid.
+        options: names of the options that the format takes, besides the source and ``--output``.
+        folder: whether the format writes a folder instead of a file.
+        updates: whether other keys of an existing file are kept.
+        deployment: template of the command that deploys the file: ``{file}`` is its path, and users replace ``MODEL``,
+            ``DRAFT`` and ``FOLDER``; empty if there is no such command.
     """
 
     name: ClassVar[str]
@@ -65,25 +65,25 @@ class ExportFormat:
     deployment: ClassVar[str] = ""
 
     def make(self, request: ExportRequest) -> ExportedFile:
-        """Export the artifact of a request; raises an ArtifactError of one sentence."""
+        """Export the artifact of a request; raises ArtifactError if that is not possible."""
         return self.export(self.load(request), **request.options)
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
-        """Load the artifact of a request; raises an ArtifactError unless it is of one of :attr:`kinds`."""
+        """Load the artifact of a request; raises ArtifactError unless its kind is one of :attr:`kinds`."""
         from specexp.config.artifacts import load_artifact
 
         artifact = load_artifact(request.source, request.trust)
         if artifact.kind not in self.kinds:
             raise ArtifactError(
-                f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {self.name}, which takes "
+                f"{artifact.folder}: kind {artifact.kind!r} cannot be exported to {self.name}; allowed are "
                 f"{', '.join(self.kinds)}" + (f"; {artifact.purpose}" if artifact.purpose else "")
             )
         return artifact
 
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
-        """Return the file for an artifact of one of :attr:`kinds`; ``options`` are those that were given."""
+        """Return the content of the file for an artifact; ``options`` are the options that the user gave."""
         raise NotImplementedError
 
     def deployed_by(self, file: str, content: Any) -> str:
-        """Return the line that deploys a file of this content; ``file`` is its path, quoted for a shell."""
+        """Return the command that deploys an exported file; ``file`` is its path, quoted for a shell."""
         return self.deployment.format(file=file)

@@ -1,1 +1,1 @@
-"""Tuned compositions at work elsewhere: inside Hugging Face's ``generate``."""
+"""Decoding with a tuned artifact inside Hugging Face's ``generate``."""

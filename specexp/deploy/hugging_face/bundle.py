@@ -1,7 +1,7 @@
-"""The hook of a model folder that decodes with its artifact: imported by its ``custom_generate/generate.py``.
+"""The ``generate`` function of model folders that decode with an artifact.
 
-``python -m specexp.export ARTIFACT --to serve-bundle`` writes such a folder, and Hugging Face runs its code if it is
-trusted::
+``python -m specexp.export ARTIFACT --to serve-bundle`` writes such a folder. Its file ``custom_generate/generate.py``
+imports this module, and Hugging Face runs that file if it is trusted::
 
     transformers serve --trust-remote-code models/tree_shape
     model = AutoModelForCausalLM.from_pretrained("models/tree_shape", trust_remote_code=True)
@@ -29,7 +29,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.deploy.hugging_face.custom_generate import CustomGenerate, custom_generate
 
 ARTIFACT, DRAFT = Path("specexp", "artifact"), Path("specexp", "draft")
-"""Places in the folder."""
+"""Paths in the model folder."""
 HOOK = Path("custom_generate", "generate.py")
 HOOK_TEXT = '''"""Decodes with the artifact in this folder: pip install specexp."""
 
@@ -38,7 +38,7 @@ from specexp.deploy.hugging_face.bundle import generate
 __all__ = ["generate"]
 '''
 OFF = "specexp_off"
-"""Key of a generation config that makes a request decode plainly."""
+"""Key of a generation config that turns speculation off."""
 
 _made: WeakKeyDictionary[PreTrainedModel, CustomGenerate] = WeakKeyDictionary()
 _making = Lock()
@@ -51,25 +51,25 @@ def generate(
     tokenizer: Any = None,
     **given: Any,
 ) -> Any:
-    """Run ``model.generate`` with its arguments and the artifact of the model's folder.
+    """Run ``model.generate`` with the given arguments, decoding with the artifact in the model's folder.
 
-    A request with ``specexp_off`` set in its generation config is decoded plainly.
+    If ``specexp_off`` is set in the generation config, plain ``generate`` runs.
 
     Raises:
-        ArtifactError: the model's folder holds no artifact, or one of another model.
-        ValueError: ``stop_strings`` are given without the ``tokenizer``, or the loop cannot follow the call.
+        ArtifactError: the model's folder has no artifact, or an artifact of another model.
+        ValueError: ``stop_strings`` are given without the ``tokenizer``, or an argument is not supported.
     """
     if getattr(generation_config, OFF, False):
         return GenerationMixin.generate(
             model, *args, generation_config=generation_config, tokenizer=tokenizer, **given
         )
     strings = given.pop("stop_strings", None) or getattr(generation_config, "stop_strings", None)
-    if strings:  # generate passes no tokenizer to callables, so the criterion is made here
+    if strings:  # generate passes no tokenizer to callables, so it cannot handle stop_strings itself
         if tokenizer is None:
             raise ValueError(
-                "stop_strings need the tokenizer: model.generate(..., stop_strings=..., tokenizer=...)"
+                "stop_strings need the tokenizer: call model.generate(..., stop_strings=..., tokenizer=tokenizer)"
             )
-        generation_config = deepcopy(generation_config)  # the caller's own stays as it is
+        generation_config = deepcopy(generation_config)  # do not change the caller's object
         if generation_config is not None:
             generation_config.stop_strings = None
         criteria = given.pop("stopping_criteria", None) or []
@@ -80,13 +80,13 @@ def generate(
 
 
 def _callable_of(model: PreTrainedModel) -> CustomGenerate:
-    """The callable of a model, made at its first request."""
+    """Return the callable of a model, which is created at the first call."""
     with _making:  # servers call from several threads
         if model not in _made:
             folder = Path(model.name_or_path)
             if not (folder / ARTIFACT).is_dir():
                 raise ArtifactError(
-                    f"{folder} holds no {ARTIFACT}: export the folder again, and load it from a local path"
+                    f"{folder} has no artifact in {ARTIFACT}: export the folder again, and load it from a local path"
                 )
             draft = None
             if (folder / DRAFT).is_dir():

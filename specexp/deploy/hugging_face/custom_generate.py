@@ -1,4 +1,4 @@
-"""A tuned composition inside Hugging Face's own ``model.generate``.
+"""Decode with a tuned artifact inside Hugging Face's ``model.generate``.
 
 From a finished study to generated text::
 
@@ -9,9 +9,9 @@ From a finished study to generated text::
     ids = pair.tokenizer("def main():\\n", return_tensors="pt").input_ids
     print(pair.tokenizer.decode(pair.target.generate(ids, custom_generate=fast, max_new_tokens=64)[0]))
 
-``generate`` prepares its generation config, logits processors and stopping criteria as always; the loop is
-ours. The output is that of plain ``generate``: the same tokens under greedy decoding, exact samples with
-``do_sample=True``.
+``generate`` prepares its generation config, logits processors and stopping criteria as usual, and then calls our
+decoding loop. Greedy decoding returns the same tokens as plain ``generate``, and ``do_sample=True`` samples from the
+same distribution.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from specexp.scheduling import Executor, Job, SerialSpeculative
 
 
 class CustomGenerate:
-    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads take turns.
+    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads run one after the other.
 
-    The rows of a batch are sequences of one run of the artifact's execution strategy. Its processes are kept until
-    :meth:`close`. Without a strategy, and for parts, a call has one row.
+    With an artifact that has an execution strategy, a call decodes a batch of rows, and the strategy's processes are
+    kept until :meth:`close`. Otherwise a call decodes one row.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class CustomGenerate:
         seed: int | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        """Continue every row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
+        """Continue each row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
         hidden, config = hidden_arguments(), generation_config
         mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
         padding = left_padding(input_ids, mask)
         checked = input_ids[:1] if self._scheduled else input_ids
         check_request(checked, config, model_kwargs, hidden, padding, streams=not self._scheduled)
         seed = self.seed if seed is None else seed
-        if seed is None:  # torch.manual_seed then repeats a run, as it does for plain generate
+        if seed is None:  # drawn from torch's generator, so that torch.manual_seed makes a run reproducible
             seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0
         rows = list(zip(input_ids.tolist(), padding, strict=True))
         limit = int(config.max_length) - input_ids.shape[1]
@@ -104,23 +104,23 @@ class CustomGenerate:
     ) -> list[list[int]]:
         def put(outcome: Outcome) -> None:
             assert streamer is not None
-            for token in outcome.new_token_ids:  # one by one, as plain generate does
+            for token in outcome.new_token_ids:  # streamers expect single tokens, as from plain generate
                 streamer.put(torch.tensor([token]))
 
         try:
             executor = self._opened(model)
-            with executor.model.exclusively():  # another callable may have the same model
+            with executor.model.exclusively():  # another callable may use the same model in another thread
                 observers = [] if streamer is None else [put]
                 run = executor.run(jobs, seed=seed, eos_token_ids=eos, observers=observers)
         except BaseException:
-            self.close()  # its processes may have stopped anywhere
+            self.close()  # the state of the processes is unknown after an error
             raise
-        if streamer is not None:  # generate has already put the prompt
+        if streamer is not None:  # generate itself streams the prompt
             streamer.end()
         return [result.token_ids for result in run.results]
 
     def _opened(self, model: PreTrainedModel) -> Executor:
-        """Return the executor for a model, kept from call to call with its KV cache and processes."""
+        """Return the executor for a model. It is kept between calls, with its KV cache and processes."""
         if self._executor is None or not serves(self._executor.model, model):
             self.close()
             artifact, parts = self._artifact, self._parts
@@ -134,7 +134,7 @@ class CustomGenerate:
         return self._executor
 
     def close(self) -> None:
-        """End the processes of a schedule; the next call starts them again."""
+        """Stop the processes of the execution strategy; the next call starts them again."""
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -153,23 +153,24 @@ def custom_generate(
 ) -> CustomGenerate:
     """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
-    It follows the generation config, which replaces the artifact's verifier, and given processors and stopping
-    criteria. ``stop_strings`` work as a ``StopStringCriteria``, since ``generate`` passes callables no tokenizer.
-    Target and draft run as in the artifact's study (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and one
-    KV cache serves all calls with one model. The output ends at the end of the model's context.
+    Sampling follows the generation config, which replaces the artifact's verifier, and the given logits processors and
+    stopping criteria. Pass ``stop_strings`` as a ``StopStringCriteria``, since callables get no tokenizer from
+    ``generate``. Target and draft run as in the artifact's study
+    (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and all calls with one model share a KV cache. The
+    output ends at the end of the model's context.
 
-    An artifact with a ``schedule`` also takes several rows: a batch, padded on the left, or ``num_return_sequences``.
-    Its callable keeps processes until its ``close()``, or until the end of a ``with`` statement or the program.
+    An artifact with a ``schedule`` also accepts several rows: a batch, padded on the left, or ``num_return_sequences``.
+    The callable then keeps processes until it is closed (by ``close()`` or a ``with`` statement) or the program ends.
 
     Args:
-        artifact_or_parts: an artifact, or drafter, builder and, optionally, verifier and controller.
-        seed: for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default each call draws its seed
-            from torch's generator.
-        draft: the draft model, for a drafter that needs one.
+        artifact_or_parts: an artifact, or a drafter and builder with, optionally, a verifier and controller.
+        seed: seed for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default each call draws a
+            seed from torch's generator.
+        draft: the draft model, if the drafter needs one.
 
     Raises:
-        ValueError: a path is given, or the drafter needs a draft model and there is none. Calls raise it for
-            unsupported arguments, which :mod:`~specexp.deploy.hugging_face.request` lists.
+        ValueError: a path is given, or the drafter needs a draft model and there is none. Calls of the result raise
+            it for unsupported arguments (see :mod:`~specexp.deploy.hugging_face.request`).
 
     Example:
         >>> model.generate(ids, custom_generate=custom_generate(artifact))  # doctest: +SKIP
@@ -177,17 +178,18 @@ def custom_generate(
     artifact = artifact_or_parts if isinstance(artifact_or_parts, LoadedArtifact) else None
     if isinstance(artifact_or_parts, (str, PathLike)):
         raise ValueError(
-            f"custom_generate of specexp: {str(artifact_or_parts)!r} is a path; pass specexp.load_artifact of it"
+            "custom_generate of specexp: the artifact must be loaded, got the path "
+            f"{str(artifact_or_parts)!r}; pass specexp.load_artifact(path)"
         )
     return CustomGenerate(artifact, Parts(*artifact_or_parts), seed, draft)
 
 
 class ProcessedSampling(DeterministicVerifier):
-    """Greedy or keyed sampling of scores that Hugging Face's logits processors have changed.
+    """Greedy decoding or keyed sampling from scores that Hugging Face's logits processors have changed.
 
-    Every token of the output passes the processors once, in order, with the tokens before it, as in plain ``generate``:
-    so penalties on repetition and processors with a memory work. With temperature, top-k and top-p alone it is
-    :class:`~specexp.verifiers.KeyedSampling`.
+    The processors are called once for each output token, in order and with all tokens before it, as in plain
+    ``generate``. Repetition penalties and stateful processors therefore work. With temperature, top-k and top-p only,
+    the result equals that of :class:`~specexp.verifiers.KeyedSampling`.
     """
 
     noise_temperature = 0.0
@@ -195,7 +197,7 @@ class ProcessedSampling(DeterministicVerifier):
     def set_up(
         self, processors: LogitsProcessorList, config: GenerationConfig, padding: Sequence[Sequence[int]]
     ) -> None:
-        """Prepare for the next batch; ``padding`` holds the masked tokens before each row's prompt."""
+        """Set the processors and sampling of the next call; ``padding`` holds the padding tokens before each prompt."""
         self._sample = bool(config.do_sample)
         self.noise_temperature = (
             (config.temperature or 1.0) if self._sample else 0.0
@@ -208,7 +210,8 @@ class ProcessedSampling(DeterministicVerifier):
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
         if position != len(context):
             raise ValueError(
-                f"position must be {len(context)}, since processors need every token before it, got {position}"
+                f"position must be {len(context)}, the next one, since processors need every earlier token, got "
+                f"{position}"
             )
         return self._token(context, self._ids(context, logits), logits, position)
 
@@ -228,16 +231,19 @@ class ProcessedSampling(DeterministicVerifier):
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
     def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
-        """``[1, t]`` tokens for the processors, with padding as in plain ``generate``; ``[1, 0]`` without any."""
+        """Return the tokens for the processors, ``[1, t]``, with padding as in plain ``generate``.
+
+        Without processors the result is empty, ``[1, 0]``.
+        """
         padding = self._padding[int(context.sequence)]
         known = [*padding, *context.token_ids.tolist()] if self._processors else []
         return torch.tensor([known], device=logits.device)
 
     def _token(self, context: Context, ids: torch.Tensor, logits: torch.Tensor, position: int) -> int:
         rows, number = len(self._padding), int(context.sequence)
-        if context not in self._by_row:  # some have a memory, so every row of a batch has its own
+        if context not in self._by_row:  # processors may be stateful, so each row of a batch gets a copy
             self._by_row[context] = deepcopy(self._processors) if rows > 1 else self._processors
-        # some have an entry for each row of the batch
+        # processors may hold an entry for each row of the batch, so they are given all rows
         scores = self._by_row[context](ids.repeat(rows, 1), logits.float().repeat(rows, 1))[number]  # [V]
         if self._sample:
             scores = scores + context.target_noise(position, 1, scores.shape[0], scores.device)[0]
@@ -247,7 +253,7 @@ class ProcessedSampling(DeterministicVerifier):
 def _stop(
     criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int
 ) -> Callable[[Sequence[int]], bool] | None:
-    """Return whether a row ends with its new tokens, by all criteria but length and EOS, which are the loop's."""
+    """Return a function of a row's new tokens that checks all criteria but length and EOS, which the loop checks."""
     others = StoppingCriteriaList(
         one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
     )
@@ -263,6 +269,6 @@ def _pad_token(config: GenerationConfig) -> int:
     tokens = eos_ids(config) if config.pad_token_id is None else [int(config.pad_token_id)]
     if not tokens:
         raise ValueError(
-            "custom_generate of specexp: the rows end after different lengths and there is no pad_token_id: set it"
+            "custom_generate of specexp: pad_token_id must be set, since the rows have different lengths"
         )
     return tokens[0]

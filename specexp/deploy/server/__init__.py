@@ -1,1 +1,1 @@
-"""``python -m specexp.serve``: an OpenAI-compatible server; its requests are lanes of the one loop."""
+"""``python -m specexp.serve``: an OpenAI-compatible server that decodes concurrent requests in one loop."""

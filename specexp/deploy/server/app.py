@@ -1,4 +1,4 @@
-"""The routes of the server, its figures for Prometheus, and its access log."""
+"""The routes of the server, its Prometheus metrics, and its access log."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ from specexp.deploy.server.texts import Texts
 log = logging.getLogger("specexp.serve")
 access = logging.getLogger("specexp.deploy.server.access")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_BODY_SECONDS = 30.0  # a client that sends a byte at a time would keep a connection for ever
+_BODY_SECONDS = 30.0  # without a limit, a client that sends single bytes could keep a connection forever
 _SHORT_BODY = 10_000
-"""Bytes up to which a body is tokenized in the event loop: handing it to a thread costs more."""
+"""Size in bytes up to which a body is tokenized in the event loop, since a thread would cost more time."""
 _CANCELLED = 499
-"""nginx's status of a request after its client has disconnected."""
+"""The status, as in nginx, that is logged if the client disconnects before the response."""
 
 
 class Figures:
-    """The counters of a server in Prometheus' text format."""
+    """The metrics of a server for Prometheus."""
 
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()
         about: dict[str, Any] = {"namespace": "specexp", "registry": self._registry}
         seconds = {**about, "buckets": _SECONDS}
-        self.requests = Counter("requests", "Requests answered, by HTTP status.", ["status"], **about)
-        self.cancelled = Counter("cancelled", "Requests with a client that disconnected.", **about)
-        self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts.", **about)
-        self.cached = Counter("cached_prompt_tokens", "Prompt tokens that a lane held already.", **about)
-        self.new_tokens = Counter("generated_tokens", "Tokens generated.", **about)
-        self.steps = Counter("steps", "Steps of outputs; lanes of one pass count each.", **about)
-        self.drafted = Counter("drafted_tokens", "Nodes drafted.", **about)
-        self.accepted = Counter("accepted_tokens", "Drafted nodes that became output.", **about)
-        self.first_token = Histogram("first_token_seconds", "Until the first token.", **seconds)
-        self.request = Histogram("request_seconds", "Until the last token.", **seconds)
-        running = Gauge("lanes_running", "Outputs that have a lane.", **about)
+        self.requests = Counter("requests", "Number of requests, by HTTP status.", ["status"], **about)
+        self.cancelled = Counter("cancelled", "Number of requests that the client cancelled.", **about)
+        self.prompt_tokens = Counter("prompt_tokens", "Number of prompt tokens.", **about)
+        self.cached = Counter("cached_prompt_tokens", "Number of prompt tokens found in the cache.", **about)
+        self.new_tokens = Counter("generated_tokens", "Number of generated tokens.", **about)
+        self.steps = Counter("steps", "Number of decoding steps, summed over outputs.", **about)
+        self.drafted = Counter("drafted_tokens", "Number of drafted tokens (tree nodes).", **about)
+        self.accepted = Counter("accepted_tokens", "Number of accepted draft tokens.", **about)
+        self.first_token = Histogram("first_token_seconds", "Time to the first token in seconds.", **seconds)
+        self.request = Histogram("request_seconds", "Time to the last token in seconds.", **seconds)
+        running = Gauge("lanes_running", "Number of outputs being decoded.", **about)
         running.set_function(lambda: engine.running)
-        waiting = Gauge("outputs_waiting", "Outputs that wait for a lane.", **about)
+        waiting = Gauge("outputs_waiting", "Number of outputs in the queue.", **about)
         waiting.set_function(lambda: engine.waiting)
 
     def add(self, end: Ended) -> None:
-        """Count an output."""
+        """Add the counts of a complete output."""
         self.cached.inc(end.cached)
         self.new_tokens.inc(len(end.result.token_ids))
         self.steps.inc(end.result.steps)
@@ -77,13 +77,16 @@ class Figures:
         self.accepted.inc(end.result.accepted_drafts)
 
     def text(self) -> bytes:
-        """Return all counters."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 @dataclass
 class Server:
-    """The server of one model: its name in requests, and the key of requests, None to serve everyone."""
+    """The HTTP application that serves one model.
+
+    ``name`` is the model's name in requests, and ``key`` the API key that they must send; None accepts all requests.
+    """
 
     engine: Engine
     texts: Texts
@@ -96,9 +99,9 @@ class Server:
         self.created = int(time())
 
     def app(self) -> FastAPI:
-        """Return the application for an ASGI server."""
+        """Return the ASGI application."""
         app = FastAPI(title="specexp", docs_url=None, redoc_url=None, openapi_url=None)
-        app.state.server = self  # for _Route, which FastAPI constructs
+        app.state.server = self  # FastAPI constructs _Route, which reads the server from here
         for kind in (HTTPException, RequestValidationError):
             app.add_exception_handler(kind, self._refuse)
         app.add_exception_handler(Exception, self._fail)
@@ -148,7 +151,7 @@ class Server:
             return _Events(self._events(served, request), lambda: self._end(served, request, 200))
         disconnected = asyncio.create_task(_wait_for_disconnect(request))
         answer = asyncio.create_task(served.answer())
-        status = _CANCELLED  # unless there is an answer first
+        status = _CANCELLED  # unless the response is ready before the client disconnects
         try:
             await asyncio.wait((disconnected, answer), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -162,7 +165,7 @@ class Server:
             self._end(served, request, status)
 
     async def _events(self, served: ServedRequest, request: Request) -> AsyncIterator[bytes]:
-        """Server-sent events; an error after the first chunk is one of them."""
+        """Yield the response as server-sent events; an error after the first chunk is sent as an event."""
         try:
             async for chunk in served.chunks():
                 yield format_sse_event(data_str=json.dumps(chunk, ensure_ascii=False))
@@ -173,13 +176,13 @@ class Server:
         yield format_sse_event(data_str="[DONE]")
 
     def _end(self, served: ServedRequest, request: Request, status: int) -> None:
-        """Count and log the end of a request once, and free its lanes."""
-        if served.logged:  # a stream ends with its last chunk, and again when it is closed
+        """Free the lanes of a request, and count and log its end; further calls do nothing."""
+        if served.logged:  # a failed stream calls this twice: for the error, and when the response is closed
             return
         served.logged = True
         served.cancel()
         ended = [one for one in served.ended if one is not None]
-        if len(ended) < len(served.outputs) and status == 200:  # the client left in mid-stream
+        if len(ended) < len(served.outputs) and status == 200:  # the client closed the stream
             status = _CANCELLED
         figures, usage, seconds = self.figures, served.usage(), monotonic() - served.began
         figures.requests.labels(status=str(status)).inc()
@@ -211,47 +214,49 @@ class Server:
         )
 
     def _log(self, request: Request, status: int, **figures: Any) -> None:
-        """Log a line of JSON, which holds neither prompt nor output."""
+        """Log a request as one line of JSON, without its prompt and output."""
         client = request.client.host if request.client is not None else None
         about = {"time": round(time(), 3), "client": client, "path": request.url.path[:200], "status": status}
         access.info(json.dumps({**about, **figures}))
 
     def authorise(self, request: Request) -> None:
-        """Raise a RequestError unless a request sends the key."""
+        """Raise a RequestError unless the request sends the API key."""
         given = request.headers.get("authorization", "")
-        # compare_digest: the time of the comparison must not depend on the key
+        # compare_digest takes constant time, which prevents guessing the key by timing
         if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
-            raise RequestError(401, "the key is missing or wrong: send it as Authorization: Bearer KEY")
+            raise RequestError(
+                401, "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'"
+            )
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
             near = did_you_mean(name[:100], [self.name])
-            raise RequestError(404, f"model is {shown(name)}, which is not served here{near}", "model")
+            raise RequestError(404, f"model must be {self.name!r}, got {shown(name)}{near}", "model")
 
     async def _refuse(self, request: Request, error: Exception) -> Response:
         if isinstance(error, RequestValidationError):
             error = refusal_of(error)
         assert isinstance(error, HTTPException)
-        if not isinstance(error, RequestError):  # FastAPI's own
+        if not isinstance(error, RequestError):  # an error that FastAPI raised, such as 404
             routes = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/health", "/metrics")
             path = shown(request.url.path)
             sentence = {
-                404: f"there is no {path} here{did_you_mean(request.url.path[:100], routes)}",
-                405: f"{path} does not take {request.method[:20]}",
+                404: f"the path {path} does not exist{did_you_mean(request.url.path[:100], routes)}",
+                405: f"{path} does not support the method {request.method[:20]}",
             }.get(error.status_code, error.detail)
             error = RequestError(error.status_code, sentence)
-        if error.status_code not in (500, 504):  # those were logged at the end of the request
+        if error.status_code not in (500, 504):  # _end() has already logged these two
             self.figures.requests.labels(status=str(error.status_code)).inc()
             self._log(request, error.status_code, error=error.key)
         return JSONResponse(error.body, error.status_code, headers=error.headers)
 
     async def _fail(self, request: Request, error: Exception) -> Response:
-        log.error("a request failed", exc_info=error)
-        return JSONResponse(RequestError(500, "the server failed; its log has the reason").body, 500)
+        log.error("a request failed with an unexpected error", exc_info=error)
+        return JSONResponse(RequestError(500, "the server failed: see the server's log").body, 500)
 
 
 class _Request(Request):
-    """A request. Its body must be JSON, no larger than allowed, and complete in time."""
+    """A request that checks its body: JSON, within the size limit, and complete in time."""
 
     _data: bytes | None = None
 
@@ -263,14 +268,14 @@ class _Request(Request):
 
     @override
     async def json(self) -> Any:
-        try:  # unlike json.loads it refuses lone surrogates, which are not text
+        try:  # unlike json.loads, from_json rejects lone surrogates, which cannot be encoded as UTF-8
             return from_json(await self.body())
         except ValueError as error:
-            raise RequestError(400, f"the body is not JSON ({error})") from error
+            raise RequestError(400, f"the body must be valid JSON ({error})") from error
 
     async def _read(self, limit: int) -> bytes:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # browsers send other types to other sites without asking
+        if kind != "application/json":  # browsers send other types across sites without a preflight request
             raise RequestError(415, f"the content type must be application/json, got {kind[:60]!r}")
         data = bytearray()
         try:
@@ -282,12 +287,12 @@ class _Request(Request):
         except TimeoutError as error:
             raise RequestError(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds") from error
         except ClientDisconnect as error:
-            raise RequestError(400, "the body is incomplete") from error
+            raise RequestError(400, "the client disconnected before the body was complete") from error
         return bytes(data)
 
 
 class _Route(APIRoute):
-    """A route that checks the key before it reads the body."""
+    """A route that checks the API key before it reads the body."""
 
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -301,7 +306,7 @@ class _Route(APIRoute):
 
 
 class _Events(EventSourceResponse):
-    """Server-sent events that call ``end`` once at the end, also if the client disconnects."""
+    """A stream of server-sent events that calls ``end`` when it is over, even if the client disconnects."""
 
     def __init__(self, events: AsyncIterator[bytes], end: Callable[[], None]) -> None:
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})

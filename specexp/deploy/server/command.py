@@ -1,4 +1,4 @@
-"""``python -m specexp.serve ARTIFACT``: an OpenAI-compatible server that decodes with an artifact's parts."""
+"""``python -m specexp.serve ARTIFACT``: an OpenAI-compatible server that decodes with a tuned artifact."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 KEY = "SPECEXP_API_KEY"
-"""Environment variable with the key of requests; other users of the machine could read a command line."""
+"""Environment variable with the API key. It is not an option, since other users can read a command line."""
 _LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
 _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("target", str, "stdlib", "MODEL", "stdlib for the embedded pair, a hub id or a folder"),
     ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
     ("target-dtype", str, None, "DTYPE",
-     "bfloat16, float16 or float32; the artifact's unless given, bfloat16 if it records none"),
+     "bfloat16, float16 or float32; default: the artifact's dtype, or bfloat16 if it records none"),
     ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
-    ("device", str, "cpu", "DEVICE", "a torch device, which holds both models"),
-    ("mode", str, "auto", "MODE", "eager, compiled or auto, which runs the target as the study did"),
-    ("threads", int, None, "N", "torch's threads"),
-    ("host", str, "127.0.0.1", "HOST", "address to listen on; other machines reach 0.0.0.0"),
+    ("device", str, "cpu", "DEVICE", "torch device of both models"),
+    ("mode", str, "auto", "MODE", "eager, compiled or auto; auto runs the target as the study did"),
+    ("threads", int, None, "N", "number of CPU threads of torch"),
+    ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
-    ("name", str, None, "NAME", "the model's name in requests; the target's name unless given"),
-    ("lanes", int, 8, "N", "outputs decoded at a time"),
-    ("queue", int, 64, "N", "outputs that may wait for a lane; further ones get status 503"),
-    ("deadline", float, 600.0, "SECONDS", "until a request must be complete"),
+    ("name", str, None, "NAME", "the model's name in requests; default: the target's name"),
+    ("lanes", int, 8, "N", "maximal number of outputs decoded at the same time"),
+    ("queue", int, 64, "N", "maximal number of outputs that wait for a lane; further requests get status 503"),
+    ("deadline", float, 600.0, "SECONDS", "time limit of a request"),
     ("drain", float, None, "SECONDS",
-     "after SIGTERM, until incomplete outputs are given up; --deadline unless given"),
-    ("max-body", int, 1_000_000, "BYTES", "size of a request"),
-    ("max-prompt", int, None, "TOKENS", "length of a prompt; the model's context unless given"),
-    ("api-key-file", str, None, "FILE", f"file with the key of requests, in place of {KEY}"),
+     "time limit of running outputs after SIGTERM; default: --deadline"),
+    ("max-body", int, 1_000_000, "BYTES", "maximal size of a request's body"),
+    ("max-prompt", int, None, "TOKENS", "maximal length of a prompt; default: the model's context"),
+    ("api-key-file", str, None, "FILE", f"file with the API key, in place of {KEY}"),
     ("latency", str, None, "PROFILE",
-     "latency-profile artifact of this machine: draft as much as pays at the present number of lanes, by the cost of "
-     "passes (profile.lanes) and the acceptance rate"),
-    ("save-state", str, None, "FOLDER", "write the learned state there as an artifact at the end"),
+     "latency-profile artifact of this machine; the draft length then follows the number of running lanes, the cost "
+     "of passes (profile.lanes) and the acceptance rate"),
+    ("save-state", str, None, "FOLDER", "at shutdown, write the learned state to this folder as an artifact"),
 )  # fmt: skip
-"""Name, type, default, metavar and help."""
+"""Name, type, default, metavar and help of each option."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0 after SIGTERM or Ctrl-C, once all accepted requests are answered."""
+    """Run the server until SIGTERM or Ctrl-C and the last accepted request; returns the exit code."""
     options = _parser().parse_args(arguments)
     from specexp.artifacts import ArtifactError
     from specexp.models.sources import PairError
@@ -133,7 +133,8 @@ def _serve(
     )
     if options.save_state is not None and not engine.parts.keeps_learning:
         raise ArtifactError(
-            f"--save-state {options.save_state}: {artifact.folder} has no part that carries state to the next request"
+            f"--save-state {options.save_state}: no part of {artifact.folder} keeps learned state between requests: "
+            "leave the option out"
         )
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
     server = Server(engine, Texts(pair.tokenizer), options.name or pair.name, limits, key)
@@ -144,12 +145,12 @@ def _serve(
     shown = f"[{host}]" if ":" in host else host
     print(f"serving {artifact.folder} as {server.name} on http://{shown}:{port}/v1", flush=True)
     if key is None and host not in ("127.0.0.1", "::1"):
-        print(f"anyone who reaches {host} can send requests, since {KEY} is not set", file=sys.stderr)
+        print(f"warning: {KEY} is not set, so anyone who can reach {host} can send requests", file=sys.stderr)
 
     def save() -> None:
         if options.save_state is not None:
             saved = save_state(artifact, engine.parts, pair, options.save_state, options.lanes)
-            print(f"the learned state is in {saved}", flush=True)
+            print(f"the learned state was saved to {saved}", flush=True)
 
     drain = options.deadline if options.drain is None else options.drain
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again after the shutdown
@@ -158,7 +159,7 @@ def _serve(
 
 
 def _key(file: str | None) -> str | None:
-    """The key of requests, from a file or the environment."""
+    """Return the API key, from a file or the environment."""
     key, where = os.environ.get(KEY), KEY
     if file is not None:
         where = f"--api-key-file {file}"
@@ -169,7 +170,7 @@ def _key(file: str | None) -> str | None:
                 f"{where} cannot be read ({getattr(error, 'strerror', None) or error})"
             ) from error
     if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
-        raise ConfigError(f"{where} must hold a key of ASCII letters, digits and signs without spaces")
+        raise ConfigError(f"{where} must hold a key of printable ASCII characters without spaces")
     return key
 
 
@@ -177,18 +178,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m specexp.serve",
         description="Serve an artifact: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.",
-        epilog=f"Requests must send the key that {KEY} or --api-key-file has. SIGTERM and Ctrl-C end the server once "
-        "all accepted requests are answered; a second signal ends it at once.",
+        epilog=f"Requests must send the API key in {KEY} or --api-key-file, if one is set. After SIGTERM or Ctrl-C the "
+        "server finishes all accepted requests; a second signal stops it at once.",
     )
     add = parser.add_argument
-    add("artifact", metavar="ARTIFACT", help="folder, or alias such as artifacts/tree_shape/best")
+    add(
+        "artifact",
+        metavar="ARTIFACT",
+        help="the artifact's folder, or an alias such as artifacts/tree_shape/best",
+    )
     for name, kind, default, metavar, text in _OPTIONS:
         add(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
     deterministic = (
-        "make even rounding independent of other requests: on a model run by its own code every lane has its own "
-        "passes; compiled passes are independent in any case"
+        "make outputs bit-identical whatever else is served: an eager target then runs one pass for each lane; "
+        "a compiled target needs no extra passes"
     )
     add("--deterministic", action="store_true", help=deterministic)
-    trust = "an installed package that may define parts of the artifact"
+    trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -1,4 +1,4 @@
-"""The decoding thread of a server: outputs are lanes of one loop, which they join and leave between two steps."""
+"""The decoding thread of the server: continuous batching, in which outputs join and leave the loop between steps."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
 _PREFILL_TOKENS = 512
-"""Prompt tokens fed between two steps, so that a long queue of prompts does not stop the running lanes."""
+"""Prefill budget between two steps, in tokens: it keeps a long queue of prompts from stalling the running outputs."""
 
 
 class TokenLogProbs(NamedTuple):
-    """An output token, its log-probability before temperature and top-p, and the target's tokens, best first."""
+    """An output token, its log-probability before temperature and top-p, and the target's top tokens with theirs."""
 
     token: int
     log_prob: float
@@ -40,7 +40,7 @@ class TokenLogProbs(NamedTuple):
 
 
 class StepCounts(NamedTuple):
-    """A step of an output: drafted nodes, the depth of the deepest one, and accepted nodes."""
+    """Counts of one decoding step: drafted nodes, depth of the draft tree, and accepted nodes."""
 
     drafted: int
     depth: int
@@ -52,9 +52,9 @@ class Ended:
     """A complete output.
 
     Attributes:
-        cached: prompt tokens that the slot held already.
-        waited: seconds until it had a lane.
-        first_token: when its first token was decoded, by :func:`time.monotonic`.
+        cached: number of prompt tokens that were in the cache before the prefill.
+        waited: seconds in the queue.
+        first_token: time of the first token, by :func:`time.monotonic`.
     """
 
     result: GenerationResult
@@ -66,7 +66,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """An output that ends incomplete, after ``tokens`` new tokens."""
+    """The end of an output that was aborted after ``tokens`` new tokens."""
 
     why: Literal["deadline", "shutdown", "error"]
     tokens: int
@@ -74,7 +74,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Update:
-    """The news of an output since its last update; ``text`` is final, and the last update has an ``end``."""
+    """New tokens and text of an output since its last update. Only the last update has an ``end``."""
 
     tokens: tuple[int, ...] = ()
     text: str = ""
@@ -84,16 +84,16 @@ class Update:
 
 @dataclass(eq=False)
 class Output:
-    """A requested output.
+    """An output to generate.
 
     Attributes:
-        seed: key of its randomness, together with ``sequence``.
-        text: its text, which also stops it.
-        notify: called with each update in the decoding thread.
-        update_seconds: least time between two updates; None for a single one at the end.
-        log_probs: number of the target's best tokens listed with each token; None for no probabilities.
-        deadline: when it must be complete, by :func:`time.monotonic`.
-        cancelled: set from any thread to free its lane before the next step.
+        seed: key of the random numbers, together with ``sequence``.
+        text: decoder of the output's text, which also detects stop strings.
+        notify: called with each update, in the decoding thread.
+        update_seconds: minimal time between two updates; None for a single update at the end.
+        log_probs: number of the target's top tokens to list for each output token; None for no log-probabilities.
+        deadline: time at which an incomplete output is aborted, by :func:`time.monotonic`.
+        cancelled: any thread may set this; the output is then dropped before the next step.
     """
 
     prompt: tuple[int, ...]
@@ -134,18 +134,18 @@ class UnavailableError(Exception):
 
 
 class SeparatePasses(Decoding):
-    """Lanes that take turns, a pass each: its shape, and so its rounding, does not depend on the other lanes."""
+    """A loop that runs one lane in each pass, in turn, so that rounding does not depend on the other lanes."""
 
     @override
     def drafts(self) -> list[Lane]:
         lane = next(iter(self.lanes.values()))
-        self.lanes[lane.slot] = self.lanes.pop(lane.slot)  # its next turn is after the others'
+        self.lanes[lane.slot] = self.lanes.pop(lane.slot)  # move it to the end of the queue
         self.draft_group([lane])
         return [lane]
 
 
 class PrefixSlots:
-    """The slots of a target. Free ones keep their tokens; with ``reuse`` a prompt takes one with its prefix."""
+    """The KV cache slots of a target. Free slots keep their tokens; with ``reuse``, prompts reuse shared prefixes."""
 
     def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
         self._target = target
@@ -157,14 +157,14 @@ class PrefixSlots:
             target.cache.truncate(slot, 0)
 
     def take(self, prompt: Sequence[int], at_least: int = 1) -> tuple[int, int]:
-        """Take a free slot and let it hold the longest prefix of a prompt that any slot holds.
+        """Take a free slot, and fill it with the longest prefix of the prompt that any slot holds.
 
-        The ``at_least`` last tokens must still be fed. Returns the slot and its number of tokens.
+        The last ``at_least`` tokens are never reused. Returns the slot and the number of tokens it holds.
         """
-        # without reuse nothing is shared, since rounding may depend on which tokens were fed together
+        # reuse may change the rounding, which depends on the tokens that were fed together
         wanted = np.asarray(prompt[: max(0, len(prompt) - at_least) if self._reuse else 0], dtype=np.int64)
         shared = {slot: self._shared_prefix(slot, wanted) for slot in (*self._free, *self._held)}
-        best = max(shared, key=lambda one: shared[one])  # among equals a free one, the oldest
+        best = max(shared, key=lambda one: shared[one])  # ties go to the slot that has been free for longest
         slot = best if best in self._free else self._free[0]
         if slot == best:
             self._target.cache.truncate(slot, shared[best])
@@ -174,15 +174,15 @@ class PrefixSlots:
         return slot, self._target.length(slot)
 
     def occupy(self, slot: int, context: Context) -> None:
-        """Record the sequence that a taken slot holds, so that others can share its prefix."""
+        """Record the sequence that is decoded in a taken slot, so that other prompts can reuse its prefix."""
         self._held[slot] = context
 
     def free(self, slot: int, context: Context | None) -> None:
-        """Free a slot with the committed tokens of its sequence, or empty if the sequence is None."""
+        """Free a slot. It keeps the committed tokens of ``context``, or is emptied if ``context`` is None."""
         self._held.pop(slot, None)
         length = 0 if context is None else self._target.length(slot)
         self._target.cache.truncate(slot, length)  # also drops uncommitted rows
-        if context is not None:  # the tokens alone: its noise may be large
+        if context is not None:  # a new context, since the old one may hold large noise tensors
             self._held[slot] = Context(context.token_ids[:length].tolist())
         self._free.append(slot)
 
@@ -196,19 +196,20 @@ class PrefixSlots:
 
 
 class Engine:
-    """Decodes up to ``lanes`` outputs at a time in its own thread; one target pass serves all of them.
+    """Decodes up to ``lanes`` outputs concurrently, in its own thread, with one target pass for all of them.
 
-    An output depends only on its prompt, seed and sequence, but for rounding: the rounding of a row's logits may depend
-    on the other rows of a pass. ``deterministic`` then gives each lane its own pass and prefills each prompt whole.
+    An output depends only on its prompt, seed and sequence, except for rounding: the logits of a row may be rounded
+    differently if other rows share the pass. ``deterministic`` prevents this: if the target's rows are not independent,
+    each lane gets its own passes and no prefix is reused.
 
     Args:
         parts: drafter, builder and controller; every output has its own verifier.
-        lanes: outputs at a time.
-        waiting: outputs that may wait for a lane.
+        lanes: maximal number of concurrent outputs.
+        waiting: maximal number of outputs in the queue.
 
     Raises:
-        ValueError: the parts do not fit the target or deterministic verification, or outputs would depend on each
-            other.
+        ValueError: the parts do not fit the target or keyed sampling, the trees of all lanes exceed one pass, or
+            ``deterministic`` is impossible with these parts.
     """
 
     def __init__(
@@ -228,15 +229,15 @@ class Engine:
         limit = min(model.max_leaves for model in models)
         if leaves * lanes > limit:
             raise ValueError(
-                f"{lanes} lanes with trees of up to {leaves} leaves each are more than a pass of target or draft "
-                f"takes, which is {limit} leaves: serve with --lanes {max(1, limit // leaves)}"
+                f"{lanes} lanes with trees of up to {leaves} leaves each exceed the {limit} leaves that fit into one "
+                f"pass of target or draft: serve with --lanes {max(1, limit // leaves)}"
             )
         separate = deterministic and not target.independent_rows
         controllers = (parts.controller, *parts.controller.inner)
         if separate and (parts.keeps_learning or any(one.sees_load for one in controllers)):
             raise ValueError(
-                "the drafts depend on other requests, through learned state or the load, and rounding depends on the "
-                "drafts: for --deterministic set their state to cold, or serve with --mode compiled"
+                "--deterministic is not possible: rounding depends on the drafts, and the drafts depend on other "
+                "requests through learned state or the load; set the parts' state to cold, or use --mode compiled"
             )
         self.target = target
         self.lanes = lanes
@@ -252,22 +253,22 @@ class Engine:
         self._changed = Condition()
         self._closing = False
         self._give_up_at = inf
-        self._seconds_an_output = 1.0  # moving average, for Retry-After
+        self._seconds_an_output = 1.0  # moving average, used for the Retry-After header
         self._thread = Thread(target=self._run, name="specexp decodes", daemon=True)
 
     @property
     def running(self) -> int:
-        """Number of outputs with a lane."""
+        """Number of outputs that are being decoded."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Number of outputs that wait for a lane."""
+        """Number of outputs in the queue."""
         return len(self._waiting)
 
     @property
     def alive(self) -> bool:
-        """True while submitted outputs are decoded."""
+        """True while the engine decodes and accepts outputs."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
@@ -275,7 +276,7 @@ class Engine:
         self._thread.start()
 
     def close(self, within: float = inf) -> None:
-        """Accept no further outputs and wait for the accepted ones, which are given up after ``within`` seconds."""
+        """Stop accepting outputs, and wait for the accepted ones; after ``within`` seconds they are aborted."""
         with self._changed:
             self._closing = True
             self._give_up_at = min(self._give_up_at, monotonic() + within)
@@ -284,22 +285,23 @@ class Engine:
             self._thread.join()
 
     def give_up(self) -> None:
-        """Give up incomplete outputs before the next step. Takes no lock, for signal handlers."""
+        """Abort incomplete outputs before the next step. It takes no lock, so signal handlers may call it."""
         self._give_up_at = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
-        """Accept the outputs of a request, all or none.
+        """Queue the outputs of a request, either all of them or none.
 
         Raises:
-            UnavailableError: too many wait, or the server is shutting down.
+            UnavailableError: the queue is full, or the server is shutting down.
         """
         with self._changed:
             if self._closing:
-                raise UnavailableError("the server is shutting down: ask another one", 1)
+                raise UnavailableError("the server is shutting down: send the request to another server", 1)
             if self.waiting + self.running + len(outputs) > self.lanes + self.max_waiting:
                 seconds = min(60, max(1, ceil(self._seconds_an_output * self.waiting / self.lanes)))
                 raise UnavailableError(
-                    f"{self.waiting} outputs wait already: ask again in {seconds} s", seconds
+                    f"the queue is full ({self.waiting} outputs are waiting): try again in {seconds} s",
+                    seconds,
                 )
             now = monotonic()
             self._waiting.extend((output, now) for output in outputs)
@@ -316,9 +318,9 @@ class Engine:
                 self.round()
 
     def round(self) -> None:
-        """Drop cancelled and late outputs, give free lanes to waiting ones, and decode a step.
+        """Drop cancelled and late outputs, start queued outputs in free lanes, and decode one step.
 
-        Call it within :func:`torch.inference_mode`.
+        It must be called within :func:`torch.inference_mode`.
         """
         self._drop_outputs()
         self._fill_lanes()
@@ -327,7 +329,7 @@ class Engine:
         try:
             self._decoding.step()
         except Exception:
-            log.exception("a step failed; its outputs end with an error")
+            log.exception("a decoding step failed: all running outputs end with an error")
             self._start_over()
             return
         now = monotonic()
@@ -375,11 +377,11 @@ class Engine:
             try:
                 fed += self._begin(output, monotonic() - since)
             except Exception:
-                log.exception("a request could not begin")
+                log.exception("the prefill of an output failed")
                 self._notify(output, Update(end=GivenUp("error", 0)))
 
     def _begin(self, output: Output, waited: float) -> int:
-        """Give an output a lane; returns the number of prompt tokens that were fed."""
+        """Start an output in a free lane; returns the number of prompt tokens that were prefilled."""
         prompt = output.prompt
         parts = self.parts if output.speculative else Parts()
         slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
@@ -410,7 +412,7 @@ class Engine:
         self._slots.free(lane.slot, lane.context)
 
     def _start_over(self) -> None:
-        """Empty all slots: after a failed step the state of the caches is unknown."""
+        """Drop all running outputs and empty their slots, since the caches are undefined after a failed step."""
         for context, running in list(self._running.items()):
             if running.lane.slot in self._decoding.lanes:
                 self._decoding.remove(running.lane)
@@ -426,10 +428,11 @@ class Engine:
             running.log_probs += _log_probs(outcome, running.output.log_probs)
 
     def _send(self, running: _Running, end: Ended | GivenUp | None = None) -> None:
-        """Send an output's tokens since the last update. Text is decoded here, so that few updates cost little."""
+        """Send an output's tokens since the last update."""
+        # text is decoded here and not after each step, so that fewer updates cost less
         lane, text = running.lane, running.output.text
         tokens = lane.context.token_ids[lane.context.prompt_length + running.sent :].tolist()
-        if not text.stops:  # otherwise the lane has passed it every token but EOS
+        if not text.stops:  # with stop strings the lane has already added every token except EOS
             text.extend(tokens[:-1] if lane.result.finish_reason == "eos" else tokens)
         new_text = text.take() + (text.rest() if lane.ended else "")
         update = Update(tuple(tokens), new_text, tuple(running.log_probs), end)
@@ -440,14 +443,14 @@ class Engine:
     def _notify(self, output: Output, update: Update) -> None:
         try:
             output.notify(update)
-        except Exception:  # the client's event loop is closed
+        except Exception:  # the event loop of the request is closed
             output.cancelled = True
 
 
 def _log_probs(outcome: Outcome, best: int) -> list[TokenLogProbs]:
-    """The new tokens of a step with the target's log-probabilities."""
+    """Return the new tokens of a step with their log-probabilities and those of the target's top tokens."""
     rows = (0, *outcome.accepted)[: len(outcome.new_token_ids)]
-    # the root's row and those of accepted nodes are the target's distributions of the new tokens
+    # the rows of the root and of the accepted nodes hold the target's logits of the new tokens
     log_probs = outcome.logits[list(rows)].float().log_softmax(dim=-1)  # [t, V]
     values, ids = log_probs.topk(best, dim=-1)
     return [

@@ -1,4 +1,4 @@
-"""The HTTP server: bounds on connections, and a shutdown that saves the learned state before it waits for clients."""
+"""The HTTP server: limits on connections, and a shutdown that saves the learned state without waiting for clients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from specexp.config.layers import ConfigError
 from specexp.deploy.server.app import Server
 
 BACKLOG = 64
-"""Connections that the kernel queues, and that are accepted at a time."""
+"""Number of connections that the kernel queues, and that asyncio accepts in one go."""
 READ_SECONDS = 5.0
-"""Time for clients to read the rest of their answers after a signal to end."""
+"""Seconds that clients have to read the rest of their answers after the engine has stopped."""
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a request's head does not arrive in time, or if there are too many connections.
+    """A connection that is closed if the headers do not arrive in time, or if there are too many connections.
 
-    Uvicorn bounds neither: idle and slow connections would take all file descriptors.
+    Uvicorn limits neither, so idle and slow connections could use up all file descriptors.
     """
 
-    head_seconds = 10.0  # for the head of the first request, and of the next one after an answer
+    head_seconds = 10.0  # time limit of a request's headers, from the connection or the last answer
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,18 +65,18 @@ class Connection(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the limit of connections: half of the process's file descriptors, at most 1024."""
+    """Return the maximal number of connections: half of the process's file descriptors, at most 1024."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1024 if descriptors == resource.RLIM_INFINITY else min(1024, descriptors // 2)
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until SIGTERM or Ctrl-C; a second signal gives up incomplete outputs.
+    """An HTTP server that runs until SIGTERM or Ctrl-C. A second signal aborts incomplete outputs.
 
     Args:
         server: the routes and the engine.
-        drain: seconds from the signal until incomplete outputs are given up.
-        drained: called in a thread once the engine has ended, perhaps before clients have read everything.
+        drain: seconds from the signal until incomplete outputs are aborted.
+        drained: called in a thread once the engine has stopped; clients may still be reading their answers.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 backlog=BACKLOG,
                 limit_concurrency=max_connections(),
-                log_config=None,  # the command sets logging up
+                log_config=None,  # command.py configures logging
                 log_level="error",
                 access_log=False,
             )
@@ -107,7 +107,7 @@ class HttpServer(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn waits for its connections without a limit, perhaps for clients that never read their answers
+        # uvicorn waits for its connections without a time limit, and a client may never read its answer
         closed = asyncio.create_task(super().shutdown(sockets))
         await asyncio.to_thread(self._engine.close, self._drain)
         await asyncio.to_thread(self._drained)
@@ -120,24 +120,24 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a name or address, of IPv6 if it has colons; port 0 takes any free one.
+    """Return a listening socket for a host name or address (IPv6 if it has colons); port 0 takes any free port.
 
     Raises:
-        ConfigError: it is impossible.
+        ConfigError: the address cannot be used.
     """
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port must be 0, for any free one, to 65535, got {port}")
+        raise ConfigError(f"--port must be an integer from 0 (any free port) to 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only on sockets of this protocol; without it small chunks wait 40 ms
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it small chunks are delayed by 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError as error:  # also an unknown name
+    except OSError as error:  # includes socket.gaierror of an unknown host name
         listener.close()
         why = error.strerror or str(error)
         raise ConfigError(
-            f"--host {host} --port {port}: cannot listen there ({why}); name another"
+            f"--host {host} --port {port}: cannot listen on this address ({why}); choose another host or port"
         ) from error
     return listener

@@ -1,4 +1,4 @@
-"""Make an engine of an artifact and its models, and an artifact of the engine's learned state."""
+"""Create the server's engine from an artifact, and save the engine's learned state as an artifact."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ def engine_of(
     deterministic: bool = False,
     latency: str | None = None,
 ) -> Engine:
-    """Return an engine of an artifact's parts on a pair's models.
+    """Return an engine that decodes with an artifact's parts and a pair's models.
 
-    The controller weighs costs by the latency profile in the folder ``latency``; without a controller the draft is then
-    adapted to the load.
+    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If the artifact
+    has no controller, :class:`~specexp.controllers.LoadAware` then adapts the draft to the load.
 
     Raises:
-        ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is of another kind.
+        ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is not a
+            latency profile.
     """
     model = _model(pair)
     artifact.content.check(model, pair.tokenizer)
@@ -44,8 +45,8 @@ def engine_of(
         parts = artifact.new_parts(pair.draft)
         if parts.controller.needs_foresight:
             raise ValueError(
-                f"{type(parts.controller).__name__} must know an output beforehand, as only an evaluation can: serve "
-                "another artifact"
+                f"{type(parts.controller).__name__} needs each output in advance, which is possible only in an "
+                "evaluation: serve another artifact"
             )
         if latency is not None:
             if parts.controller.changes_nothing and parts.drafter is not None:
@@ -66,12 +67,12 @@ def engine_of(
 
 
 def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str, lanes: int) -> Path:
-    """Write the artifact's parts with their learned state as its next version, and return that version's folder.
+    """Save the parts with their learned state as a new version of the artifact ``folder``; returns its path.
 
-    The kind is ``composition``, or ``draft-lengths`` if the controller learned how much to draft by the load.
+    The kind is ``composition``, or ``draft-lengths`` if the controller has learned draft sizes for each load.
 
     Raises:
-        ArtifactError: it cannot be written.
+        ArtifactError: the folder cannot be written.
     """
     specs = artifact.content.specs()
     states = {

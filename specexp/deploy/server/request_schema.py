@@ -1,4 +1,4 @@
-"""The bodies of requests by OpenAI's names. A field that this server does not support is refused in one sentence."""
+"""The schema of request bodies, with OpenAI's field names. Unsupported fields are rejected with an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_TEMPERATURE = 0.01
 
 
 class RequestError(HTTPException):
-    """A refused request; ``key`` is the wrong field of the body, and ``retry_after`` is in seconds."""
+    """An error response. ``key`` is the field of the body at fault, ``retry_after`` is in seconds."""
 
     def __init__(
         self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
@@ -40,18 +40,18 @@ class RequestError(HTTPException):
     def body(self) -> dict[str, Any]:
         """The error object that OpenAI's clients read."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
-        message = " ".join(self.detail.split())[:900]  # it may quote the client
+        message = " ".join(self.detail.split())[:900]  # it may quote long values of the client
         return {"error": {"message": message, "type": kind, "param": self.key, "code": self.status_code}}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of a request: its outputs are its prompts times ``n``, and ``seconds`` is its latest deadline."""
+    """Upper limits of a request."""
 
     body_bytes: int = 1_000_000
-    prompt_tokens: int | None = None  # of each prompt; None for the model's context
-    outputs: int = 16
-    seconds: float = 600.0
+    prompt_tokens: int | None = None  # length of each prompt; None for the model's context
+    outputs: int = 16  # number of prompts times n
+    seconds: float = 600.0  # its deadline
 
 
 def _check_temperature(value: float) -> float:
@@ -61,13 +61,13 @@ def _check_temperature(value: float) -> float:
 
 
 def _as_prompts(value: Any) -> Any:
-    """A single prompt, which is a text or token ids, in a list."""
+    """Put a single prompt, a text or a list of token ids, into a list."""
     is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
     return [value] if is_ids or isinstance(value, str) else value
 
 
-# Tags in parentheses are left out of the keys that errors name.
-# With a discriminator a violation is that of the one alternative that was meant.
+# violation() drops tags in parentheses from the key of an error.
+# With a discriminator pydantic reports the error of the matching alternative only, not of all.
 _by_type = Discriminator(lambda value: "(text)" if isinstance(value, str) else "(other)")
 _Text = Annotated[str, Tag("(text)")]
 _Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -86,7 +86,7 @@ _Sequence = Annotated[
 ]
 
 _IGNORED = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"}
-"""Fields that do not concern the output."""
+"""Fields that do not affect the output. They are accepted and ignored."""
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p"), (0,)),
     **dict.fromkeys(("repetition_penalty", "best_of"), (1,)),
@@ -101,23 +101,23 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
 }
-"""Fields that this server does not support, each with its values that change nothing."""
+"""Unsupported fields, each with the neutral values that are accepted and ignored."""
 
 
 class GenerationRequest(Section):
-    """The common fields of both kinds of requests; null stands for the default.
+    """The fields that completions and chats share. A null selects the default.
 
     Attributes:
-        model: name of the model; the served one if None.
+        model: name of the model; None for the served model.
         temperature: 0 for greedy decoding, otherwise at least 0.01.
-        n: outputs of each prompt.
-        stop: strings that end an output; one need not be in a list.
-        seed: key of the randomness; drawn if None.
-        sequence: the continuation of the seed, as :meth:`~specexp.core.loop.Decoder.generate` takes it; by default
-            the outputs are numbered from 0.
-        stream_options: ``{"include_usage": true}`` adds a last chunk with the counts of tokens.
-        speculative: whether to draft, which does not change the output.
-        deadline: seconds until the output must be complete.
+        n: number of outputs for each prompt.
+        stop: strings that end an output; a single string is accepted too.
+        seed: seed of the random numbers; None draws one.
+        sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
+            number of the output, from 0.
+        stream_options: ``{"include_usage": true}`` adds a last chunk with the token counts.
+        speculative: whether to draft; the output is the same without.
+        deadline: time limit of the request in seconds.
     """
 
     model: str | None = None
@@ -137,25 +137,25 @@ class GenerationRequest(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_neutral_fields(cls, body: Any) -> Any:
-        """Drop nulls and fields without effect. A section refuses unknown ones."""
+        """Drop null fields and ignored fields. Unknown fields remain, and the base class rejects them."""
         if not isinstance(body, dict):
             return body
         for name, neutral in _UNSUPPORTED.items():
             value = body.get(name)
             if value is not None and value not in neutral:
-                sentence = f"{name} is {shown(value)}, which this server does not support; leave it out"
+                sentence = f"{name} is not supported by this server, got {shown(value)}; leave it out"
                 raise RequestError(400, sentence, name)
         dropped = _UNSUPPORTED.keys() | _IGNORED
         return {name: value for name, value in body.items() if value is not None and name not in dropped}
 
     @property
     def top_log_probs(self) -> int | None:
-        """Return the number of best tokens to list with each token; None for no probabilities."""
+        """The number of most probable tokens to list for each output token; None for no log-probabilities."""
         raise NotImplementedError
 
 
 class CompletionRequest(GenerationRequest):
-    """``/v1/completions``; ``prompt`` is a text or token ids, or a list of either."""
+    """The body of ``/v1/completions``; ``prompt`` is a text, a list of token ids, or a list of either."""
 
     prompt: _Prompts
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -174,7 +174,7 @@ class _TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A role, as prompt files and chat templates name it, and a text or its parts."""
+    """A chat message: a role, by any name in :data:`~specexp.data.own_prompts.ROLES`, and a text or a list of texts."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -190,7 +190,7 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    """``/v1/chat/completions``; ``max_completion_tokens`` is another name of ``max_tokens``."""
+    """The body of ``/v1/chat/completions``; ``max_completion_tokens`` is an alias of ``max_tokens``."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_completion_tokens: _Count | None = None
@@ -206,21 +206,21 @@ class ChatRequest(GenerationRequest):
     def _check_fields_together(self) -> ChatRequest:
         role = self.messages[-1].role
         if self.top_logprobs is not None and not self.logprobs:
-            raise RequestError(400, "top_logprobs needs logprobs to be true", "logprobs")
+            raise RequestError(400, "logprobs must be true if top_logprobs is set", "logprobs")
         if None not in (self.max_tokens, self.max_completion_tokens):
-            raise RequestError(400, "give one of max_tokens and max_completion_tokens", "max_tokens")
-        if role not in ("user", "human"):
             raise RequestError(
-                400, f"the last message must be the user's, got one of role {role!r}", "messages"
+                400, "max_tokens and max_completion_tokens are both set: give only one of them", "max_tokens"
             )
+        if role not in ("user", "human"):
+            raise RequestError(400, f"the last message must have the role 'user', got {role!r}", "messages")
         return self
 
 
 def refusal_of(error: RequestValidationError) -> RequestError:
-    """Return the refusal of a body that violates its model, in one sentence."""
-    # violation() needs only the errors; all of FastAPI's are below "body"
+    """Convert FastAPI's error for an invalid body to a RequestError with a one-sentence message."""
+    # FastAPI puts "body" before the location of each error
     details = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
     pydantics: Any = SimpleNamespace(errors=lambda **_: details)
     steps, sentence = violation(pydantics, error.body)
-    key = ".".join(steps)[:200]  # it may quote the client
+    key = ".".join(steps)[:200]  # it may hold a long key of the client
     return RequestError(400, f"{key or 'the body'}{sentence}", key or None)

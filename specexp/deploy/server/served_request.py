@@ -1,4 +1,4 @@
-"""A request under way: the engine's updates are collected in the event loop and become OpenAI's objects."""
+"""A running request: collects the engine's updates in the event loop and formats them as OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from specexp.deploy.server.texts import OutputText, Texts
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
-"""OpenAI's default of ``max_tokens`` for completions; a chat may fill the model's context."""
+"""OpenAI's default of ``max_tokens`` for completions. For chats the default is the model's context."""
 _UPDATE_SECONDS = 0.025
-"""Least time between two chunks of a stream: waking the event loop for each token costs more than decoding it."""
+"""Minimal time between two chunks of a stream: waking the event loop for each token would slow decoding down."""
 
 
 class ServedRequest:
-    """A request from its prompts, as token ids, to its last chunk; ``model`` is the model's name in answers.
+    """The state of a request, from its tokenized prompts to the last chunk of its response.
 
     Raises:
-        RequestError: a prompt does not fit, or there are too many outputs.
+        RequestError: a prompt is too long, or there are too many outputs.
 
     Attributes:
-        seed: key of its randomness: the same seed gives the same answer.
-        outputs: ``n`` of each prompt.
-        ended: by output; None while it goes on.
-        logged: whether its end was logged.
+        seed: seed of the random numbers; the same seed gives the same response.
+        outputs: the outputs, ``n`` for each prompt.
+        ended: the end of each output; None while the output is incomplete.
+        logged: whether the end of the request was logged.
     """
 
     def __init__(
@@ -66,10 +66,12 @@ class ServedRequest:
         self._new_tokens = 0
         count = len(prompts) * request.n
         if count > limits.outputs:
-            sentence = f"{count} outputs are requested, prompts times n; at most {limits.outputs} are allowed"
+            sentence = f"the number of prompts times n must be at most {limits.outputs}, got {count}"
             raise RequestError(400, sentence, "n")
         if request.sequence is not None and count > 1:
-            sentence = f"sequence names one output, and the request has {count}: leave it out"
+            sentence = (
+                f"sequence is only for requests of one output, and this request has {count}: leave it out"
+            )
             raise RequestError(400, sentence, "sequence")
         for number, prompt in enumerate(prompts, 1):
             self._check_prompt(prompt, number, limits)
@@ -81,7 +83,7 @@ class ServedRequest:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
         if limit is not None and len(prompt) > limit:
             raise RequestError(
-                400, f"prompt {number} has {len(prompt)} tokens; at most {limit} are allowed", key
+                400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key
             )
         try:
             self._engine.target.check_request(prompt, 1)
@@ -92,7 +94,7 @@ class ServedRequest:
         request, default = self.request, _COMPLETION_TOKENS
         if isinstance(request, ChatRequest):
             default = request.max_completion_tokens or self._engine.target.context_limit
-        wake = asyncio.get_running_loop().call_soon_threadsafe  # updates come from the decoding thread
+        wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
         return Output(
             prompt=tuple(self.prompts[number // request.n]),
             seed=self.seed,
@@ -101,7 +103,7 @@ class ServedRequest:
             verifier=KeyedSampling(request.temperature, request.top_k, request.top_p),
             text=OutputText(self._texts.text, request.stop),
             notify=lambda update: wake(self._updates.put_nowait, (number, update)),
-            update_seconds=_UPDATE_SECONDS if request.stream else None,  # None: one update at the end
+            update_seconds=_UPDATE_SECONDS if request.stream else None,
             log_probs=request.top_log_probs,
             speculative=request.speculative,
             deadline=deadline,
@@ -111,7 +113,7 @@ class ServedRequest:
         """Pass the outputs to the engine.
 
         Raises:
-            RequestError: its queue is full, or it is closed.
+            RequestError: the engine's queue is full, or the server is shutting down.
         """
         try:
             self._engine.submit(self.outputs)
@@ -119,15 +121,15 @@ class ServedRequest:
             raise RequestError(503, str(error), retry_after=error.retry_after) from error
 
     def cancel(self) -> None:
-        """Free the lanes of the outputs before the next step."""
+        """Cancel all outputs. The engine frees their lanes before its next step."""
         for output in self.outputs:
             output.cancelled = True
 
     async def answer(self) -> dict[str, Any]:
-        """Return the whole answer.
+        """Return the whole response once all outputs have ended.
 
         Raises:
-            RequestError: it was not complete in time, or the server failed.
+            RequestError: an output missed its deadline, or the server failed or shut down.
         """
         choices: dict[int, dict[str, Any]] = {}
         async for number, update in self._news():
@@ -138,17 +140,17 @@ class ServedRequest:
         return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the answer in chunks, and last the counts of tokens if ``include_usage`` is set.
+        """Yield the response in chunks. If ``include_usage`` is set, the last chunk has the token counts.
 
         Raises:
-            RequestError: as :meth:`answer`, perhaps after some chunks.
+            RequestError: see :meth:`answer`; some chunks may have been yielded before.
         """
         include_usage = self.request.stream_options.get("include_usage", False)
         usage: dict[str, Any] = {"usage": None} if include_usage else {}
         about = {**self._about, "object": "chat.completion.chunk" if self.is_chat else "text_completion"}
         begun: set[int] = set()
         async for number, update in self._news():
-            if not update.text and not update.log_probs and update.end is None:  # an unfinished character
+            if not update.text and not update.log_probs and update.end is None:  # all text is still held back
                 continue
             role = {} if number in begun else {"role": "assistant"}
             begun.add(number)
@@ -159,9 +161,9 @@ class ServedRequest:
             yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
 
     def usage(self) -> dict[str, Any]:
-        """Count the tokens of the prompts, each once, and of all outputs."""
+        """Return the token counts of the request; each prompt counts once, whatever ``n`` is."""
         prompt, new = sum(map(len, self.prompts)), self._new_tokens
-        # the first output of each prompt; its further outputs share the prefill
+        # only the first output of each prompt: the other outputs reuse its prefill
         cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
         return {
             "prompt_tokens": prompt,
@@ -172,7 +174,7 @@ class ServedRequest:
 
     @property
     def finish_reason(self) -> str:
-        """OpenAI's word for why the first output ended; empty while it goes on."""
+        """OpenAI's ``finish_reason`` of the first output; empty while that is incomplete."""
         return _finish_reason(self.ended[0]) or ""
 
     async def _news(self) -> AsyncIterator[tuple[int, Update]]:
@@ -190,16 +192,18 @@ class ServedRequest:
             seconds = self.outputs[0].deadline - self.began
             return RequestError(
                 504,
-                f"the output was not complete within {seconds:g} s, when it had {given_up.tokens} tokens: ask for "
-                "fewer, or set a later deadline",
+                f"the output was not complete within the deadline of {seconds:g} s (it had {given_up.tokens} tokens): "
+                "request fewer tokens, or set a later deadline",
             )
         if given_up.why == "shutdown":
-            sentence = f"the server shut down when the output had {given_up.tokens} tokens: ask another one"
+            sentence = (
+                f"the server shut down when the output had {given_up.tokens} tokens: use another server"
+            )
             return RequestError(504, sentence)
-        return RequestError(500, f"the server failed on {self.id}; its log has the reason")
+        return RequestError(500, f"the server failed to complete request {self.id}: see the server's log")
 
     def _extra(self) -> dict[str, Any]:
-        """Additions to OpenAI's schema: the seed, and figures of drafting in vLLM's schema."""
+        """Return the additions to OpenAI's schema: the seed, and speculation metrics in vLLM's schema."""
         metrics = None
         if len(self.ended) == 1 and self.ended[0] is not None:
             builder = self._engine.parts.builder if self.request.speculative else None
@@ -208,7 +212,7 @@ class ServedRequest:
         return {"seed": self.seed, "metrics": metrics}
 
     def _choice(self, number: int, update: Update, chat: Mapping[str, Any]) -> dict[str, Any]:
-        """An entry of ``choices``; ``chat`` is the content of a chat's."""
+        """Return an entry of ``choices``; ``chat`` is its content if the request is a chat."""
         log_probs = None
         if self.request.top_log_probs is not None and (update.log_probs or not self.request.stream):
             log_probs = (self._chat_log_probs if self.is_chat else self._log_probs)(update.log_probs)
@@ -247,9 +251,10 @@ def _finish_reason(end: Ended | GivenUp | None) -> str | None:
 
 
 def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[str, Any]:
-    """Return figures of drafting in vLLM's schema of ``metrics.speculative_decoding``.
+    """Return the speculation metrics of an output in vLLM's schema, ``metrics.speculative_decoding``.
 
-    All nodes of a tree count as drafted, and its depth as its length; the acceptance length includes the bonus token.
+    All nodes of a draft tree count as drafted tokens, and its depth is the draft length. The acceptance length includes
+    the bonus token.
     """
     table = np.array([step for step in steps if step.drafted], dtype=int).reshape(-1, 3)  # [steps, 3]
     drafted, depths, accepted = table.T
@@ -257,7 +262,8 @@ def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[st
     return {
         "mean_acceptance_length": 1 + tokens / count if count else None,
         "draft_acceptance_rate": tokens / nodes if count else None,
-        "acceptance_histogram": np.bincount(accepted).tolist(),  # steps by accepted tokens, from 0 on
+        # entry k counts the steps with k accepted tokens
+        "acceptance_histogram": np.bincount(accepted).tolist(),
         "acceptance_histogram_by_draft_length": {
             str(depth): np.bincount(accepted[depths == depth]).tolist() for depth in np.unique(depths)
         },

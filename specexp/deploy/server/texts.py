@@ -1,4 +1,4 @@
-"""Between text and token ids: prompts, chats, and the text of an output while it is generated."""
+"""Conversion between text and token ids: prompts, chats, and the text of an output while it is generated."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _INCOMPLETE = "\ufffd"
-"""A tokenizer's text for bytes that are not a whole character yet."""
+"""Replacement character, to which tokenizers decode the bytes of an incomplete character."""
 
 
 class Texts:
     """The target's tokenizer, shared by all requests.
 
-    A chat is written with the tokenizer's chat template. Without one the texts of all messages are joined by blank
-    lines, without their roles, as the prompt sets of a study write them.
+    Chat messages are rendered with the tokenizer's chat template. If it has none, the texts of the messages are joined
+    by blank lines without their roles, as in a study's workload.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.has_template = bool(tokenizer.chat_template)
-        self._lock = Lock()  # a tokenizer keeps its padding settings between calls
+        self._lock = Lock()  # a call of a tokenizer changes its padding settings, so it is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
-        """Return the token ids of a request's prompts; a text gets the special tokens that the tokenizer adds.
+        """Return the token ids of a request's prompts; text prompts include the tokenizer's special tokens.
 
         Raises:
-            RequestError: the chat template refuses the messages.
+            RequestError: the chat template raises an error for the messages.
         """
         with self._lock:
             if isinstance(request, ChatRequest):
@@ -54,12 +54,12 @@ class Texts:
         read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
         try:
             return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
-        except Exception as error:  # a model's template may raise anything
+        except Exception as error:  # a template is a program, which may raise any error
             why = type_and_line(error)[:300]
-            raise RequestError(400, f"the model's chat template refuses these messages ({why})") from error
+            raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of tokens, with special ones only if ``special`` is set."""
+        """Decode tokens to text; special tokens are left out unless ``special`` is set."""
         text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
@@ -67,11 +67,11 @@ class Texts:
 
 
 class OutputText:
-    """The text of an output while its tokens arrive.
+    """Incremental decoding of an output's tokens to text.
 
-    Taken text is final: a character waits for its last byte, and a possible beginning of a stop string waits until that
-    is decided. Neither a stop string nor the text behind it is taken. With stop strings this is a
-    :data:`~specexp.core.loop.Stop`, called after each token; without any, :meth:`extend` adds several tokens at once.
+    :meth:`take` returns only final text. It holds back an incomplete character, and text that may be the beginning of a
+    stop string. A stop string and all text after it are dropped. With stop strings, the loop calls this object after
+    each token (:data:`~specexp.core.loop.Stop`). Without, :meth:`extend` adds several tokens at once.
 
     Example:
         >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
@@ -84,14 +84,14 @@ class OutputText:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._tokens: list[int] = []
-        # A token's text depends on the one before it: each piece is decoded with the piece before, and its text is
-        # what is added. _decoded is where that piece begins, _shown where it ends.
+        # The text of a token depends on the token before it, so new tokens are decoded together with the last complete
+        # group of tokens, _tokens[_decoded:_shown], and the text of that group is cut off.
         self._decoded = self._shown = 0
-        self._waiting = ""  # decoded and not taken
+        self._waiting = ""  # decoded text that was not taken yet
         self._stopped = False
 
     def __call__(self, new_tokens: Sequence[int]) -> bool:
-        """Add the last one of all new tokens; returns whether a stop string ends the output with it."""
+        """Add the last token of ``new_tokens``; returns whether a stop string is complete."""
         self.extend((int(new_tokens[-1]),))
         return self._stopped
 
@@ -101,7 +101,7 @@ class OutputText:
         return bool(self._stop)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add further tokens."""
+        """Add tokens and decode them."""
         self._tokens += tokens
         text = self._new_text()
         if not text.endswith(_INCOMPLETE):
@@ -115,7 +115,7 @@ class OutputText:
         return text
 
     def rest(self) -> str:
-        """Return the rest of the text after the end of the output."""
+        """Return the remaining text once the output has ended."""
         if not self._stopped:
             self._add(self._new_text())
         text, self._waiting = self._waiting, ""
@@ -133,7 +133,7 @@ class OutputText:
             self._waiting, self._stopped = self._waiting[: min(found)], True
 
     def _beginning_of_stop(self) -> int:
-        """Return how many characters at the end may begin a stop string."""
+        """Return the number of characters at the end that may be the beginning of a stop string."""
         for count in range(min(self._longest - 1, len(self._waiting)), 0, -1):
             end = self._waiting[-count:]
             if any(one.startswith(end) for one in self._stop):

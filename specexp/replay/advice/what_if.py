@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.what_if CONFIG.yaml [--dry-run] [--key value ...]
 
-Replays fixed trees of a draft model's candidates on one recording (python -m specexp.record makes it) with the costs of
-several devices, and prints the best tree for each and its goodput on the others. All prompts of the recording count;
-data: is ignored. No model is loaded.
+Finds the best fixed draft tree for each of several devices: replays one recording (made by python -m specexp.record)
+with each device's latency profile, and prints the best trees and their goodput on every device. All prompts of the
+recording are used; data: is ignored. No model is loaded.
 --dry-run checks the file and lists the devices; any other --dotted.key overrides the file,
 e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disabled."""
 
@@ -56,9 +56,9 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def run(config: Config) -> Comparison:
-    """Compare, print the tables, write the folder and track the run.
+    """Compare the devices, print the tables, write the output folder and track the run.
 
-    Raises ConfigError if the file cannot be used, or the recording lacks an answer; nothing is written then.
+    Raises ConfigError if the file cannot be used, or the recording lacks a prediction; no file is written then.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.what_if_report import report
@@ -72,15 +72,15 @@ def run(config: Config) -> Comparison:
     # the tables have many columns
     publish(made, folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
     current_result().next = (
-        f"run the tree of a device ({folder / 'trees.json'}) with models on such a device, to confirm it"
+        f"to confirm a device's tree ({folder / 'trees.json'}), run it with the models on that device"
     )
     return found
 
 
 def profiles_of(config: Config) -> list[LatencyProfile]:
-    """Return the devices of ``profiles``, then of ``files``, each with ``draft_ms`` and a name of its own.
+    """Return the latency profiles of ``what_if.profiles``, then of ``what_if.files``.
 
-    Raises ConfigError if there is none, or if one cannot be used.
+    Raises ConfigError if there is none, one cannot be read or lacks ``draft_ms``, or two have the same name.
     """
     if config.get("what_if") is None:
         command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"
@@ -94,8 +94,8 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
         if "artifact" not in str(error):
             raise
         raise ConfigError(
-            f"{error}; python -m specexp.profile experiments/engine/profile.yaml measures this device into "
-            "artifacts/profile"
+            f"{error}; to measure this device into artifacts/profile, run python -m specexp.profile "
+            "experiments/engine/profile.yaml"
         ) from error
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
     found |= {
@@ -103,18 +103,20 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
     }
     if not found:
         raise config.checker.error(
-            ("what_if",), " has no device; give what_if.profiles, what_if.files, or both"
+            ("what_if",), " must have a device, got none: set what_if.profiles, what_if.files, or both"
         )
     names: set[str] = set()
     for key, profile in found.items():
         if not profile.draft_ms:
             raise config.checker.error(
                 ("what_if", *key),
-                f": latency profile {profile.name!r} has no draft_ms, and trees of a draft model are compared: set it, "
-                "or leave the profile out",
+                f": latency profile {profile.name!r} must have draft_ms, since trees of a draft model are compared: "
+                "set it, or remove the profile",
             )
         if profile.name in names:
-            raise config.checker.error(("what_if", *key), f" is a second profile named {profile.name!r}")
+            raise config.checker.error(
+                ("what_if", *key), f" is a second profile named {profile.name!r}: rename it"
+            )
         names.add(profile.name)
     return list(found.values())
 
@@ -128,7 +130,7 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
     if not isinstance(layers.values.get("latency"), dict):
         raise config.checker.error(
             key,
-            f" is {path!r}, which has no latency: section; name one such as experiments/replay/devices/a100_7b.yaml",
+            f" must be a file with a latency: section such as experiments/replay/devices/a100_7b.yaml, got {path!r}",
         )
     checker = Checker(lambda key: layers.source_of(key, path))
     values = checker.arguments(LatencyProfile, layers.values["latency"], ("latency",))
@@ -137,7 +139,7 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
 
 
 def compare_devices(config: Config) -> tuple[Comparison, Recording]:
-    """Replay the candidates with the costs of every device; raises ConfigError as :func:`run`."""
+    """Replay all candidate trees with every device's latency profile. Raises ConfigError like :func:`run`."""
     from specexp.replay.advice.what_if_report import compare
     from specexp.replay.backend import open_recording
     from specexp.replay.play.fidelity import static_shape
@@ -180,7 +182,7 @@ def _parts(config: Config, recording: Recording) -> Parts:
     parts = build_parts(config, source)
     if parts.builder is None or not is_model_alone(parts.drafter):
         found = "null" if parts.drafter is None else type(parts.drafter).__name__
-        raise ConfigError(f"{where} is {found}; {trees}: set it to DraftModel, and builder to, say, Chain")
+        raise ConfigError(f"{where} must be DraftModel with a builder such as Chain, got {found}: {trees}")
     try:
         source_in(parts)
     except ValueError as error:

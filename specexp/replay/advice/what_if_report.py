@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedTree:
-    """A candidate, named after the first family that it belongs to."""
+    """A candidate tree, named after the first family of trees that contains it."""
 
     name: str
     shape: TreeShape
@@ -37,32 +37,32 @@ class NamedTree:
 
 @dataclass(frozen=True)
 class Device:
-    """A latency profile of the composition, the candidate with the highest goodput, and its counts."""
+    """A device: its latency profile, the tree with the highest goodput, and the counts of this tree."""
 
     letter: str  # short name: A, B, ... Z, A1, B1, ...
     profile: LatencyProfile
     best: NamedTree
     counts: StaticCounts
     plain_goodput: float  # tokens per second of plain decoding
-    speedup: Speedup  # of the candidate over plain decoding
+    speedup: Speedup  # speedup of the best tree over plain decoding
 
     @property
     def nodes(self) -> int:
-        """Nodes of the best tree."""
+        """Number of nodes of the best tree."""
         return self.best.shape.num_nodes
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The same candidates on every device."""
+    """The goodput of the same candidate trees on every device."""
 
     devices: tuple[Device, ...]
     trees: tuple[NamedTree, ...]
     goodput: NDArray[np.float64]  # [trees, devices] tokens per second
-    hit_rates: Mapping[RankPath, float]  # share of all positions
+    hit_rates: Mapping[RankPath, float]  # share of positions at which each rank path matches the output
 
     def shares(self, tree: NamedTree) -> list[float]:
-        """Return the goodput of a candidate on every device, as a share of the best one's there."""
+        """Return a tree's goodput on every device, as a share of the goodput of that device's best tree."""
         row = next(number for number, one in enumerate(self.trees) if one is tree)
         found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
         return found
@@ -77,9 +77,9 @@ def compare(
     max_depth: int,
     others: Mapping[str, TreeShape] | None = None,
 ) -> Comparison:
-    """Replay chains of every length, the most-hit trees of every size and depth, and others on every device.
+    """Replay chains of every length, the most-hit trees of every size and depth, and ``others`` on every device.
 
-    The overheads are those of ``composition`` (:attr:`specexp.core.parts.Parts.label`).
+    ``composition`` (:attr:`specexp.core.parts.Parts.label`) selects the overheads of each profile.
     """
     hits = table.hits(max_depth)
     trees = _candidates(hits, max_nodes, max_depth, others or {})
@@ -105,7 +105,7 @@ def compare(
 def _candidates(
     hits: Mapping[RankPath, int], max_nodes: int, max_depth: int, others: Mapping[str, TreeShape]
 ) -> list[NamedTree]:
-    """Return each tree once, under its first name."""
+    """Return the candidate trees without duplicates, each under its first name."""
     found: dict[tuple[RankPath, ...], NamedTree] = {}
 
     def add(name: str, paths: Iterable[RankPath]) -> None:
@@ -139,10 +139,10 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
             "speedup": speedup.ratio,
         }
         summary |= {f"{name}/{key}": value for key, value in figures.items()}
-        answers.append(f"{name}: {nodes} give {speedup} of plain decoding")
+        answers.append(f"{name}: the best tree has {nodes} and decodes {speedup} as fast as plain decoding")
         facts = f"{nodes}, depth {shape.max_depth}\n{counts.tokens_per_step:.2f} tokens/step, "
         panels.append((shape, f"{device.letter}: {name}\n{facts}{speedup.ratio:.2f}x plain decoding"))
-    meaning = "share of the output's positions where the path is right"
+    meaning = "share of output positions at which the path is right"
     return Report(
         tables,
         figures={
@@ -167,12 +167,12 @@ def best_table(found: Comparison, recording: Recording) -> Table:
         f"All counts come from one recording ({recording.folder}: target "
         f"{recording.manifest.made_of['pair']['target']}, {counted(found.devices[0].speedup.n, 'prompt')}); only the "
         "costs are the device's. Another pair of models would accept other tokens.",
-        f"Best of {counted(len(found.trees), 'candidate')} (chains, most-hit trees of every size and depth), "
-        "chosen and replayed on the same prompts; intervals are over prompts.",
+        f"Each tree is the best of {counted(len(found.trees), 'candidate')} (chains, most-hit trees of every size and "
+        "depth), chosen and replayed on the same prompts. Intervals are over prompts.",
     ]
     assumed = [device.profile.name for device in found.devices if device.profile.source != "measured"]
     if assumed:
-        table.notes.append(f"Costs that were not measured: {'; '.join(assumed)}.")
+        table.notes.append(f"Profiles that were not measured: {'; '.join(assumed)}.")
     for device in found.devices:
         profile, counts, rows = device.profile, device.counts, device.nodes + 1
         seconds = (profile.target_seconds(1), profile.target_seconds(rows), profile.draft_seconds(1))
@@ -189,8 +189,8 @@ def best_table(found: Comparison, recording: Recording) -> Table:
         table.rows.append([*costs, *tree, counts.tokens_per_second, device.plain_goodput, device.speedup])
         if profile.exceeded_by(rows):
             table.notes.append(
-                f"{profile.name} has milliseconds of up to {counted(profile.max_target_tokens, 'token')} and the tree "
-                f"feeds {rows}: its last slope is extrapolated."
+                f"{profile.name} has pass times for up to {counted(profile.max_target_tokens, 'token')}, but the tree "
+                f"feeds {rows}: the time is extrapolated with the last slope."
             )
         if counts.tokens_per_second < device.plain_goodput:
             table.notes.append(f"No tree pays on {profile.name}: plain decoding is faster.")
@@ -201,7 +201,7 @@ def cross_table(found: Comparison) -> Table:
     """Return the goodput of each device's best tree on all devices."""
     devices, highest = found.devices, found.goodput.max(axis=0).tolist()
     heads = [Column("tree"), Column("nodes"), *(Column(f"on {one.letter}", 1, "%") for one in devices)]
-    table = Table("Each best tree on every device: share of the goodput of that device's best", heads)
+    table = Table("Goodput of each best tree on every device, relative to the device's own best tree", heads)
     elsewhere = []
     for device in devices:
         name, shares = f"best for {device.letter} ({device.best.name})", found.shares(device.best)
@@ -216,9 +216,9 @@ def cross_table(found: Comparison) -> Table:
     if elsewhere:
         share, name, other = min(elsewhere)
         table.notes.append(
-            f"One tree does not fit all: the best for {name} keeps {100 * share:.1f} % of {other}'s best goodput."
+            f"One tree does not fit all: the best for {name} reaches {100 * share:.1f} % of {other}'s best goodput."
             if share < 0.995
-            else "One tree fits all of these devices: each device's best tree keeps at least 99.5 % of every other "
+            else "One tree fits all of these devices: each device's best tree reaches at least 99.5 % of every other "
             "device's best goodput."
         )
     return table

@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
 
-Explains the time of one composition: acceptance by position, the cost of a pass by its width, the draft's share, the
-time outside the passes and, if the profile has lanes, load. Neighbouring settings are ranked by their speed in a replay
-on the same prompts. A file with backend: replay is explained from its recording and profile; for any other file
-python -m specexp.profile and python -m specexp.record are run first, into <output>/<name>/why.
+Shows where one composition spends its time: acceptance by position, the cost of a target pass by its width, the draft's
+share, the time outside the passes and, if the profile has lanes, the cost under load. Ranks neighbouring settings by
+their speed in a replay of the same prompts. With backend: replay, the file's recording and profile are used. Otherwise
+python -m specexp.profile and python -m specexp.record run first, into <output>/<name>/why.
 --dry-run checks the file and prints what is used; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
-"""Probabilities of the draft below which a chain may end."""
+"""Values of ConfidenceThreshold to try: drafting stops below this draft probability."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a composition, by keys of the experiment, or of its costs, by another latency profile."""
+    """A change to try: ``overrides`` change the composition, or another ``latency`` profile changes its costs."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -64,7 +64,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_explained(config)
     check_here(config)
     if dry_run:
-        made = "a profile and a recording that are made first"
+        made = "a profile and a recording, which are made first"
         if is_replayed(config):
             from specexp.replay.backend import open_replay
 
@@ -77,26 +77,26 @@ def _act(config: Config, dry_run: bool) -> int:
     if best.over_now.is_faster:
         changed = {**({"backend": "live"} if is_replayed(config) else {}), **best.overrides}
         current_result().next = command_line(
-            "run", *experiment_again(config, changed), why="measures its worth with models"
+            "run", *experiment_again(config, changed), why="measures its speedup with models"
         )
     elif config.get("sweep") is not None:
-        current_result().next = command_line("sweep", *experiment_again(config), why="searches further away")
+        current_result().next = command_line("sweep", *experiment_again(config), why="searches more settings")
     else:
         current_result().next = command_line(
-            "init", "my-study", *init_options(config), why="searches further away"
+            "init", "my-study", *init_options(config), why="searches more settings"
         )
     return 0
 
 
 def check_explained(config: Config) -> None:
-    """Raise ConfigError if a file has several compositions, or one that does not draft."""
+    """Raise ConfigError unless the file has exactly one composition and this one drafts."""
     wrong = {
         "arms": config.get("arms")
-        and "why explains one composition, and there are several: set drafter, builder and controller, and --arms null",
+        and "must be null since why explains one composition: give --arms null and set drafter, builder and controller",
         "engine": config.get("engine") is not None
         and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None
-        and "must be set, since plain decoding loses nothing to speculation: set drafter and builder",
+        and "must be set, since plain decoding does not speculate: set drafter and builder",
     }
     for key, sentence in wrong.items():
         if sentence:
@@ -104,10 +104,10 @@ def check_explained(config: Config) -> None:
 
 
 def run(config: Config) -> Explained:
-    """Explain, print the tables and write the folder.
+    """Explain the composition, print the tables and write the output folder.
 
     Raises ConfigError if the file cannot be used, the profile or the recording cannot be made, or the recording lacks
-    an answer.
+    a prediction.
     """
     from specexp.bench.publish import publish, terminal, tracker_of
     from specexp.replay.advice.why_report import report
@@ -125,7 +125,7 @@ def run(config: Config) -> Explained:
 
 
 def _measured(config: Config, folder: Path) -> Config:
-    """Return the experiment with a profile and a recording, made by two other commands."""
+    """Run ``specexp.profile`` and ``specexp.record``; returns the experiment with their profile and recording."""
     profile, recording = folder / "profile", folder / "recording"
     given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
     for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
@@ -139,7 +139,7 @@ def _measured(config: Config, folder: Path) -> Config:
 
 
 def explain(config: Config) -> Explained:
-    """Replay the composition of a file with recording and latency profile, and every change to it.
+    """Replay a file's composition, and every change to it, with its recording and latency profile.
 
     Raises ConfigError if the recording is missing or cannot replay the composition.
     """
@@ -149,7 +149,7 @@ def explain(config: Config) -> Explained:
     from specexp.replay.backend import open_replay
 
     latency = build_latency(config)
-    assert latency is not None, "a replay without latency is refused with the file"
+    assert latency is not None, "the config check requires latency for a replay"
     backend, data = open_replay(config)
     parts = build_parts(config, backend.draft)
     label = parts.label
@@ -186,7 +186,7 @@ def explain(config: Config) -> Explained:
 
 
 def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
-    """Yield no speculation, smaller and larger trees, a stop at low confidence, and n-grams without a draft model."""
+    """Yield the changes: no speculation, smaller and larger trees, confidence thresholds, and prompt lookup."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}
@@ -195,7 +195,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         others = {1, value // 2, value - 1, value + 1, value * 2}
-        if latency.buckets:  # trees that fill a bucket, with the root: smaller ones cost as much
+        if latency.buckets:  # trees that fill a bucket together with the root; smaller ones cost the same
             others |= {rows - 1 for rows in latency.target_ms if value // 2 < rows <= 2 * value + 1}
         for other in sorted(others - {0, value}):
             key = f"builder.init_args.{name}"
@@ -211,7 +211,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
 
 
 def costs_that_could_go(latency: LatencyProfile, composition: str) -> Iterator[Change]:
-    """Yield latency profiles that each lack one cost of a step.
+    """Yield changes to the latency profile, each without one cost of a step.
 
     The speedup with such a profile is an upper bound on the gain from lowering that cost.
     """
@@ -223,4 +223,4 @@ def costs_that_could_go(latency: LatencyProfile, composition: str) -> Iterator[C
     one = known.target_ms[1]
     flat = {rows: min(one, ms) for rows, ms in known.target_ms.items()}
     yield Change("rows beyond the first", {}, replace(known, target_ms=flat, target_prefix_token_ms=0.0))
-    yield Change("beside the passes", {}, replace(known, step_ms=0.0, node_ms=0.0, token_ms=0.0))
+    yield Change("outside the passes", {}, replace(known, step_ms=0.0, node_ms=0.0, token_ms=0.0))

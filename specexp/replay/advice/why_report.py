@@ -1,4 +1,4 @@
-"""The time that speculation loses, as tables, a chart and one sentence."""
+"""The report of ``specexp.why``: tables, a chart and a summary of where speculation loses time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 NOW, PLAIN = "now", "plain"
 _CHANGED_BY = {
     "draft passes": "a shorter draft, an earlier end (controller), a smaller draft model, or a drafter without one",
-    "rows beyond the first": "fewer nodes (builder); more pay on a device that computes more at once",
-    "beside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
+    "rows beyond the first": "fewer nodes (builder), or a device with more parallel compute",
+    "outside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
-"""Changes that lower each share of a step's time."""
+"""Changes that lower each cost of a step."""
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a change: the records of every prompt, and the speed over the present and plain decoding."""
+    """The effect of a change: its records of all prompts, and speedups over the composition and plain decoding."""
 
     name: str
     overrides: Mapping[str, Any]  # changed keys of the experiment; empty for a change of costs
@@ -41,14 +41,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Explained:
-    """Costs and settings of a composition, each ranked by the speed without or with it."""
+    """The explanation of a composition: its costs and neighbouring settings, ranked by speedup, largest first."""
 
     now: Effect  # the composition as it is
     costs: Sequence[Effect]
     settings: Sequence[Effect]
-    refused: dict[str, str]  # the reason for each setting that the recording cannot replay
+    refused: dict[str, str]  # settings that the recording cannot replay, each with the reason
     latency: LatencyProfile
-    note: str = ""  # the fidelity of the replayed figures; empty if they are the models' own
+    note: str = ""  # fidelity of the replayed figures; empty if unknown
 
 
 def report(found: Explained, title: str) -> Report:
@@ -75,11 +75,11 @@ def report(found: Explained, title: str) -> Report:
 
 
 def answer_of(found: Explained) -> str:
-    """Return the largest cost and the best setting in two sentences."""
+    """Return two sentences: the largest cost, and the best setting."""
     costly, best = found.costs[0], found.settings[0]
     now = (
-        f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding; most is lost to {costly.name}: "
-        f"without them it would be at most {costly.over_now.ratio:.2f}x as fast."
+        f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding. If its largest cost ({costly.name}) "
+        f"were zero, it would be at most {costly.over_now.ratio:.2f}x as fast as now."
     )
     if best.over_now.is_faster:
         return f"{now} The best neighbouring setting is {best.name}: {best.over_now.unlabelled} as fast."
@@ -89,7 +89,7 @@ def answer_of(found: Explained) -> str:
 def _costs(found: Explained) -> Table:
     split = breakdown(found.now.records, NOW)
     table = Table(
-        "The shares of a step's time, and the largest gain if a share cost nothing",
+        "Where a step's time goes, and the largest speedup if one share took no time",
         columns("what | ms a step:.2 | share:.1% | at most, over now:interval | changed by"),
     )
     step = rest = 0.0 if split is None else split.step_seconds
@@ -100,7 +100,7 @@ def _costs(found: Explained) -> Table:
         share = gone / step if step else None
         table.rows.append([effect.name, 1e3 * gone, share, effect.over_now, _CHANGED_BY[effect.name]])
     share = rest / step if step else None
-    nothing = "nothing: plain decoding takes it"
+    nothing = "cannot be lowered: plain decoding needs it too"
     table.rows.append(["the first row of the target", 1e3 * rest, share, None, nothing])
     return table
 
@@ -110,8 +110,8 @@ def _settings(found: Explained) -> Table:
         "Neighbouring settings by replay",
         columns("setting | nodes/step:.1 | tokens/step | over now:interval | over plain:interval"),
         notes=[
-            f"The same {counted(len(found.now.records), 'prompt')} as recorded; intervals are over prompts. The best "
-            "of several is chosen on them, so confirm it: python -m specexp.sweep searches and confirms.",
+            f"Replayed on the {counted(len(found.now.records), 'prompt')} of the recording; intervals are over "
+            "prompts. The best setting was chosen on these, so confirm it on others, as python -m specexp.sweep does.",
         ],
     )
     for effect in (found.now, *found.settings):
@@ -133,7 +133,9 @@ def _width(latency: LatencyProfile) -> Table:
     table = Table(
         "The cost of a target pass by its width",
         columns("rows | ms:.3 | over one row:.2x"),
-        notes=["A step pays if its tokens exceed this ratio plus the cost of the draft."],
+        notes=[
+            "Speculation pays if a step's tokens exceed this ratio plus the draft's cost in one-row passes."
+        ],
     )
     widths = sorted(latency.target_ms) if latency.buckets else _WIDTHS
     for rows in (rows for rows in widths if not latency.exceeded_by(rows)):
@@ -143,7 +145,7 @@ def _width(latency: LatencyProfile) -> Table:
 
 
 def _loads(found: Explained) -> Table | None:
-    """Return the gain of a step if one pass answers several lanes; None if the profile has no lanes."""
+    """Return the speedup if one target pass serves several lanes; None if the profile has no lanes."""
     latency = found.latency
     if not latency.lanes_ms:
         return None
@@ -154,11 +156,11 @@ def _loads(found: Explained) -> Table | None:
     split = breakdown(records, NOW)
     beside = 0.0 if split is None else split.step_seconds * (1.0 - split.shares.get("target", 0.0))
     table = Table(
-        "Under load: lanes answered by one pass",
+        "Under load: several lanes share one target pass",
         columns(f"lanes | ms of {rows} rows each:.2 | ms of 1 row each:.2 | over plain:.2x"),
         notes=[
-            "Every lane drafts by itself, as now. If a load does not pay, use controller: SwitchOff, a schedule by "
-            "load, or fewer nodes."
+            "Every lane drafts by itself, as now. If speculation does not pay at a load, use controller: SwitchOff, a "
+            "schedule by load, or fewer nodes."
         ],
     )
     for lanes in (1, *sorted(latency.lanes_ms)):

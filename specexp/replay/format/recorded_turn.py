@@ -1,4 +1,4 @@
-"""One answered turn of a recording."""
+"""A recorded turn, and its conversion to and from a table row."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _TEXTS = ("prompt_id", "category", "finish_reason")
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """The prompt and answer of a turn, with the answers of target and draft on the way."""
+    """The prompt and answer of a turn, with the predictions of target and draft."""
 
     prompt_id: str
     category: str
     index: int  # position of the prompt in its set
-    sample: int  # number of the continuation
+    sample: int  # number of the sampled answer to this prompt
     turn: int  # position in the conversation of ``turns`` turns, from 0
     turns: int
-    prompt: NDArray[np.int32]  # tokens before the answer, with those of earlier turns and their answers
+    prompt: NDArray[np.int32]  # all tokens before the answer, including earlier turns
     answer: NDArray[np.int32]
     finish_reason: str  # ``eos``, ``length`` or ``context``
-    # [a, k] the target's best tokens after each token of this turn's prefill, best first, and their logits
+    # [a, k] the target's top tokens and logits after each of the a tokens fed in this turn's prefill, best first
     prefill_top: NDArray[np.int32]
     prefill_logits: NDArray[np.float32]
-    trie: Trie  # answers of both models after the prompt, the answer's tokens and drafted tokens
+    trie: Trie  # predictions of both models after the prompt, each answer token and drafted tokens
 
     def to_row(self) -> dict[str, Any]:
-        """Return one row of a table, with flat lists."""
+        """Return a table row, with arrays flattened."""
         trie = self.trie
         return {
             **{name: getattr(self, name) for name in ("prompt_id", "category", *_NUMBERS, "finish_reason")},

@@ -1,6 +1,6 @@
 """A recording on disk: ``recording.json`` and Parquet files of answered turns.
 
-Every file is written whole and then listed with its hash, so that an interrupted recording can be continued.
+Each file is written atomically and then listed with its hash, so that an interrupted recording can be resumed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ if TYPE_CHECKING:
 
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
-_VALUES = 1024  # of a parameter that are hashed
+_VALUES = 1024  # values hashed per parameter
 _NEEDED = "record it with python -m specexp.record"
-_ORDER = ("tokenizer", "model", "target", "draft")  # sections of a fingerprint, the most basic first
+_ORDER = (
+    "tokenizer",
+    "model",
+    "target",
+    "draft",
+)  # fingerprint sections, in the order in which they are compared
 
 
 class FileEntry(TypedDict):
-    """A Parquet file of turns; ``conversations`` are pairs of prompt id and sample."""
+    """A Parquet file of turns. ``conversations`` lists its pairs of prompt id and sample number."""
 
     sha256: str
     bytes: int
@@ -51,23 +56,23 @@ class FileEntry(TypedDict):
 class RecordingManifest:
     """The models and settings of a recording, and its files."""
 
-    fingerprint: Fingerprint  # marks of target, draft and tokenizer, weights included
-    # Settings that change the answers: pair, law (of the verifier's output), generation, drafter, scoring (of the
-    # draft model inside it, or None), coverage, candidates and target_top_k, and the hash of each prompt by its id.
+    fingerprint: Fingerprint  # identifies target, draft and tokenizer, including the weights
+    # Settings that affect the recorded data: pair, law (the verifier's sampling settings), generation, drafter,
+    # scoring (of its draft model, or None), coverage, candidates, target_top_k, and prompts (prompt id -> hash).
     made_of: dict[str, Any]
     vocab_size: int
-    context_limits: dict[str, int]  # tokens that the contexts of target and draft hold
+    context_limits: dict[str, int]  # context length in tokens, of ``target`` and ``draft``
     files: dict[str, FileEntry] = field(default_factory=dict)
     complete: bool = False
-    # counts of some prompts, live and replayed, for each composition
+    # one row per composition: counts of some prompts, decoded live and replayed
     live_sample: list[dict[str, Any]] = field(default_factory=list)
     # command, git commit, package versions, device, creation time
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """Return the largest signed error of replayed tokens per step in the live sample; None if there is none.
+        """Return the signed relative error of replayed tokens per step that is largest in size; None without a sample.
 
-        Only compositions of this fidelity count (the text of :class:`~specexp.replay.play.fidelity.Fidelity`).
+        Considers only compositions of this fidelity (the text of :class:`~specexp.replay.play.fidelity.Fidelity`).
         """
         rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
         return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
@@ -78,7 +83,7 @@ class RecordingManifest:
         return sum(entry["turns"] for entry in self.files.values())
 
     def save(self, folder: Path) -> None:
-        """Write ``recording.json``, whole or not at all."""
+        """Write ``recording.json`` atomically."""
         fields = {"schema_version": SCHEMA_VERSION, "noise_version": NOISE_VERSION, **asdict(self)}
         atomic_write(folder / MANIFEST, json.dumps(fields, indent=1, default=str) + "\n")
 
@@ -88,11 +93,11 @@ class RecordingManifest:
         path = folder / MANIFEST
         try:
             fields = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
-            # the first recordings have no version of the keyed noise
+            # the first recordings lack noise_version, which was 1 then
             known = {"schema_version": (None, SCHEMA_VERSION), "noise_version": (1, NOISE_VERSION)}
             for name, (default, wanted) in known.items():
                 if fields.get(name, default) != wanted:
-                    why = f"has {name} {fields.get(name, default)!r}, and specexp reads {wanted}"
+                    why = f"must have {name} {wanted}, got {fields.get(name, default)!r}"
                     raise RecordingError(f"recording: {path} {why}: {_NEEDED} again")
             return TypeAdapter(RecordingManifest).validate_python(fields)
         except FileNotFoundError as error:
@@ -106,15 +111,18 @@ class RecordingManifest:
 
 
 class Recording:
-    """A complete recording in a folder; raises RecordingError if there is none. Its turns are read on first use."""
+    """A complete recording in a folder. Its turns are read on first use.
+
+    Raises RecordingError if the recording is missing, damaged or incomplete.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.manifest = RecordingManifest.load(self.folder)
         if not self.manifest.complete:
             raise RecordingError(
-                f"recording: {self.folder} was interrupted after {self.manifest.answers} turns; the command that made "
-                "it continues it"
+                f"recording: {self.folder} was interrupted after {self.manifest.answers} turns; run the command that "
+                "made it again to resume it"
             )
 
     @cached_property
@@ -128,7 +136,7 @@ class Recording:
 
     @property
     def bytes(self) -> int:
-        """Size of its Parquet files."""
+        """Total size of the Parquet files."""
         return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
 
     def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
@@ -136,13 +144,13 @@ class Recording:
         turns = self.turns.get((prompt_id, sample))
         if turns is None:
             raise RecordingError(
-                f"recording: {self.folder} holds no sample {sample} of prompt {prompt_id!r}; record the prompts of "
-                "the experiment's data, and those of its stages"
+                f"recording: {self.folder} holds no sample {sample} of prompt {prompt_id!r}; record all prompts of "
+                "the experiment's data and of its stages"
             )
         return turns
 
     def check_fingerprint(self, given: Fingerprint) -> None:
-        """Raise RecordingError unless the models and the tokenizer of a :func:`recording_fingerprint` are the same."""
+        """Raise RecordingError if ``given`` (of :func:`recording_fingerprint`) is of other models or tokenizers."""
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
             raise RecordingError(
@@ -152,18 +160,18 @@ class Recording:
     def check_made_of(
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
-        """Raise RecordingError unless a configured section of ``made_of`` equals the recorded one (in ``keys``)."""
+        """Raise RecordingError if a configured section of ``made_of`` differs from the recorded one (in ``keys``)."""
         found = different_setting(section, self.manifest.made_of[section], given, keys)
         if found is not None:
             raise RecordingError(
-                f"recording: {self.folder} was made with {found}: record with the latter, or configure the former"
+                f"recording: {self.folder} was made with {found}: record again, or configure the recorded value"
             )
 
 
 def different_setting(
     section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None
 ) -> str | None:
-    """Return the first setting of a section of ``made_of`` that differs, as a clause; None if there is none."""
+    """Return a clause about the first setting in a section of ``made_of`` that differs; None if all are equal."""
     name, key = "verifier" if section == "law" else section, None
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
         every = keys or sorted({*recorded, *given})
@@ -175,12 +183,12 @@ def different_setting(
 
 
 def hash_of(prompt: Prompt) -> str:
-    """Return a hash of the text of all turns of a prompt and of the tokens of the first."""
+    """Return a hash of the text of all turns of a prompt, and of the tokens of its first turn."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
 def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the first difference of models as a clause; None if there is none."""
+    """Return a clause about the first difference between recorded and given models; None if they are equal."""
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
         for key, value in given[section].items():
@@ -202,14 +210,12 @@ def check_file(path: Path, entry: FileEntry) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise RecordingError(
-            f"recording: {path} cannot be read ({error.strerror or error}): {_NEEDED}, which makes it again"
+            f"recording: {path} cannot be read ({error.strerror or error}): {_NEEDED} again"
         ) from error
     if len(data) != entry["bytes"] or sha256(data) != entry["sha256"]:
         changed = len(data) == entry["bytes"]
         what = "other bytes than were written" if changed else f"{len(data)} of {entry['bytes']} bytes"
-        raise RecordingError(
-            f"recording: {path} was truncated or changed, since it holds {what}: {_NEEDED}, which makes it again"
-        )
+        raise RecordingError(f"recording: {path} was truncated or changed (it holds {what}): {_NEEDED} again")
     return data
 
 
@@ -222,7 +228,7 @@ def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
 
 
 def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
-    """Write a Parquet file, whole or not at all; returns its entry in the manifest."""
+    """Write a Parquet file atomically, and return its entry for the manifest."""
     import pandas as pd
 
     data = bytes(pd.DataFrame([turn.to_row() for turn in turns]).to_parquet(index=False))
@@ -239,7 +245,7 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
     """Return dtype, number of parameters and a hash, which differ for a fine-tuned model or another precision.
 
-    The hash covers names, shapes and 1,024 evenly spaced values of every parameter, so that billions take a moment.
+    The hash covers names, shapes and 1,024 evenly spaced values of every parameter, so it is fast for large models.
     """
     import torch
 
@@ -261,7 +267,7 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Return marks of the tokenizer and the target's architecture, as artifacts have them, and of both weights."""
+    """Return the fingerprint that artifacts store (tokenizer and target), extended by the weights of both models."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

@@ -1,8 +1,8 @@
-"""The answers of two models in one answered turn, as a tree of token contexts.
+"""The predictions of target and draft in one recorded turn, as a tree of token contexts.
 
-Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the answer's tokens one after the other. All other nodes are
-drafted tokens below it that did not become output. A path of tokens is one node, whichever root it was drafted from,
-so that overlapping draft trees of neighbouring roots are stored once.
+Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the tokens of the answer, in order. All other nodes are drafted
+tokens that did not become output. A path of tokens is stored as one node, whichever root it was drafted from.
+Overlapping draft trees of neighbouring roots are thus stored once.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree
 
 
 class RecordingError(ValueError):
-    """A recording is damaged, of other models, or not the one that the configuration needs."""
+    """A recording is damaged, was made with other models, or does not match the configuration."""
 
 
 class NotRecordedError(RecordingError):
-    """The answer to a question was not recorded."""
+    """A prediction that the replay needs was not recorded."""
 
 
 NOWHERE = -1
-"""Stands for a node that is not in the trie."""
+"""Node number of a path that is not in the trie."""
 
 _TOKEN_BITS = 32
 
 
 class Ranked:
-    """Ranked tokens with values: for each node a list of length ``counts``, all lists concatenated."""
+    """Ranked tokens and their values. Node ``i`` has a list of ``counts[i]``; all lists are stored concatenated."""
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
@@ -47,12 +47,12 @@ class Ranked:
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """All lists, concatenated."""
+        """The ranked token ids of all nodes, concatenated."""
         return self._tokens[: self.end]
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """Value of each token."""
+        """The value (log-probability or logit) of each of ``tokens``."""
         return self._values[: self.end]
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -66,12 +66,12 @@ class Ranked:
         return self._counts[node]
 
     def starts(self, nodes: Sequence[int], k: int) -> list[int]:
-        """Return ``[f]`` starts of the nodes' lists; ``end`` if one is missing or has fewer than ``k`` tokens."""
+        """Return the offset of each node's list, or ``end`` if the list is missing or shorter than ``k``."""
         counts, starts = self._counts, self._starts
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
     def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ``[f, k]`` tokens and values from these :meth:`starts`; ``NO_CANDIDATE`` and -inf beyond the end."""
+        """Return ``[f, k]`` tokens and values at offsets from :meth:`starts`, padded with ``NO_CANDIDATE`` and -inf."""
         if k > self._longest:
             shape = len(starts), k
             return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
@@ -83,7 +83,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """Make the lists of some of the nodes."""
+        """Build from a mapping of nodes to (tokens, values); ``nodes`` is the size of the trie."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
@@ -96,20 +96,20 @@ class Ranked:
 
 @dataclass(eq=False)
 class Trie:
-    """A finished trie."""
+    """A complete trie, which no longer changes."""
 
     parents: NDArray[np.int32]  # [nodes] parent of each node, -1 for node 0
-    tokens: NDArray[np.int32]  # [nodes] token of each node; node 0's is the prompt's last token
+    tokens: NDArray[np.int32]  # [nodes] token of each node; for node 0 the prompt's last token
     draft: Ranked  # the draft's ranked candidates with log-probabilities after each node
     target: Ranked  # the target's best tokens with logits after each node
-    spine: int  # number of nodes of the answer
+    spine: int  # length of the answer: nodes 1..spine are its tokens
 
     def __post_init__(self) -> None:
         keys = (self.parents[1:].astype(np.int64) << _TOKEN_BITS) | self.tokens[1:]
         self._children = dict(zip(keys.tolist(), range(1, self.parents.size), strict=True))
 
     def child(self, node: int, token: int) -> int:
-        """Return the node after ``node`` with ``token``; ``NOWHERE`` if there is none."""
+        """Return the child of ``node`` with this token, or ``NOWHERE``."""
         return self._children.get((node << _TOKEN_BITS) | token, NOWHERE) if node >= 0 else NOWHERE
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Trie:
 
 
 class TrieWriter:
-    """A trie being recorded, below the prompt's last token ``root``."""
+    """A trie during recording. ``root`` is the prompt's last token."""
 
     def __init__(self, root: int, answer: Sequence[int]) -> None:
         self.parents = [-1]
@@ -130,7 +130,7 @@ class TrieWriter:
         self.spine = len(answer)
 
     def enter(self, node: int, token: int) -> int:
-        """Return the node after ``node`` with ``token``, made if there is none."""
+        """Return the child of ``node`` with this token; adds it if it is missing."""
         key = (node << _TOKEN_BITS) | token
         child = self._children.get(key)
         if child is None:
@@ -140,14 +140,14 @@ class TrieWriter:
         return child
 
     def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the ``[n + 1]`` nodes of a tree below ``root``, made if there are none."""
+        """Return the ``n + 1`` trie nodes of a draft tree at ``root``; adds those that are missing."""
         nodes = [root]
         for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
             nodes.append(self.enter(nodes[parent], token))
         return nodes
 
     def finish(self) -> Trie:
-        """Return the trie."""
+        """Return the complete trie."""
         size = len(self.parents)
         return Trie(
             np.array(self.parents, dtype=np.int32),

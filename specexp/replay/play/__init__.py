@@ -1,1 +1,1 @@
-"""Playing a recording with the parts that would have decoded it."""
+"""Replaying a recording with drafters, builders and controllers."""

@@ -1,4 +1,4 @@
-"""The fidelity of a replayed composition, by the declarations of its parts."""
+"""The fidelity of a replay, derived from the declarations of the composition's parts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
-    """The fidelity of a replayed figure, the best first."""
+    """Grades of fidelity of a replay, best first."""
 
     EXACT = "exact"
-    """Every count is the live one."""
+    """Every count equals that of a live run."""
     IN_LAW = "exact in distribution"
-    """Given the output, acceptance is certain: the counts are those of a live run that drew this output."""
+    """Counts equal those of a live run that sampled this output, since the output determines acceptance."""
     MODELLED = "modelled seconds decide"
-    """A controller learns from seconds, which are the profile's here and measured ones live."""
+    """A controller learns from seconds, which are modelled in a replay and measured in a live run."""
     APPROXIMATE = "approximate"
-    """Drafters learn from nodes that were recorded only in part, or do not declare which answers they learn from."""
+    """Drafters learn from nodes that were recorded only in part, or do not declare what they learn from."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The worst grade of the parts, and the reason as a clause, which is empty for an exact one."""
+    """The worst grade among the parts, and its reason as a clause (empty for ``EXACT``)."""
 
     grade: Grade
     why: str = ""
@@ -47,7 +47,7 @@ class Fidelity:
 
 
 def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
-    """Yield a drafter, builder or controller and all of its kind inside it."""
+    """Yield a drafter, builder or controller, then all parts of the same kind nested in it."""
     if part is not None:
         yield part
         for inner in part.inner:
@@ -55,15 +55,15 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Return whether drafts depend on more of the target's answers than the committed tokens."""
+    """Return whether drafts depend on predictions of the target beyond the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
 def models_in(drafter: Drafter | None) -> list[Any]:
-    """Return the drafters that run a draft model themselves, among a drafter and those inside it.
+    """Return the drafters that run a draft model themselves: ``drafter`` or drafters nested in it.
 
     Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
-    RecordingError if one runs its model in a way of its own.
+    RecordingError if one has no scoring, so its model cannot be recorded.
     """
     found = [
         one
@@ -73,16 +73,16 @@ def models_in(drafter: Drafter | None) -> list[Any]:
     for one in found:
         if one.scoring is None:
             raise RecordingError(
-                f"{type(one).__name__} runs its draft model in a way of its own, which cannot be recorded: draft with "
-                "DraftModel, or with a drafter that has its scoring and source"
+                f"{type(one).__name__} cannot be recorded, since it runs its draft model without a scoring and source: "
+                "use DraftModel, or a drafter with both"
             )
     return found
 
 
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
-    """Return the scoring of the draft model inside a drafter; None if there is none.
+    """Return the scoring of a drafter's draft model; None if it has no draft model.
 
-    Raises RecordingError if there are several with different scorings, or one runs its model in a way of its own.
+    Raises RecordingError if several models have different scorings, or if :func:`models_in` does.
     """
     found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
@@ -91,7 +91,7 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 
 def is_model_alone(drafter: Drafter | None) -> bool:
-    """Return whether a drafter is a draft model alone, so that candidates depend only on the tokens before."""
+    """Return whether a drafter is a single draft model, so its candidates depend only on the preceding tokens."""
     return (
         drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
     )
@@ -109,12 +109,12 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
     verifier, name = parts.verifier, type(parts.verifier).__name__
     if verifier.sampling_settings is None:
         raise RecordingError(
-            f"the output of {name} may depend on what is drafted, so a recording cannot replay it"
+            f"the output of {name} may depend on the drafts, so a recording cannot replay it"
         )
     if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(parts.builder)):
         raise RecordingError(
-            f"{type(parts.builder).__name__} draws its candidates, and a recording holds ranked ones: set candidates "
-            "to top-k"
+            f"{type(parts.builder).__name__} draws its candidates, but a recording holds ranked candidates: set "
+            "candidates to top-k"
         )
     if verifier.sampling != "deterministic":
         yield Fidelity(Grade.IN_LAW, f"{name} accepts a ranked candidate exactly where it is the output")
@@ -135,9 +135,9 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
 
 
 def static_shape(parts: Parts) -> TreeShape | None:
-    """Return the tree of a composition that decides nothing; None for any other composition.
+    """Return the fixed tree of a composition that drafts ranked candidates of one draft model; otherwise None.
 
-    It is a fixed tree of ranked candidates of one draft model.
+    The controller must change nothing, and the candidates must not be cut by top-k or top-p.
     """
     drafter, builder, _, controller = parts
     if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:
@@ -150,20 +150,20 @@ def static_shape(parts: Parts) -> TreeShape | None:
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
-    """Return the text of a :class:`Fidelity` as a clause for tables, with the error in the live sample."""
+    """Return the text of a :class:`Fidelity` for tables, extended by the replay's error in the live sample."""
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:
         if dtype == "float32":
             return fidelity
         fidelity += (
-            f" except near ties, which a target in {dtype} decides otherwise in passes of another size"
+            f" except near ties, which a target in {dtype} may decide otherwise in passes of another size"
         )
     elif off is None and fidelity.startswith(Grade.APPROXIMATE.value):
         return f"{fidelity}; its error is unknown, since the recording's live sample has no such composition"
     if off is None:
         return fidelity
     return (
-        f"{fidelity}; in the recording's live sample the error of such compositions was at most {100 * off:+.2f} % "
+        f"{fidelity}; in the recording's live sample the largest error of such compositions was {100 * off:+.2f} % "
         "tokens per step"
     )

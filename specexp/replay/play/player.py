@@ -1,7 +1,7 @@
-"""Play a recorded conversation with parts that would have decoded it.
+"""Replay a recorded conversation with a composition of parts.
 
-The recording replaces the target. A token is accepted if it is the recorded output's, and the target's best tokens
-are read only if a part needs them.
+The recording replaces the target: a drafted token is accepted if it equals the recorded output. The target's best
+tokens are read only if a part needs them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from specexp.core.loop import OutcomeObserver
 
 _ENDED = -1
-"""The token after the end of the output, which no tree holds."""
+"""Target token after the end of the output; equals no drafted token."""
 
 
 class RecordedOutcome(Outcome):
@@ -49,12 +49,12 @@ class RecordedOutcome(Outcome):
         super().__init__(context, draft.tree, NO_LOGITS, accepted, new_token_ids, draft.pass_tokens)
         self.turn = lane.turn
         self.root = len(context) - len(new_token_ids) - int(lane.turn.prompt.size)  # a node of the spine
-        self.lenient = lane.lenient  # otherwise an answer that was not recorded is an error
+        self.lenient = lane.lenient  # if False, a missing prediction raises
         self._nodes: list[int] | None = None
 
     @property
     def nodes(self) -> list[int]:
-        """``[n + 1]`` the rows' nodes in the trie."""
+        """Trie node of each row, ``[n + 1]``; ``NOWHERE`` if it was not recorded."""
         if self._nodes is None:
             child, parents = self.turn.trie.child, self.tree.shape.parents.tolist()
             self._nodes = [self.root]
@@ -63,7 +63,7 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self) -> RecordedOutcome:
-        """Return the outcome of the rows with a recorded answer, from which alone parts learn."""
+        """Return the outcome reduced to rows with recorded target predictions, from which drafters learn."""
         target, tree = self.turn.trie.target, self.tree
         known = np.array([node >= 0 and target.count(node) > 0 for node in self.nodes])
         for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
@@ -74,7 +74,7 @@ class RecordedOutcome(Outcome):
             part.tree = tree.select(known)
             new_row = np.cumsum(known) - 1
             part.accepted = tuple(int(new_row[row]) for row in self.accepted if known[row])
-        kept = [target[node] for node in part._nodes]  # the root at least, a token of the output
+        kept = [target[node] for node in part._nodes]  # never empty: the root is always recorded
         width = min(tokens.size for tokens, _ in kept)
         part.top = (
             np.array([tokens[:width] for tokens, _ in kept], dtype=np.int64),
@@ -104,13 +104,13 @@ class RecordedOutcome(Outcome):
         path = [int(self.tree.tokens[node]) for node in self.tree.shape.path(row)]
         raise NotRecordedError(
             f"prompt {self.turn.prompt_id!r}, after {self.root} new tokens: a part learns from the target's {k} best "
-            f"tokens after {path}, which were not recorded; record with a coverage that drafts there, and a "
+            f"tokens after {path}, which were not recorded; record again with a coverage that drafts this path and a "
             f"target_top_k of at least {k}"
         )
 
 
 class RecordedPrefill(Outcome):
-    """The prefill of a turn as step 0, without logits."""
+    """The outcome of a turn's prefill (step 0), without logits."""
 
     def __init__(self, context: Context, fed: NDArray[np.int64], turn: RecordedTurn) -> None:
         prefill = prefill_outcome(context, fed, NO_LOGITS)
@@ -123,13 +123,13 @@ class RecordedPrefill(Outcome):
         if self.top[0].shape[1] < k:
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}: a part learns from the target's {k} best tokens after every token of "
-                f"the prompt and {self.top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
+                f"the prompt, but {self.top[0].shape[1]} were recorded; record with a target_top_k of at least {k}"
             )
         return self.top
 
 
 class _NoLogits:
-    """Empty logits on the host, which no part reads."""
+    """A placeholder for logits that no part reads."""
 
     device = SimpleNamespace(type="cpu")
 
@@ -144,22 +144,22 @@ NO_LOGITS = cast("torch.Tensor", _NoLogits())
 
 
 def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, int], int]) -> None:
-    """Extend a step's nodes of a trie by those of a pass; ``child`` returns the node after a node with a token."""
+    """Append the trie nodes of a draft pass to a step's ``nodes``; ``child(node, token)`` returns a child node."""
     new = fed.ancestors[fed.known :]
     for ancestors, token in zip(new, fed.tokens[len(fed.tokens) - len(new) :], strict=True):
         nodes.append(root if len(ancestors) == 1 else child(nodes[ancestors[-2]], token))
 
 
 Missing = Literal["refuse", "unknown", "none"]
-"""Treatment of an answer that was not recorded.
+"""Treatment of draft candidates that were not recorded.
 
-``refuse`` raises. ``unknown`` gives tokens beyond the vocabulary, which decide nothing off the output in a static
-tree, and raises along the output. ``none`` gives no candidate, which is an approximation.
+``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary, which are never accepted and thus exact for a
+static tree; it raises for nodes on the output's path. ``none`` gives no candidate, an approximation.
 """
 
 
 class RecordedSource(DraftSource):
-    """The answers of a recorded draft model in ``turn``; passes are counted as a model's would be."""
+    """A draft source that reads candidates from the recorded ``turn``, and counts passes as a model would."""
 
     def __init__(
         self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
@@ -170,8 +170,8 @@ class RecordedSource(DraftSource):
         self.missing = missing
         self.turn: RecordedTurn | None = None
         self._length = 0
-        self._nodes: list[int] = []  # the step's fed nodes in the trie
-        self._unknown_token = vocab_size  # the next token beyond the vocabulary
+        self._nodes: list[int] = []  # trie nodes of the tokens fed in this step
+        self._unknown_token = vocab_size  # next unused token id outside the vocabulary
 
     @property
     @override
@@ -202,9 +202,9 @@ class RecordedSource(DraftSource):
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        # an answer is a node of the trie
+        # the returned handles are trie nodes
         turn = self.turn
-        assert turn is not None, "an arm opens a turn before it replays it"
+        assert turn is not None, "Player.play sets the turn before it decodes"
         if fed.known == 0:
             self._nodes = []
         add_fed_nodes(self._nodes, fed, len(context) - int(turn.prompt.size), turn.trie.child)
@@ -220,7 +220,7 @@ class RecordedSource(DraftSource):
     ) -> Candidates:
         if request.kind is not NodeKind.POINT_MASS:
             raise RecordingError(
-                "the recording holds ranked candidates, and the builder draws its own: set candidates to top-k"
+                "the recording holds ranked candidates, but the builder draws its own: set candidates to top-k"
             )
         assert self.turn is not None
         draft, k = self.turn.trie.draft, request.k
@@ -250,15 +250,17 @@ class RecordedSource(DraftSource):
         answers: Sequence[int],
         tokens: NDArray[np.int64],
     ) -> None:
-        """Replace the missing answers of rows of ``tokens`` ``[f, k]``, or raise."""
+        """Handle ``rows`` of ``tokens`` ``[f, k]`` without recorded candidates as ``missing`` demands."""
         assert self.turn is not None
         if self.missing == "unknown":
             for row in rows:
                 node = answers[row]
-                if NOWHERE < node < self.turn.trie.spine:  # on the answer's path: may be accepted
+                if (
+                    NOWHERE < node < self.turn.trie.spine
+                ):  # on the output's path, so a candidate may be accepted
                     raise NotRecordedError(
                         f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
-                        f"candidates are needed and {self.turn.trie.draft.count(node)} were recorded; record with "
+                        f"candidates are needed, but {self.turn.trie.draft.count(node)} were recorded; record with "
                         f"record.candidates of at least {request.k}"
                     )
             first = self._unknown_token
@@ -268,13 +270,13 @@ class RecordedSource(DraftSource):
             path = list(request.path_tokens(int(request.rows[rows[0]])))
             raise NotRecordedError(
                 f"prompt {self.turn.prompt_id!r}, after {len(context) - self.turn.prompt.size} new tokens: the draft's "
-                f"{request.k} best candidates after {path} are needed and were not recorded; record with a "
-                "coverage that needs them, such as the largest builder of the search"
+                f"{request.k} best candidates after {path} are needed, but were not recorded; record with a "
+                "coverage that drafts them, such as the largest builder of the search"
             )
 
 
 class FollowOutput(DeterministicVerifier):
-    """Accepts the tokens of a turn's output."""
+    """Accepts drafted tokens that equal a turn's recorded output."""
 
     def __init__(self, turn: RecordedTurn) -> None:
         self._answer: list[int] = turn.answer.tolist()
@@ -329,7 +331,7 @@ class RecordedLane(Lane):
 
 
 class _RecordedDrafting(Drafting):
-    """Lets drafters that learn do so from recorded answers alone."""
+    """Drafting in which learning drafters observe only recorded predictions."""
 
     def __init__(self, parts: Parts, context: Context) -> None:
         super().__init__(parts, context)
@@ -347,11 +349,11 @@ class _RecordedDrafting(Drafting):
 class Player:
     """Replays conversations with one composition of parts."""
 
-    parts: Parts  # a draft model in them answers from ``source``
-    source: RecordedSource | None  # recorded answers of the draft model; None without one
-    context_limit: int  # tokens that the target's context holds
+    parts: Parts  # a draft model among them must read from ``source``
+    source: RecordedSource | None  # recorded candidates of the draft model; None without one
+    context_limit: int  # context length of the target in tokens
     seed: int  # seed of the recording
-    lenient: bool = False  # whether drafters learn from the recorded answers alone where others are missing
+    lenient: bool = False  # whether missing target predictions are skipped instead of raising
 
     def play(
         self,
@@ -364,10 +366,10 @@ class Player:
         """Replay the turns of a conversation and return the counts of each.
 
         Args:
-            max_new_tokens: Tokens per turn; in a conversation of several turns as many as were recorded. Raises
-                RecordingError if it is more.
-            sequence: Name of the sequence, by which randomness is keyed.
-            clock: Seconds of a step by phase, for parts that learn from them.
+            max_new_tokens: Tokens per turn; must equal the recorded limit if there are several turns. Raises
+                RecordingError if the recorded answer is too short.
+            sequence: Name of the sequence, which keys its randomness.
+            clock: Returns the seconds of a step by phase, for parts that learn from seconds.
         """
         context: Context | None = None
         target = RecordedTarget(self.context_limit)
@@ -375,8 +377,8 @@ class Player:
         for turn in turns:
             if turn.finish_reason == "length" and max_new_tokens > turn.answer.size:
                 raise RecordingError(
-                    f"prompt {turn.prompt_id!r}: generation.max_new_tokens is {max_new_tokens} and {turn.answer.size} "
-                    "were recorded: record longer answers, or ask for fewer tokens"
+                    f"prompt {turn.prompt_id!r}: generation.max_new_tokens must be at most {turn.answer.size}, as "
+                    f"recorded, got {max_new_tokens}: lower it, or record longer answers"
                 )
             prompt = turn.prompt.tolist()
             known = 0

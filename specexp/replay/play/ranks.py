@@ -1,8 +1,8 @@
 """The draft model's rank of the output's next token, at every position of a recording.
 
-A fixed tree of a draft model's ranked candidates decides nothing at run time, so its steps can be read off one table.
-Below any root the accepted path follows the ranks of the output's own tokens as far as the tree has them. Thousands of
-trees are evaluated in a second.
+A fixed tree of ranked candidates makes no decisions at run time, so one table of ranks determines its steps. Below any
+root, the accepted path follows the ranks of the output's tokens as far as the tree contains them. Thousands of trees
+can be evaluated per second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSED = -1
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """Counts of a tree on every turn: arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
+    """Counts of a tree for each turn, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
 
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -36,24 +36,24 @@ class StaticCounts:
 
     @property
     def tokens_per_step(self) -> float:
-        """All tokens / all steps."""
+        """Total tokens divided by total steps."""
         return float(self.tokens.sum() / self.steps.sum())
 
     @property
     def tokens_per_second(self) -> float:
-        """All tokens / all seconds."""
+        """Total tokens divided by total seconds."""
         assert self.seconds is not None
         return float(self.tokens.sum() / self.seconds.sum())
 
 
 class RankTable:
-    """Ranks of the output's tokens among a draft model's candidates, which do not depend on the path to a position.
+    """The rank of each output token among the draft model's candidates at its position.
 
     Args:
-        turns: Turns of a recording, those of a conversation one after the other; raises NotRecordedError if one has no
-            candidates after one of its tokens.
+        turns: Recorded turns, with the turns of a conversation in order. Raises NotRecordedError if candidates after an
+            output token are missing.
         max_new_tokens: Tokens per turn, at most as many as were recorded.
-        context_limit: Tokens that the target's context holds.
+        context_limit: Context length of the target in tokens.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
@@ -64,19 +64,19 @@ class RankTable:
             [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
         )
         found: list[int] = []
-        self.width = 2**31  # candidates that are known at every position
+        self.width = 2**31  # number of candidates recorded at every position
         room = []
         for turn, size in zip(turns, self.sizes, strict=True):
             limit = min(max_new_tokens, context_limit - turn.prompt.size)
             for node, token in enumerate(turn.answer[:size].tolist()):
                 candidates, _ = turn.trie.draft[node]
-                if node + 1 >= limit:  # the last token wanted is the target's: nothing is drafted for it
+                if node + 1 >= limit:  # the target gives the last token, so it is not drafted
                     found.append(MISSED)
                     continue
                 if candidates.size == 0:
                     raise NotRecordedError(
                         f"prompt {turn.prompt_id!r}: the draft's candidates after {node} new tokens were not recorded; "
-                        "record with a draft model and a coverage of at least a Chain"
+                        "record with a draft model and a coverage such as Chain"
                     )
                 self.width = min(self.width, candidates.size)
                 place = np.flatnonzero(candidates == token)
@@ -88,12 +88,12 @@ class RankTable:
         self._first = np.zeros(self.ranks.size, dtype=np.bool_)
         self._first[np.cumsum([0, *self.sizes[:-1]])] = True
         self.room = np.concatenate(room)  # [positions] depth of the deepest useful node
-        # [positions] tokens to come
+        # [positions] output tokens still to come
         self.left = np.concatenate([size - np.arange(size) for size in self.sizes])
 
     @property
     def positions(self) -> int:
-        """Number of possible roots, visited by a run or not."""
+        """Number of output positions, each of which may be the root of a tree."""
         return int(self.prefixes.size)
 
     def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
@@ -102,7 +102,7 @@ class RankTable:
         return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
 
     def hits(self, max_depth: int) -> Counter[RankPath]:
-        """Return the number of positions at which each rank path leads along the output.
+        """Return, for each rank path, the number of positions at which it matches the output.
 
         A path is hit at least as often as its continuations, so the most-hit paths always form a tree.
         """
@@ -117,17 +117,19 @@ class RankTable:
         return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return ``[positions]`` accepted nodes below every root and the last one's row, without the length limit.
+        """Return for every root the number of accepted nodes and the last one's row, both ``[positions]``.
+
+        The length limit is ignored.
 
         Raises NotRecordedError if the tree has a higher rank than was recorded.
         """
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:
             raise NotRecordedError(
-                f"the tree has {highest + 1} candidates a node and {self.width} were recorded: record with "
+                f"the tree has {highest + 1} candidates a node, but {self.width} were recorded: record with "
                 f"record.candidates of at least {highest + 1}"
             )
-        # The node after (node, rank). MISSED is -1, so it means the last column, which leads nowhere.
+        # [node, rank] -> child, or 0. MISSED is -1, so it indexes the last column, which stays 0.
         below = np.zeros((shape.num_nodes + 1, highest + 2), dtype=np.int64)
         below[shape.parents[1:], shape.ranks[1:]] = np.arange(1, shape.num_nodes + 1)
         accepted = np.zeros(self.positions, dtype=np.int64)
@@ -148,13 +150,15 @@ class RankTable:
         return accepted, last
 
     def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """Return the counts of a tree; seconds need costs of the composition (:meth:`LatencyProfile.of`)."""
+        """Return the counts of a tree, with seconds if ``latency`` (from :meth:`LatencyProfile.of`) is given."""
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
         roots = self._visited(new)
-        cuts = np.minimum(self.room[roots], shape.max_depth)  # depth of a tree, cut near the length limit
-        # rows of a tree cut at a depth
+        cuts = np.minimum(
+            self.room[roots], shape.max_depth
+        )  # depth of each step's tree, cut near the length limit
+        # [depth + 1] rows of the tree when cut at each depth
         sizes = np.bincount(shape.depths, minlength=shape.max_depth + 1).cumsum()
         nodes = sizes[cuts] - 1
         turn = self._turn[roots]
@@ -163,7 +167,9 @@ class RankTable:
             leaf = np.ones(shape.parents.size, dtype=np.bool_)
             leaf[shape.parents[1:]] = False
             ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
-            inner = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)  # rows of each depth
+            inner = np.bincount(
+                shape.depths[~leaf], minlength=shape.max_depth
+            )  # rows with children, by depth
             spent = self._seconds(latency, roots, sizes, inner, cuts, new[roots], ends)
             seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
 
@@ -180,7 +186,7 @@ class RankTable:
         )
 
     def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the roots that the runs visit."""
+        """Return the positions at which steps begin, given the new tokens of a step at every position."""
         following = (np.arange(new.size) + new).tolist()
         roots: list[int] = []
         at, size = 0, new.size
@@ -194,12 +200,12 @@ class RankTable:
         latency: LatencyProfile,
         roots: NDArray[np.int64],  # [steps] positions at which the steps begin
         sizes: NDArray[np.int64],  # [depth + 1] rows of the tree cut at each depth
-        inner: NDArray[np.int64],  # [depth] rows of each depth with children, which are one draft pass
+        inner: NDArray[np.int64],  # [depth] rows with children at each depth, fed in one draft pass
         cuts: NDArray[np.int64],  # [steps] depth at which each step's tree is cut
-        new: NDArray[np.int64],  # [steps] tokens
+        new: NDArray[np.int64],  # [steps] new tokens
         ends: NDArray[np.bool_],  # [steps] whether the last accepted node was a leaf, not fed to the draft
     ) -> NDArray[np.float64]:
-        """Return ``[steps]`` seconds."""
+        """Return the seconds of each step, ``[steps]``."""
         prefix = self.prefixes[roots]
         near, far = int(prefix.min()), int(prefix.max())
         beyond = (prefix - near) / max(far - near, 1)
@@ -217,7 +223,7 @@ class RankTable:
             by_cut[2:] += np.cumsum(np.array(later).reshape(-1, 2), axis=0)
         spent = by_cut[cuts, 0] + by_cut[cuts, 1] * beyond + latency.token_ms * new / 1e3
         if inner.size:
-            # The first pass feeds the root and, if the step before ended with an accepted leaf, this leaf too.
+            # The first draft pass feeds the root, and the previous step's last accepted node if it was a leaf.
             pending = np.zeros(roots.size, dtype=np.int64)
             pending[1:] = ends[:-1]
             pending[self._first[roots]] = 0

@@ -1,8 +1,8 @@
 """``python -m specexp.record CONFIG.yaml [--key value]``: record the answers of a target and its draft for replay.
 
-Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Every file of turns
-is written whole before the manifest names it, so the same command continues a killed recording after its last complete
-file. Shards are recordings in folders of their own. Merged, they are the files that one machine writes.
+Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Each file of turns
+is written atomically before the manifest lists it, so the same command resumes a killed recording after its last
+complete file. Each shard is a recording in its own folder. Merging them gives the files that one machine would write.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ if TYPE_CHECKING:
 
 USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
 
-Records the target's output on the prompts of an experiment or of all stages of a sweep, and the candidates of draft and
-target that the builders of record.coverage need at every token of it. backend: replay then decodes without the models.
-The same command continues an interrupted recording. --dry-run checks the file and prints the plan; any other
---dotted.key overrides the file, e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
+Records the target's output on the prompts of an experiment, or of all stages of a sweep. At every output token it also
+records the candidates of draft and target that the builders in record.coverage need. With backend: replay, experiments
+then decode without the models. The same command resumes an interrupted recording.
+--dry-run checks the file and prints the plan; any other --dotted.key overrides the file,
+e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0."""
 _ELSEWHERE = "name another folder in record.to"
 
 
 class NotRecordableError(RuntimeError):
-    """A prompt failed while it was recorded; the message has the prompt, the reason and the files that are kept."""
+    """Recording a prompt failed; the message names the prompt, the reason and the folder of the kept files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,7 +110,7 @@ def _act(
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
     """Record the experiment of a file and compare its replay with a live sample.
 
-    The worker of a shard that ends last merges all shards. ``pair`` are models loaded already.
+    With shards, the worker that finishes last merges them. ``pair`` passes models that are already loaded.
 
     Raises:
         ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
@@ -138,7 +139,7 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
     result = current_result()
     result.folder = str(recording.folder)
     if config.get("latency") is None:
-        why = "measures the seconds by which the recording is replayed"
+        why = "measures the latency profile for the replay"
         result.next = command_line("profile", *experiment_again(config), why=why)
     else:
         replayed = experiment_again(config, {"backend": "replay", "recording": str(recording.folder)})
@@ -147,10 +148,10 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 
 
 class RecordingJob:
-    """A recording being made, or continued after its last complete file of turns.
+    """Makes a recording, or resumes it after its last complete file of turns.
 
-    A ``shard`` is the part of the prompts that is recorded, in a folder of its own. Raises ConfigError if the file
-    cannot be recorded or its folder holds another recording; nothing was changed then.
+    With ``shard``, only this part of the prompts is recorded, in its own folder. Raises ConfigError if the file cannot
+    be recorded or its folder holds another recording; no file is changed then.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class RecordingJob:
                 self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
-        """Record what is missing, then compare some prompts with live ones; raises as :func:`run`."""
+        """Record the missing prompts, then compare some with live decoding. Raises like :func:`run`."""
         folder = self.plan.folder
         self._merge_shards()
         missing = self._missing()
@@ -195,7 +196,7 @@ class RecordingJob:
         self.print_line("\n".join(self.plan.lines()))
         if missing:
             if len(missing) < whole:
-                self.print_line(f"{folder} holds {whole - len(missing)} of {answered}: going on.")
+                self.print_line(f"{folder} holds {whole - len(missing)} of {answered}: resuming.")
             self.bar.stage("recording", whole, whole - len(missing))
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
@@ -211,7 +212,7 @@ class RecordingJob:
         self.manifest.save(self.plan.folder)
 
     def _missing(self) -> list[tuple[Prompt, int]]:
-        """Return the prompts and samples without a whole file; drops damaged files from the manifest."""
+        """Return the (prompt, sample) pairs that no intact file holds; drops damaged files from the manifest."""
         files = self.manifest.files
         for name, entry in list(files.items()):
             try:
@@ -223,7 +224,7 @@ class RecordingJob:
         return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
 
     def _merge_shards(self) -> None:
-        """Merge the shards, after recording here the prompts that killed ones left."""
+        """Merge the shards, after recording the prompts that killed workers left out."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
@@ -238,7 +239,7 @@ class RecordingJob:
             forget_shards(whole)
 
     def _merge(self, parts: Sequence[Path]) -> None:
-        """Write the turns of the parts, in their order, in files as large as one machine writes."""
+        """Write the turns of the shard folders ``parts`` in order, split into files as on one machine."""
         known = _conversations(self.manifest.files)
         kept: list[RecordedTurn] = []
         for part in parts:
@@ -256,7 +257,7 @@ class RecordingJob:
         return int(self.plan.config.get("record.turns_per_file"))
 
     def _write(self, kept: list[RecordedTurn]) -> None:
-        """Write turns into a file of an unused name, and empty the list."""
+        """Write the turns to a new file, and clear the list."""
         files = self.manifest.files
         name = next(name for number in count() if (name := f"turns-{number:05d}.parquet") not in files)
         files[name] = write_turns(self.plan.folder / name, kept)
@@ -289,8 +290,8 @@ class RecordingJob:
             except Exception as error:
                 raise NotRecordableError(
                     f"prompt {prompt.prompt_id!r}, {number + 1} of {len(missing)}, could not be recorded: "
-                    f"{type_and_line(error)}; complete files stay in {plan.folder}, which replay refuses until every "
-                    "prompt is there"
+                    f"{type_and_line(error)}; complete files stay in {plan.folder}, which can be replayed once every "
+                    "prompt is recorded"
                 ) from error
             if number == 0:
                 turns = sum(len(prompt.turns) for prompt, _ in missing)
@@ -310,7 +311,7 @@ class RecordingJob:
         source, draft = None, self.pair.draft_runtime()
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
-        # Controllers take no part in a recording, and seconds decide nothing.
+        # A recording depends neither on the controller nor on a latency profile.
         without = apply_overrides(
             config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file
         )
@@ -321,7 +322,7 @@ class RecordingJob:
         return Recorder(model, plan.verifier, drafter, Coverage(plan.coverage, candidates, plan.target_top_k))
 
     def _drafters_file(self) -> Path:
-        """Return the file with the state that drafters carry, after the files of turns so far."""
+        """Return the path of the drafters' state as of the latest file of turns."""
         return self.plan.folder / f"drafters-{len(self.manifest.files):05d}.pt"
 
     def _save_drafters(self, recorder: Recorder) -> None:
@@ -331,7 +332,7 @@ class RecordingJob:
             content = BytesIO()
             torch.save(recorder.state_dict(), content)
             atomic_write(self._drafters_file(), content.getvalue())
-            # The manifest on disk may still lack the newest file of turns.
+            # Keep two, since the manifest on disk may not list the newest file of turns yet.
             for older in sorted(self.plan.folder.glob("drafters-*.pt"))[:-2]:
                 older.unlink()
 
@@ -342,7 +343,7 @@ class RecordingJob:
             recorder.load_state_dict(torch.load(self._drafters_file(), weights_only=True))
 
     def _unsampled(self) -> Sequence[Prompt]:
-        """Return the prompts of the live sample; none if it holds as many of every composition already."""
+        """Return the prompts to sample live; empty if the manifest has as many for every composition."""
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
@@ -352,7 +353,7 @@ class RecordingJob:
         return sampled if lacking else []
 
     def _sample_live(self, prompts: Sequence[Prompt]) -> None:
-        """Compare the first prompts with live ones, and keep the result."""
+        """Compare the replay of these prompts with live decoding, and save the result in the manifest."""
         from specexp.replay.record.live_sample import compositions, sample_live
 
         self.bar.stage("live sample", len(prompts) * len(list(compositions(self.plan))))
@@ -365,13 +366,13 @@ def is_recorded(folder: Path) -> bool:
     """Return whether a folder holds a complete recording."""
     try:
         return RecordingManifest.load(folder).complete
-    except RecordingError:  # perhaps gone, since another worker has merged all
+    except RecordingError:  # another worker may have merged and removed it
         return False
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes away; raises ConfigError if another one holds the lock. The lock dies with its holder."""
+    """Lock the folder for this process. Raises ConfigError if another holds the lock, which ends with its process."""
     with held(folder / ".lock") as mine:
         if not mine:
             raise ConfigError(
@@ -416,14 +417,14 @@ def _existing(
     marks: Mapping[str, Any] | None = None,
     hashes: Mapping[str, str] | None = None,
 ) -> RecordingManifest | None:
-    """Return the manifest of the recording in the folder, None if it has no answer yet; raises if it is another."""
+    """Return the manifest in the folder, or None if it has no files. Raises ConfigError if it differs from the plan."""
     folder = plan.folder
     if not (folder / MANIFEST).exists():
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
         other = next((name for name in names if not name.startswith((".", "turns-", MANIFEST))), None)
         if other is not None:
             raise ConfigError(
-                f"recording: {folder} holds {other}, which belongs to no recording: {_ELSEWHERE}"
+                f"recording: {folder} must be empty or hold a recording, but it holds {other}: {_ELSEWHERE}"
             )
         return None
     try:
@@ -438,7 +439,7 @@ def _existing(
     others = [difference(manifest.fingerprint, marks or {})]
     others += [different_setting(section, recorded[section], given) for section, given in made_of.items()]
     others += [
-        f"a prompt {name!r} of other text or tokens"
+        f"another text or other tokens for prompt {name!r}"
         for name, mark in (hashes or {}).items()
         if recorded.get("prompts", {}).get(name, mark) != mark
     ]
@@ -455,13 +456,13 @@ def _conversations(files: Mapping[str, FileEntry]) -> set[tuple[str, int]]:
 
 
 def check_sharded(plan: RecordingPlan) -> None:
-    """Raise ConfigError if the recording of a prompt depends on those before, so that prompts cannot be split."""
+    """Raise ConfigError if the recording of a prompt depends on earlier prompts, so that shards would differ."""
     drafter = plan.drafter()
     if drafter is not None and drafter.shares_state:
         raise plan.config.checker.error(
             ("drafter",),
-            f": {type(drafter).__name__} carries its state from prompt to prompt, so shards would record something "
-            "else than one machine: record it on one, or set its state to reset",
+            f": {type(drafter).__name__} carries its state from prompt to prompt, so shards would differ from a "
+            "recording on one machine: record on one machine, or set its state to reset",
         )
 
 
@@ -484,7 +485,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
             if known.token_ids != prompt.token_ids:
                 raise config.checker.error(
                     ("data",),
-                    f": two prompts are called {prompt.prompt_id!r}, and a recording finds them by that name: record "
+                    f": two prompts are called {prompt.prompt_id!r}, but names must be unique in a recording: record "
                     "their sets one by one",
                 )
     return list(found.values())
@@ -499,13 +500,13 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
                 raise refusal(
                     plan.config,
                     f"coverage.{number}",
-                    f"makes trees of up to {counted(builder.max_nodes, 'node')} and the {role}'s context holds "
+                    f"makes trees of up to {counted(builder.max_nodes, 'node')}, but the {role}'s context holds "
                     f"{counted(limit, 'token')}: lower its budget",
                 )
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
-    """Return a sentence about the size of a recording of ``turns`` answers, by its first turns without compression."""
+    """Return an upper estimate of the size of ``turns`` answers, from the first turns without compression."""
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
     values = (value for turn in first for value in turn.to_row().values())

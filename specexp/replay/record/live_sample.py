@@ -1,4 +1,4 @@
-"""The live sample: a few recorded prompts, decoded once more with the models and from the recording."""
+"""The live sample: a few recorded prompts, decoded again with the models and compared with the replay."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def sample_live(
     prompts: Sequence[Prompt],
     decoded: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Decode prompts with the file's composition and with every builder of the coverage, and replay the same.
+    """Decode prompts, live and from the recording, with the file's composition and every builder of the coverage.
 
     ``decoded`` is called after each prompt of each composition.
 
     Returns:
-        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (with all counts
-        equal to the live ones), of each count ``<count>_live`` and ``<count>_replayed``, ``tokens_per_step_live``,
-        ``tokens_per_step_replayed`` and their ``relative_error``; or ``refused``, the reason.
+        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (number of prompts
+        with equal tokens and counts), ``<count>_live`` and ``<count>_replayed`` for each count,
+        ``tokens_per_step_live``, ``tokens_per_step_replayed`` and their ``relative_error``. If a composition cannot be
+        replayed, its row has only ``composition`` and the reason, ``refused``.
     """
     live, replay = LiveBackend(pair), ReplayBackend(recording)
     rows = []
@@ -55,9 +56,10 @@ def sample_live(
 
 
 def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
-    """Yield the file's composition and arms, then its drafter with every builder of the coverage, uncontrolled.
+    """Yield the file's composition and arms, then its drafter with every builder of the coverage and no controller.
 
-    A drafter that learns is replayed exactly with these, so it is also sampled with trees between each two of them.
+    The replay of a learning drafter is exact with the coverage's builders, so it is also sampled with trees of sizes
+    between them.
     """
     config = planned.config
     if config.get("drafter") is None:
@@ -79,7 +81,7 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the arms of our own loop with a drafter, except the file's composition."""
+    """Yield the arms that draft in specexp's own loop, except one that equals the file's composition."""
     if config.get("arms"):
         own = {part: config.get(part) for part in Parts._fields}
         for arm in arms_of(config):
@@ -89,9 +91,9 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Yield rank paths and name of a tree between every two fixed trees of growing size, and below the smallest.
+    """Yield the rank paths and name of a tree between each two fixed trees of successive size, and below the smallest.
 
-    It has the nodes of the larger tree with the lowest ranks nearest the root.
+    It keeps those nodes of the larger tree that have the lowest ranks and are nearest the root.
     """
     shapes = [builder.shape for builder in builders if builder.shape is not None]
     below = 1
@@ -114,12 +116,17 @@ def to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     notes = [f"{row['composition']}: {row['refused']}" for row in rows if "refused" in row]
     notes += [
         f"{row['composition']}: {row['prompts'] - row['equal_prompts']} of {counted(row['prompts'], 'prompt')} differ "
-        "from the live run though the replay is exact; passes of another size round otherwise, which decides near ties "
-        "of a 16-bit model"
+        "from the live run although the replay is exact: passes of another size round differently, which can flip near "
+        "ties of a 16-bit model"
         for row in compared
         if row["fidelity"] == Grade.EXACT.value and row["equal_prompts"] < row["prompts"]
     ]
-    return Table("A live sample", columns(f"{heads} | difference:.2% | worth"), cells, notes)
+    return Table(
+        "Live sample: replay and live decoding compared",
+        columns(f"{heads} | difference:.2% | fidelity"),
+        cells,
+        notes,
+    )
 
 
 def _row(
@@ -132,7 +139,7 @@ def _row(
 ) -> dict[str, Any]:
     try:
         latency = build_latency(config)
-    except ConfigError:  # an artifact that is yet to be measured
+    except ConfigError:  # the profile's artifact has not been measured yet
         latency = None
         config = apply_overrides(config, {"latency": None})
     spec = ArmSpec(name, build_generation(config), config=config, latency=latency)

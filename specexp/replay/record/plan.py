@@ -39,15 +39,15 @@ _TOP_K = 8
 class RecordingPlan:
     """The plan of a recording, before any model is loaded."""
 
-    config: Config  # the composition, with drafter and builder even if the file has none
+    config: Config  # the experiment, with drafter and builder added if the file has none
     folder: Path
     coverage: Sequence[TreeBuilder]  # builders that are run at every root
-    covered_by: Sequence[Mapping[str, Any]]  # these builders as configured
-    verifier: Verifier  # plain decoding by the law of the configured verifier
-    verifier_section: Mapping[str, Any]  # the configuration of this verifier
-    target_top_k: int  # the target's best tokens that are kept after every node
-    prompts: Mapping[str, Config]  # the experiment with the prompts of a stage, by name of the stage
-    added: bool  # whether the file has no drafter, so that it is the pair's draft model
+    covered_by: Sequence[Mapping[str, Any]]  # the config sections of these builders
+    verifier: Verifier  # decodes plainly with the sampling settings of the configured verifier
+    verifier_section: Mapping[str, Any]  # the config section of this verifier
+    target_top_k: int  # number of the target's best tokens kept after every node
+    prompts: Mapping[str, Config]  # stage name -> the experiment with the prompts of this stage
+    added: bool  # whether the pair's draft model was added as the drafter, since the file has none
 
     def drafter(self) -> Drafter | None:
         """Return a new drafter without its models."""
@@ -84,15 +84,15 @@ class RecordingPlan:
             f"{generation['seed']}{often}"
         )
         if drafter is None:
-            return [*found, "drafter: none, the target alone is recorded"]
+            return [*found, "drafter: none, only the target is recorded"]
         added = " (the file has none, and the pair has a draft)" if self.added else ""
-        kept = f"the target's {self.target_top_k} best after every token"
+        kept = f"the target's {self.target_top_k} best tokens after every token"
         if scoring_of(drafter) is None:
-            kept += " of the output and of every tree of the drafter's own runs"
+            kept += " of the output and of every tree that the drafter drafts"
         else:
             kept = (
-                f"the draft's {config.get('record.candidates')} best after every token of the output, its answers to "
-                f"the coverage elsewhere, {kept}"
+                f"the draft's {config.get('record.candidates')} best tokens after every token of the output, as many "
+                f"as the coverage needs elsewhere, {kept}"
             )
         return [
             *found,
@@ -109,8 +109,8 @@ def plan_recording(config: Config) -> RecordingPlan:
     """
     if is_multi_sequence(config):
         raise ConfigError(
-            f"{config.file}: the experiment decodes several sequences for a prompt, which a recording does not hold: "
-            "leave execution and TaskItems out"
+            f"{config.file}: the experiment decodes several sequences for a prompt, which cannot be recorded: remove "
+            "execution and TaskItems"
         )
     verifier, section = _recorded_verifier(config)
     drafter = build_drafter(config)
@@ -121,7 +121,7 @@ def plan_recording(config: Config) -> RecordingPlan:
         own = config.get("builder") if learns(drafter) else None
         covered_by = [own or _DEFAULT]
     if not covered_by:
-        raise refusal(config, "coverage", "is an empty list; at least one builder is needed")
+        raise refusal(config, "coverage", "must have at least one builder, got an empty list")
     config = apply_overrides(
         config, {"record.coverage": covered_by}, config.source_of(("record", "coverage"))
     )
@@ -174,20 +174,20 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
 def describe_prompts(data: Mapping[str, Any]) -> str:
     """Return a workload in a few words."""
     count = "all" if data["max_prompts"] is None else f"up to {data['max_prompts']}"
-    shuffled = "" if data["shuffle_seed"] is None else f", shuffled by {data['shuffle_seed']}"
-    offset = f", the first {data['offset']} left out" if data["offset"] else ""
+    shuffled = "" if data["shuffle_seed"] is None else f", shuffled with seed {data['shuffle_seed']}"
+    offset = f", without the first {data['offset']}" if data["offset"] else ""
     return f"{count} of {str(data['prompts']['class_path']).rpartition('.')[2]}{shuffled}{offset}"
 
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
-    """Return the verifier of plain decoding with the configured verifier's law, and its configuration."""
+    """Return a verifier for plain decoding with the configured sampling settings, and its config section."""
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
         raise config.checker.error(
             ("verifier",),
-            f": the output of {type(given).__name__} may depend on the drafts, so a recording would hold for them "
-            "alone: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
+            f": the output of {type(given).__name__} may depend on the drafts, so a recording cannot serve other "
+            "drafts: record with Greedy, KeyedSampling, RejectionSampling or SampleMatch",
         )
     section: dict[str, Any] = {"class_path": "Greedy", "init_args": {}}
     if settings["temperature"]:
@@ -204,17 +204,17 @@ def _check_coverage(
         raise refusal(
             config,
             key,
-            f"is a {type(drawing[0]).__name__} that draws its candidates, and a recording holds ranked ones: set "
+            f"is a {type(drawing[0]).__name__} that draws its candidates, but a recording holds ranked candidates: set "
             "candidates to top-k",
         )
     try:
         check_composition(drafter, builder, verifier)
     except ValueError as error:
-        raise refusal(config, key, f"does not go with the drafter: {first_line(error)}") from error
+        raise refusal(config, key, f"cannot be combined with the drafter: {first_line(error)}") from error
 
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
-    """Return the configured number of tokens, by default the number that the drafter learns from."""
+    """Return ``record.target_top_k``, by default the number of tokens that the drafter learns from."""
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }

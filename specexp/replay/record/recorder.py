@@ -1,8 +1,8 @@
-"""Record turns: plain decoding, then covering builders at every root of its output, then drafters that learn.
+"""Record turns: decode plainly, run the coverage's builders at every root of the output, then run learning drafters.
 
-A draft model is run at every root, since a replay may visit any. What a drafter learns depends on all its steps before,
-so it decodes once with every covering builder. Replayed with one of these it learns from the same outcomes, and with
-another builder from a part of its own.
+A draft model is run at every root, since a replay may visit any of them. A learning drafter depends on all its earlier
+steps, so it decodes once with each builder of the coverage. A replay with one of these builders learns from the same
+outcomes. A replay with another builder learns from those of its outcomes that were recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 _ROWS = 256
-"""Drafted nodes in one pass of the target, apart from those below one token."""
+"""Maximum number of drafted nodes in a target pass, unless all are below one answer token."""
 
 Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 """The target's best tokens after a node, and their logits."""
@@ -45,16 +45,16 @@ Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Coverage:
-    """The part of every answer that is kept."""
+    """The predictions that are recorded for every answer."""
 
     builders: Sequence[TreeBuilder]  # run once at every root
-    candidates: int  # the draft's candidates kept after every token of the answer, at least
-    target_top_k: int  # the target's best tokens kept after every recorded node
+    candidates: int  # minimum number of draft candidates kept after every answer token
+    target_top_k: int  # number of the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return the builders that run a draft model, the wanted ones last, since earlier passes answer most requests.
+        """Return the builders that query the draft model, after narrower ones that already cover most of the queries.
 
-        With ``phrases`` the builders also draft phrases, which need no model.
+        With ``phrases``, a builder that also requests phrases is replaced by its inner builders that request tokens.
         """
         wanted = self.builders
         if phrases:
@@ -70,7 +70,7 @@ def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
 
 
 class Recorder:
-    """Records answered turns with models. Without a drafter it records the target alone."""
+    """Records turns with the models. Without a drafter, only the target is recorded."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class Recorder:
         self.plain = Decoder(model, verifier=verifier)
         self._builders = coverage.builders_at_roots(phrases=learns(drafter))
         self._questioner = drafter  # runs the draft model at every root
-        self._learner: Drafter | None = None  # drafts at every root and learns from the target's answers
+        self._learner: Drafter | None = None  # drafts at every root and learns from the target's predictions
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
-            # the candidates of a draft model inside it do not depend on what is learned, so it runs by itself
+            # the candidates of a nested draft model do not depend on learning, so it is run alone
             self._questioner = deepcopy(next(iter(models_in(drafter)), None))
             self._learner = deepcopy(drafter)
             self._runs = [
@@ -98,11 +98,11 @@ class Recorder:
 
     @property
     def shares_state(self) -> bool:
-        """True if the recording of a prompt depends on the prompts before."""
+        """True if the recording of a prompt depends on earlier prompts."""
         return self.drafter is not None and self.drafter.shares_state
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the states of its drafters."""
+        """Return the states of the learning drafters."""
         return [drafter.state_dict() for drafter in self._learning()]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
@@ -127,7 +127,7 @@ class Recorder:
     ) -> Iterator[RecordedTurn]:
         """Record the turns of a conversation.
 
-        ``context_of`` returns the whole context of a turn from its number and the tokens before.
+        ``context_of(turn, before)`` returns the full context of a turn, given the token ids ``before`` it.
         """
         sequence, turns = sequence_name(prompt, sample), len(prompt.turns)
         model, k = self.model, self.coverage.target_top_k
@@ -155,7 +155,7 @@ class Recorder:
             turn = _Turn(model, k, context_ids, result.token_ids, max(len(before) - 1, 0), max_new_tokens)
             turn.writer.target.update(enumerate(best))
             if drafting is None:
-                parts = Parts(self._questioner, verifier=self.verifier)  # the builder follows
+                parts = Parts(self._questioner, verifier=self.verifier)  # _cover sets the builder
                 drafting = Drafting(parts, parts.context(context_ids, seed, sequence))
             else:
                 drafting.context.next_turn(context_ids[len(before) :])
@@ -185,7 +185,7 @@ class Recorder:
             )
 
     def _cover(self, turn: _Turn, drafting: Drafting) -> None:
-        """Run all covering builders at every root."""
+        """Run every builder of the coverage at every root of the answer."""
         context = drafting.context
         if self._questioner is None:
             context.append(turn.answer)
@@ -203,7 +203,7 @@ class Recorder:
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
-        """Let a drafter that learns draft its largest tree at every root, and keep the target's answers to it."""
+        """Draft a learning drafter's largest tree at every root, and record the target's predictions for it."""
         turn.open_sources(drafter)
         prompt, answer = turn.prompt, turn.answer
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
@@ -227,7 +227,7 @@ class Recorder:
 
 
 class _GivenAnswer(Verifier):
-    """Accepts nothing and commits the next token of a known answer."""
+    """Rejects all drafts and commits the next token of a known answer."""
 
     def __init__(self, start: int, answer: Sequence[int]) -> None:
         self._start = start
@@ -239,9 +239,9 @@ class _GivenAnswer(Verifier):
 
 
 class _Turn:
-    """An answered turn with the trie that is being filled by the target's ``top_k`` best tokens.
+    """A turn during recording, with its trie, to which it adds the target's ``top_k`` best tokens after nodes.
 
-    The turns before have fed ``known`` tokens of the prompt.
+    The first ``known`` tokens of the prompt were fed in earlier turns.
     """
 
     def __init__(
@@ -258,44 +258,44 @@ class _Turn:
         self.prompt = prompt
         self.answer = answer
         self.fresh = np.array(prompt[known:-1], dtype=np.int64)  # tokens that the turn's prefill feeds
-        self.room = min(max_new_tokens, model.context_limit - len(prompt))  # tokens the answer could have
+        self.room = min(max_new_tokens, model.context_limit - len(prompt))  # maximum length of the answer
         self.writer = TrieWriter(prompt[-1], answer)
-        self._drafted: set[int] = set()  # nodes of the covering builders' trees
-        # This leaves the cache at the prompt without its last token.
+        self._drafted: set[int] = set()  # nodes of all drafted trees
+        # After the prefill, the cache holds the prompt without its last token.
         model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
         logits = model.prefill(0, self.fresh.tolist(), all_logits=True)
-        # [a, V] after the fresh tokens
+        # [a, V] logits after each of the a fresh tokens
         self.prefill_logits = torch.empty(0, model.vocab_size) if logits is None else logits
 
     def prefill(self, context: Context) -> Outcome | None:
-        """Return step 0 of the turn."""
+        """Return the outcome of the turn's prefill (step 0); None if no token was fed."""
         return prefill_outcome(context, self.fresh, self.prefill_logits) if self.fresh.size else None
 
     def open_sources(self, drafter: Drafter | None) -> list[RecordingSource]:
-        """Let the draft models inside a drafter write into the trie; returns their sources."""
+        """Make the draft models in a drafter record into this trie, and return their sources."""
         sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
         for source in sources:
             source.open(self.writer, len(self.prompt))
         return sources
 
     def observe(self, outcome: Outcome) -> None:
-        """Keep the target's answers to the tree of a step."""
+        """Record the target's predictions for the tree of a step."""
         root = len(outcome.context) - len(outcome.new_token_ids) - len(self.prompt)
         writer, nodes = self.writer, self.enter(root, outcome.tree)
-        # Plain decoding has answered the nodes of the answer.
+        # Plain decoding has already recorded the nodes of the answer.
         missing = [row for row, node in enumerate(nodes) if node > writer.spine and node not in writer.target]
         self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
     def enter(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the nodes of a tree; :meth:`answer_rest` feeds those off the answer to the target."""
+        """Add a tree and return its nodes. :meth:`answer_rest` feeds those off the answer to the target."""
         nodes = self.writer.enter_tree(root, tree)
         self._drafted.update(nodes)
         return nodes
 
     def answer_rest(self) -> None:
-        """Run the target on every drafted node that has no answer.
+        """Run the target on every drafted node without a recorded prediction.
 
-        Nodes below neighbouring tokens of the answer share a pass. The cache holds the prompt without its last token.
+        Nodes below neighbouring answer tokens share a pass. The cache must hold the prompt without its last token.
         """
         writer, spine = self.writer, self.writer.spine
         hanging: list[list[int]] = [[] for _ in range(spine + 1)]
@@ -324,7 +324,7 @@ class _Turn:
             first = last + 1
 
     def _keep(self, nodes: Sequence[int], logits: torch.Tensor) -> None:
-        """Keep the target's best tokens after nodes from its ``[n, V]`` logits."""
+        """Record the target's best tokens after ``nodes``, from its ``[n, V]`` logits."""
         values, best = logits.topk(self.top_k, dim=-1)
         found, scores = best.numpy(force=True), values.float().numpy(force=True)
         for index, node in enumerate(nodes):
@@ -332,18 +332,18 @@ class _Turn:
 
 
 class RecordingSource(ModelSource):
-    """A draft model that writes its answers into a trie, and is run only where an answer is not known yet.
+    """A draft model that records its candidates in a trie, and is run only where they are not recorded yet.
 
-    Tokens that a step feeds are buffered until an unknown answer is needed, and are then fed in one pass. The model may
-    thus fall behind the sequence. The drafter then feeds it the committed tokens it lacks, as after any step.
+    Fed tokens are buffered until an unrecorded prediction is needed, and are then fed in one pass. The model may thus
+    fall behind the sequence. The drafter then feeds it the missing committed tokens, as after any step.
 
-    At least ``width`` candidates are kept of every answer, and ``spine_width`` after tokens of the turn's answer.
+    At least ``width`` candidates are kept per node, and at least ``spine_width`` at nodes of the turn's answer.
     """
 
-    # sequences run by themselves, since each lacks other answers
+    # sequences are not batched, since each misses different predictions
     feed_together = DraftSource.feed_together
     candidates_together = DraftSource.candidates_together
-    draft = DraftSource.draft  # pass by pass, so that every answer is recorded
+    draft = DraftSource.draft  # pass by pass, so that every prediction is recorded
 
     def __init__(self, model: Runtime, width: int, spine_width: int, slots: Any = None) -> None:
         super().__init__(model, slots)
@@ -355,13 +355,13 @@ class RecordingSource(ModelSource):
         self._forget_step()
 
     def _forget_step(self) -> None:
-        self._nodes: list[int] = []  # the step's fed nodes in the trie
-        self._answers: list[Any] = []  # of the nodes that the model was fed
-        self._waiting: list[Fed] = []  # tokens that the model was not fed yet
+        self._nodes: list[int] = []  # trie nodes of the tokens fed in this step
+        self._answers: list[Any] = []  # the model's outputs after the nodes that it was fed
+        self._waiting: list[Fed] = []  # buffered tokens that the model was not fed yet
         self._pending = 0  # committed tokens in the step's first pass
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
-        """Keep answers in another trie from here on."""
+        """Record into another trie from now on."""
         self.writer = writer
         self._start = prompt_length
 
@@ -372,7 +372,7 @@ class RecordingSource(ModelSource):
 
     @override
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        # an answer is the number of a node in the step
+        # the returned handles are indices into _nodes
         if fed.known == 0:
             self._forget_step()
         self._waiting.append(fed)
@@ -426,11 +426,11 @@ class RecordingSource(ModelSource):
         return RecordingSource(self.model, self.width, self.spine_width, self._slots)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
-        """Drafters that learn separately share the model."""
+        """Copies of a drafter learn separately, but share the model."""
         return self.for_new_sequence()
 
     def _run(self, context: Context) -> None:
-        """Feed the model all waiting tokens in one pass."""
+        """Feed the model all buffered tokens in one pass."""
         waiting = self._waiting
         if waiting:
             whole = Fed(

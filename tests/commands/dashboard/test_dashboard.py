@@ -109,7 +109,7 @@ def test_a_mistake_is_one_sentence(experiment, tmp_path, monkeypatch, capsys):
         assert shown.count("\n") == 1
         return code, shown
 
-    assert "--entity names" in error(experiment)[1]
+    assert "set it with --entity" in error(experiment)[1]
     without = tmp_path / "arms.yaml"
     without.write_text(EXPERIMENT.split("sweep:")[0])
     assert "has no sweep: section" in error(str(without), "--dry-run")[1]

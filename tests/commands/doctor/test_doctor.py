@@ -29,7 +29,7 @@ def test_a_missing_or_old_package_is_a_problem_and_ends_the_examination(capsys, 
     monkeypatch.setattr(doctor, "version", lambda name: {"optuna": "4.9.0"}.get(name) or real(name))
     assert main([]) == 1
     shown = capsys.readouterr().out
-    assert "! optuna: 4.9.0 is installed, and optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in shown
+    assert "! optuna: 4.9.0 is installed, but optuna<6,>=5 is needed\n    pip install 'optuna<6,>=5'" in shown
     assert "compiled passes" not in shown
 
 

@@ -58,8 +58,8 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here):
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["taken"], "FOLDER: taken is not empty; name a new one"),
-        (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' is no existing folder"),
+        (["taken"], "FOLDER must be new or an empty folder, got taken"),
+        (["study", "--target", "no/such/folder"], "--target: target 'no/such/folder' does not exist"),
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
         (["study", "--prompts", "two.txt"], "--prompts: two.txt must have at least 6 prompts"),

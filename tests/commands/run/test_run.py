@@ -74,8 +74,8 @@ def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(e
     )
     assert main([path]) == 0
     warning = (
-        "1 of 2 prompts end in white space that becomes other tokens when a word follows (the first is '1'); specexp "
-        "does no token healing, so remove it."
+        "1 of 2 prompts end in white space that is tokenized differently before a word (the first is '1'); "
+        "remove it, since specexp does not support token healing."
     )
     shown = capsys.readouterr()
     assert f"warning: {warning}\n" in shown.err
@@ -127,7 +127,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
     text = (folder / "table.md").read_text()
     assert "modelled vs hf-eager" in text
     assert "Which is fastest? (modelled: made up (assumed))" in text
-    assert "more tokens than the profile states" in text  # chains of 3 and the root are 4 tokens
+    assert "more tokens than the profile covers" in text  # chains of 3 and the root are 4 tokens
     assert "modelled" in capsys.readouterr().out
     assert main([str(folder / "config.yaml")]) == 0  # the resolved file models the same
     assert [one.decode_seconds for one in records_of(tmp_path)] == [one.decode_seconds for one in records]
@@ -135,7 +135,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
     latency = {"name": "target only", "target_ms": {1: 100}}
     assert main([experiment(arms=arms, latency=latency)]) == 2
     assert (
-        "'target only' states no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
+        "'target only' has no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
     )
 
 
@@ -165,7 +165,7 @@ def test_an_arm_starts_from_the_state_that_other_prompts_taught(experiment, tmp_
     lookup = {**learns, "drafter": {"class_path": "PromptLookup"}}
     assert main([experiment(name="other", arms={"learned": lookup}, builder={"class_path": "Chain"})]) == 2
     error = capsys.readouterr().err
-    assert "arms.learned.preload needs a drafter that carries what it learns (state 'carry')" in error
+    assert "arms.learned.preload needs a drafter that keeps its state (state 'carry')" in error
 
 
 def test_a_controller_starts_from_the_state_that_other_prompts_taught_and_learns_on(
@@ -271,7 +271,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
         "error: 1 of 6 answers failed (tiny: 1), e.g. tiny on prompt '1': RuntimeError: the builder broke; the table "
         f"is of the others, and {records} has the reason for each\n"
     )
-    assert "The figures are of the others." in shown.out
+    assert "The figures cover the other answers." in shown.out
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
         (
             "float32",
             1,
-            "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie excuses it, e.g. tiny "
+            "error: 1 output of tiny DIFFER from plain decoding's in float32, where no near tie explains it, e.g. tiny "
             "on prompt '0' from new token 0 on: this is not lossless, so its speed does not count",
         ),
     ],
@@ -326,9 +326,9 @@ SPACE = {
             "command line: analyses.0.init_args",
         ),
         ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
-        ({"arms": {"a": {"title": "engine"}}}, [], "has the title 'engine', which another arm already has"),
-        ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation differs"),
-        ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override shuffle_seed alone"),
+        ({"arms": {"a": {"title": "engine"}}}, [], "arms.a.title must be unique, got 'engine', which another"),
+        ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation must be the experiment's"),
+        ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override only shuffle_seed"),
         ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
         (
             {},
@@ -379,7 +379,7 @@ def test_an_analysis_of_an_arm_that_is_left_out_is_refused_before_decoding(exper
     for more in ([], ["--dry-run"]):
         assert main([experiment(arms=arms, analyses=[over]), "--arms", "one", *more]) == 2
         error = capsys.readouterr().err
-        assert "analyses.0: TokensPerStep was given over 'second', but the arms are ['one']" in error
+        assert "analyses.0: TokensPerStep: over must name one of the arms ['one'], got 'second'" in error
         assert error.count("\n") == 1
 
 
@@ -419,7 +419,7 @@ def test_results_of_a_sweep_are_not_replaced(experiment, tmp_path, capsys, files
     for name in files:
         (folder / name).write_text("")
     assert main([experiment()]) == 2
-    assert "tiny holds the results of a sweep: choose another name" in capsys.readouterr().err
+    assert "tiny already holds the results of a sweep; choose another name" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == set(files)
 
 

@@ -67,7 +67,7 @@ def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys)
         (
             {"engine": hugging_face(drafts="model")},
             {},
-            "HuggingFace drafts by model, with no settings; it takes exactly",
+            "HuggingFace: the settings for drafts=model must be exactly",
         ),
         (
             {"engine": hugging_face(), "drafter": "PromptLookup", "builder": "Chain"},

@@ -61,9 +61,9 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
     [
         (
             {"execution": {"class_path": "Scheduled", "init_args": {"n": 2, "verify_batch": 3}}},
-            "verify_batch was 3, but only n=2 sequences",
+            "verify_batch must be at most n=2",
         ),
-        ({"execution": SEED, "drafter": None, "builder": None}, "execution: Scheduled overlaps drafting"),
+        ({"execution": SEED, "drafter": None, "builder": None}, "execution: Scheduled needs a drafter"),
         (
             {
                 "execution": SEED,
@@ -88,11 +88,11 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
         ),
         (
             {"execution": SEED, "arms": {"hf": {"reference": "hf-prompt-lookup"}}},
-            "arms.hf: 'hf-prompt-lookup' decodes one sequence at a time",
+            "arms.hf: 'hf-prompt-lookup' decodes single sequences",
         ),
         ({"execution": SEED, "analyses": ["TreeSizes"]}, "analyses.0 watches single steps"),
         ({"analyses": ["ReasoningTable"]}, "analyses.0 looks at groups of sequences"),
-        ({"execution": SEED}, "has 2 turns, and the sequences of a group continue one"),
+        ({"execution": SEED}, "has 2 turns, but groups of sequences continue only one"),
         (
             {"reasoning": {"search": {"class_path": "BreadthFirst", "init_args": {"breadth": 0}}}},
             "breadth must be >= 1, got 0",

@@ -45,8 +45,8 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     assert contents["openvino"] == {"num_assistant_tokens": 2, "max_ngram_size": 4}
     assert contents["hf-generation-config"] == {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 4}
     for engine, (_, dropped) in made.items():
-        assert dropped.startswith(f"{engine}: kept the tree's best chain of 2; dropped 1 of 3 nodes"), dropped
-    assert "n-grams of 2 to 3, since llama.cpp looks up exactly 4 tokens" in made["llama-cpp"][1]
+        assert dropped.startswith(f"{engine}: kept the tree's best chain, of length 2; dropped 1 of 3 nodes"), dropped
+    assert "n-grams of 2 to 3 tokens (llama.cpp looks up exactly 4 tokens)" in made["llama-cpp"][1]
     assert "the order of matches" in made["vllm"][1]
 
 
@@ -68,7 +68,7 @@ def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> Non
     assert "suffix_decoding_max_cached_requests" not in content
     content, dropped = export(carried, "trtllm")
     assert yaml.safe_load(content)["speculative_config"]["enable_global_pool"] is True
-    assert "reach=1.5 and texts of requests that have ended" in dropped
+    assert "reach=1.5 and texts of earlier requests" in dropped
 
 
 def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
@@ -91,17 +91,17 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
 def test_a_drafter_that_an_engine_does_not_have_is_refused(engine, tuned) -> None:
     drafters = ["TokenRecycling"] + ["SuffixAutomaton"] * (engine not in ("vllm", "trtllm"))
     for drafter in drafters:
-        with pytest.raises(ArtifactError, match=f"{engine} has nothing like the {drafter} drafter"):
+        with pytest.raises(ArtifactError, match=f"{engine} does not support the {drafter} drafter"):
             export(tuned({"class_path": drafter}), engine)
 
 
 @pytest.mark.parametrize(
     ("drafter", "options", "message"),
     [
-        (DRAFT, ["--to", "vllm"], "give --draft, its name or path there"),
-        (LOOKUP, ["--to", "vllm", "--draft", "small"], "looks up prompts: leave it out"),
-        (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is for --to llama-cpp, "),
-        (LOOKUP, ["--to", "vllm", "--length", "4"], "--length is for --to acceptance-profile"),
+        (DRAFT, ["--to", "vllm"], "give --draft, the model's name or path"),
+        (LOOKUP, ["--to", "vllm", "--draft", "small"], "drafts without a draft model"),
+        (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is only for --to llama-cpp, "),
+        (LOOKUP, ["--to", "vllm", "--length", "4"], "--length is only for --to acceptance-profile"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(drafter, options, message, tuned, capsys) -> None:
@@ -116,7 +116,7 @@ def test_a_study_of_an_engine_is_exported_to_that_engine_alone(tmp_path) -> None
     given = {"method": "ngram", "num_speculative_tokens": 5, **lengths}
     folder = measured(tmp_path, "vllm", **given)
     assert export(folder, "vllm") == (given, "")
-    with pytest.raises(ArtifactError, match="the settings are vllm's, and --to is sglang"):
+    with pytest.raises(ArtifactError, match="must be the engine of the study, 'vllm', got 'sglang'"):
         export(folder, "sglang")
     broken = measured(tmp_path, "openvino", num_assistant_tokens=0)
     with pytest.raises(ArtifactError, match="num_assistant_tokens must be >= 1, got 0"):
@@ -128,11 +128,11 @@ def test_a_server_is_exported_as_its_fastest_command(tmp_path) -> None:
     folder = measured(tmp_path, "endpoint", command=command, tokens=4, body={"speculative": True})
     content, dropped = export(folder, "endpoint")
     assert content == "serve '{target}' --port '{port}' --config '{\"k\": 4}'\n"
-    assert dropped == "endpoint: dropped the fields of requests, {'speculative': True}"
-    with pytest.raises(ArtifactError, match="no command started the engine 'vllm'"):
+    assert dropped == "endpoint: dropped the fields that every request must have, {'speculative': True}"
+    with pytest.raises(ArtifactError, match="a server that a command started, got those of the engine 'vllm'"):
         export(measured(tmp_path, "vllm", method="ngram", num_speculative_tokens=2), "endpoint")
     unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)
-    with pytest.raises(ArtifactError, match=r"\{token\}, which has no value; did you mean 'tokens'"):
+    with pytest.raises(ArtifactError, match=r"\{token\}, but there is no value for 'token'; did you mean 'tokens'"):
         export(unfilled, "endpoint")
 
 

@@ -33,7 +33,7 @@ def test_a_generation_config_keeps_the_best_chain_and_the_other_keys_of_the_file
     assert main([str(paper.folder), "--to", "hf-generation-config", "--output", str(file)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{file}\n"
-    words = ("best chain of 6", "74 of 80 nodes", "TokenRecycling", "; read for transformers 5.23\n")
+    words = ("best chain, of length 6", "74 of 80 nodes", "TokenRecycling", "; written for transformers 5.23\n")
     assert all(one in err for one in words)
     config = GenerationConfig.from_pretrained(file.parent)
     assert (config.num_assistant_tokens, config.eos_token_id) == (6, [1, 2])
@@ -65,7 +65,7 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
 
     content, dropped = export(folder, "hf-generation-config")
     assert content["num_assistant_tokens"] == 3
-    assert "kept the tree's best chain of 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
+    assert "kept the tree's best chain, of length 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
     assert "7 of 10 nodes" in dropped
 
     payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}

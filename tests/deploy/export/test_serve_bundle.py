@@ -88,11 +88,11 @@ def test_streamed_tokens_are_those_returned(loaded) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--output", "{full}"], "is there already; name a new or an empty folder"),
-        (["--target", "nowhere/none"], "no local folder"),
-        (["--target", "model.gguf"], "transformers runs no GGUF file"),
-        (["--length", "5"], "--length is for --to acceptance-profile, and the format is 'serve-bundle'"),
-        (["--trust", "torch"], "--trust is not for --to serve-bundle"),
+        (["--output", "{full}"], "already exists; choose a new or an empty folder"),
+        (["--target", "nowhere/none"], "neither a local folder"),
+        (["--target", "model.gguf"], "transformers cannot run GGUF files"),
+        (["--length", "5"], "--length is only for --to acceptance-profile, got --to serve-bundle"),
+        (["--trust", "torch"], "--trust is not supported with --to serve-bundle"),
     ],
 )
 def test_an_impossible_bundle_is_refused_in_a_sentence(options, message, tmp_path, capsys) -> None:

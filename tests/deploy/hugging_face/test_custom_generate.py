@@ -129,7 +129,7 @@ def test_one_cache_serves_all_calls_with_a_model(llama, prompt, recycling, monke
 
 def test_inputs_other_than_tokens_are_refused_instead_of_left_out(prompt, recycling):
     model, settings = make("GPT2"), {"max_new_tokens": 5, "do_sample": False}
-    with pytest.raises(ValueError, match="token_type_ids is not supported: the model takes input_ids alone"):
+    with pytest.raises(ValueError, match="token_type_ids is not supported: leave it out, since the model is called with"):
         model.generate(prompt, custom_generate=recycling, token_type_ids=torch.zeros_like(prompt), **settings)
     positions = torch.arange(9)[None]
     ours = model.generate(prompt, custom_generate=recycling, position_ids=positions, **settings)
@@ -190,7 +190,7 @@ def test_an_artifact_generates_and_refuses_a_foreign_model(llama, prompt, tmp_pa
     with pytest.raises(ArtifactError, match="belongs to another model"):
         artifact.decoder(foreign)
     for path in (artifact.folder, str(artifact.folder)):
-        with pytest.raises(ValueError, match=r"is a path; pass specexp\.load_artifact of it"):
+        with pytest.raises(ValueError, match=r"must be loaded, got the path .*; pass specexp\.load_artifact"):
             custom_generate(path)
 
 
@@ -259,7 +259,7 @@ def test_stopping_criteria_end_each_row_of_a_schedule(llama, prompt, schedule):
     alone = [llama.generate(row[None], **settings)[0] for row in batch]
     assert len(alone[0]) != len(alone[1])
     with custom_generate(schedule) as fast:
-        with pytest.raises(ValueError, match="there is no pad_token_id: set it"):
+        with pytest.raises(ValueError, match="pad_token_id must be set"):
             llama.generate(batch, custom_generate=fast, **settings)
         rows = llama.generate(batch, custom_generate=fast, pad_token_id=0, **settings)
     for row, expected in zip(rows, alone, strict=True):
@@ -271,7 +271,7 @@ def test_stopping_criteria_end_each_row_of_a_schedule(llama, prompt, schedule):
     ("given", "message"),
     [
         ({"num_beams": 2}, "num_beams=2 is not supported"),
-        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1, 1]])}, "elsewhere than on their left"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1, 1]])}, "must be padded on the left"),
         ({"streamer": SimpleNamespace(put=print)}, "streamer is not supported for a schedule"),
     ],
 )

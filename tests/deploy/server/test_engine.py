@@ -80,7 +80,7 @@ def test_deterministic_lanes_take_a_pass_each():
     ],
 )
 def test_drafts_that_depend_on_others_are_refused_for_deterministic_lanes(parts):
-    with pytest.raises(ValueError, match="set their state to cold"):
+    with pytest.raises(ValueError, match="set the parts' state to cold"):
         Engine(LanguageModel(hashed_model(VOCABULARY)), parts, deterministic=True)
 
 

@@ -28,7 +28,7 @@ def commands(page):
 
 
 def test_its_options_and_fields_are_there():
-    serve = PAGE[PAGE.index("| option |") : PAGE.index("### As much")]
+    serve = PAGE[PAGE.index("| option |") : PAGE.index("### Draft length by load")]
     options = {option for action in _parser()._actions for option in action.option_strings}
     named = set(re.findall(r"--[a-z][a-z-]+", serve))
     assert named <= options
@@ -81,7 +81,7 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     finally:
         server.kill()
     assert server.returncode == 0, log
-    assert "the learned state is in state/v1" in out
+    assert "the learned state was saved to state/v1" in out
     assert [json.loads(line)["status"] for line in log.splitlines() if line.startswith("{")] == [200, 200]
     learned = load_artifact(tmp_path / "state")
     assert learned.kind == "composition"

@@ -30,5 +30,5 @@ def test_a_model_without_such_a_form_is_refused_in_a_sentence(tmp_path):
     gpt2 = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
     )
-    with pytest.raises(LlamaCppError, match="a gpt2 model with these positions cannot be written"):
+    with pytest.raises(LlamaCppError, match="a gpt2 model with its position encoding cannot be written"):
         write_gguf(gpt2, tokenizer(), tmp_path / "x.gguf")

@@ -90,7 +90,7 @@ def test_steps_have_the_time_outside_passes_and_speeds_over_both_plain_decodings
     assert cell(table, tree, "speed over its plain").ratio == pytest.approx(10 / 6)
     assert cell(table, tree, "over the fastest plain").ratio == pytest.approx((1 / 6 * 1.5 / 12) ** 0.5)
     assert cell(table, rows["eager", "plain decoding"], "speed over its plain") is None
-    assert cell(table, rows["a loop", "its plain decoding"], "over the fastest plain").ratio == 1
+    assert cell(table, rows["a loop", "plain decoding"], "over the fastest plain").ratio == 1
 
 
 def test_passes_are_those_behind_the_middle_prefix(contest):
@@ -105,7 +105,7 @@ def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(cont
     checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
     told = report(contest, checks, [])
     assert next(iter(told.tables)) == "check"
-    assert told.answer.startswith("The profile is off live decoding by more than 10 %: it prices eager plain")
+    assert told.answer.startswith("The profile differs from live decoding by more than 10 %: it predicts eager plain")
     assert told.sentences == ["openvino is left out: it is not installed"]
     assert told.summary == {
         "eager/plain_step_ms": pytest.approx(15.0),

@@ -259,9 +259,9 @@ def test_a_narrower_start_grows_without_changing_its_logits(whole):
 @pytest.mark.parametrize(
     ("role", "change", "sentence"),
     [
-        ("start", {"num_hidden_layers": 3}, "must have the architecture's layers"),
-        ("start", {"head_dim": 4}, "must have the architecture's layers"),
-        ("teacher", {"vocab_size": 401}, "has 400 tokens, but architecture.vocab_size is 401"),
+        ("start", {"num_hidden_layers": 3}, "must have the architecture's number of layers"),
+        ("start", {"head_dim": 4}, "must have the architecture's number of layers"),
+        ("teacher", {"vocab_size": 401}, "must have architecture.vocab_size = 401 tokens, got 400"),
     ],
 )
 def test_a_start_or_teacher_of_another_shape_is_refused(whole, role, change, sentence):

@@ -62,7 +62,7 @@ def test_every_row_is_measured_and_the_cause_of_one_that_differs_holds():
 def test_rows_are_chosen_by_name_or_by_paper(capsys):
     assert [row.name for row in choose(["dyspec.table4", "seed"])][:2] == ["dyspec.table4", "seed.table1"]
     assert main(["--only", "dyspec.tabel4", "--report"]) == 2
-    error = "error: --only: there is no row 'dyspec.tabel4'; did you mean 'dyspec.table4'?\n"
+    error = "error: --only: unknown row 'dyspec.tabel4'; did you mean 'dyspec.table4'?\n"
     assert capsys.readouterr().err == error
 
 
@@ -71,7 +71,7 @@ def test_rows_are_chosen_by_name_or_by_paper(capsys):
     [
         ({"timde": True}, "timde\n  Extra inputs are not permitted"),
         ({"test": ("figure('alpha', 'tree')",)}, "test.0\n .* must compare a figure"),
-        ({"test": ("figure('times: share', 'tree') > 1",)}, "must be of a table in tables"),
+        ({"test": ("figure('times: share', 'tree') > 1",)}, "table 'times' must be one of the row's tables"),
         ({"runs": {"a": "a.yaml", "b": "b.yaml"}}, "must begin with a run of the row: a, b"),
     ],
 )

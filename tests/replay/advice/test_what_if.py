@@ -135,27 +135,30 @@ BARE = {"name": "bare", "target_ms": {1: 2.0}}
         ({"what_if": None, "recording": None}, "no devices to compare; run it with python -m specexp.run"),
         (
             {"what_if": {"max_nodes": 4}},
-            "what_if has no device; give what_if.profiles, what_if.files, or both",
+            "what_if must have a device, got none: set what_if.profiles, what_if.files, or both",
         ),
         (
             {"what_if": {"profiles": [WIDE, BARE]}},
-            "profiles.1: latency profile 'bare' has no draft_ms, and trees",
+            "profiles.1: latency profile 'bare' must have draft_ms, since trees",
         ),
         ({"what_if": {"profiles": [WIDE, WIDE]}}, "what_if.profiles.1 is a second profile named 'wide'"),
         (
             {"what_if": {"profiles": [{"artifact": "nowhere"}]}},
-            "what_if.profiles.0.artifact: nowhere: there is no such artifact folder; python -m specexp.profile",
+            "what_if.profiles.0.artifact: nowhere: there is no such artifact folder; to measure this device",
         ),
         ({"recording": "nowhere"}, "recording: nowhere holds no recording.json; record it with"),
         (
             {"drafter": {"class_path": "TokenRecycling"}},
-            "drafter is TokenRecycling; what_if compares trees of a",
+            "drafter must be DraftModel with a builder such as Chain, got TokenRecycling",
         ),
-        ({"drafter": None, "builder": None}, "drafter is null; what_if compares trees"),
-        ({"generation": {"max_new_tokens": 99}}, "record again with it, or ask for at most 24"),
+        (
+            {"drafter": None, "builder": None},
+            "drafter must be DraftModel with a builder such as Chain, got null",
+        ),
+        ({"generation": {"max_new_tokens": 99}}, "record again with it, or set at most 24"),
         (
             {"builder": {"class_path": "KConfig", "init_args": {"widths": [7]}}},
-            "has 7 candidates a node and 4 were recorded",
+            "has 7 candidates a node, but 4 were recorded",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_cost_that_goes_leaves_all_others_as_they_are() -> None:
     }
     whole = profile.step_seconds(5, [1, 1, 1, 1])
     assert whole - found["draft passes"] == pytest.approx(8e-3)
-    assert whole - found["beside the passes"] == pytest.approx(0.5e-3)
+    assert whole - found["outside the passes"] == pytest.approx(0.5e-3)
     assert whole - found["rows beyond the first"] == pytest.approx(0.4e-3 * 4 / 7)
 
 
@@ -91,7 +91,7 @@ def test_the_largest_cost_and_the_best_setting_come_first(latency, cost, length,
     assert by_name["builder.init_args.length: 1"].over_now.ratio > 1
     assert f"builder.init_args.length: {length}" in by_name
     assert by_name["drafter: null (no speculation)"].over_plain.ratio == pytest.approx(1.0)
-    assert f"most is lost to {cost}" in answer_of(found)
+    assert f"its largest cost ({cost})" in answer_of(found)
     assert found.settings[0].name in answer_of(found)
 
 
@@ -100,7 +100,7 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("tiny, from its recording\n")
     assert main([path]) == 0
-    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # measures its worth"
+    following = r"\nNext: python -m specexp.run .*tiny.yaml --backend live .*  # measures its speedup"
     assert re.search(following, capsys.readouterr().out)
     page = (tmp_path / "runs" / "tiny" / "why" / "why.md").read_text()
     for words in ("rows beyond the first", "fewer nodes (builder)", "Acceptance by position", "Under load"):
@@ -111,8 +111,8 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"drafter": None, "builder": None}, "drafter: must be set, since plain decoding loses nothing"),
-        ({"arms": {"one": {}}}, "arms: why explains one composition, and there are several"),
+        ({"drafter": None, "builder": None}, "drafter: must be set, since plain decoding does not speculate"),
+        ({"arms": {"one": {}}}, "arms: must be null since why explains one composition"),
         ({"recording": "nowhere"}, "recording"),
     ],
 )

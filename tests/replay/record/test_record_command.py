@@ -109,7 +109,7 @@ def test_a_drafter_that_learns_is_recorded_with_the_experiments_builder(file, fo
     [
         (
             {"builder": part("DySpecGreedy", budget=6, candidates="top-k")},
-            "record with a coverage that needs them",
+            "record with a coverage that drafts them",
         ),
         (
             {"controller": part("Bandit", over="depths", values=[1, 3])},
@@ -166,15 +166,18 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 
     monkeypatch.setattr(command, "write_turns", killed_at_the_second)
     assert main([path, *few]) == 130
-    assert "error: interrupted: the same command goes on where it stopped" in capsys.readouterr().err
+    assert (
+        "error: interrupted: run the same command again to continue where it stopped"
+        in capsys.readouterr().err
+    )
     monkeypatch.undo()
-    with pytest.raises(RecordingError, match=r"was interrupted after 2 turns; the command that made it"):
+    with pytest.raises(RecordingError, match=r"was interrupted after 2 turns; run the command that made it"):
         Recording(folder)
 
     capsys.readouterr()
     assert main([path, *few]) == 0
 
-    assert "holds 1 of 3 answered prompts: going on" in capsys.readouterr().out
+    assert "holds 1 of 3 answered prompts: resuming" in capsys.readouterr().out
     assert len(Recording(folder).turns) == 3
     same(Recording(folder), Recording(f"{folder}_whole"))
 
@@ -267,22 +270,22 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
             {"record": {"coverage": ["DySpecGreedy"]}},
             r"coverage\.0 is a DySpecGreedy that draws its candidates",
         ),
-        ({"record": {"coverage": []}}, r"record\.coverage is an empty list"),
+        ({"record": {"coverage": []}}, r"record\.coverage must have at least one builder"),
         (
             {"drafter": "TokenRecycling", "record": {"target_top_k": 3}},
             r"target_top_k must be at least 8, since",
         ),
         (
             {"drafter": "TokenRecycling", "record": {"coverage": ["BeamRerank"]}},
-            r"record\.coverage\.0 does not go with the drafter: .*gives none",
+            r"record\.coverage\.0 cannot be combined with the drafter: .*gives none",
         ),
         (
             {"record": {"coverage": [part("Chain", length=200)]}},
-            r"coverage\.0 makes trees of up to 200 nodes and the target's context holds 192",
+            r"coverage\.0 makes trees of up to 200 nodes, but the target's context holds 192",
         ),
         (
             {"execution": "SerialSpeculative"},
-            "decodes several sequences for a prompt, which a recording does not",
+            "decodes several sequences for a prompt, which cannot be recorded",
         ),
     ],
 )
@@ -307,7 +310,7 @@ def test_another_recording_is_never_added_to(file, folder, tmp_path, capsys):
         ("drafter.init_args.coupled", "true", r"drafter\.init_args .*coupled"),
         ("record.candidates", 7, r"candidates 32, and the configured one is 7"),
         ("pair.draft_dtype", "float16", r"another draft \(dtype float32, and the configured one has float16"),
-        ("data.max_prompts", 2, "a prompt '1' of other text or tokens"),
+        ("data.max_prompts", 2, "another text or other tokens for prompt '1'"),
     ]:
         if key == "data.max_prompts":
             questions = tmp_path / "question.jsonl"
@@ -343,5 +346,5 @@ def test_a_live_sample_counts_only_for_compositions_of_its_fidelity():
     row = {"composition": "Chain", "fidelity": "exact", "relative_error": -0.03}
     manifest = RecordingManifest({}, {"pair": {"target_dtype": "bfloat16"}}, 7, {}, live_sample=[row])
 
-    assert fidelity_note("exact", manifest).endswith("was at most -3.00 % tokens per step")
+    assert fidelity_note("exact", manifest).endswith("was -3.00 % tokens per step")
     assert fidelity_note("approximate (it learns)", manifest).endswith("has no such composition")

@@ -1,1 +1,1 @@
-"""Formats that deployments read: one file and one class each, found by the file's name."""
+"""Export formats. Every format class in the modules of this package is found by its ``name``."""

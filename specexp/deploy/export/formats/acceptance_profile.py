@@ -1,5 +1,5 @@
-"""Acceptance by position of a chain: Model-Optimizer's ``speculation_profile.json``, and settings that make engines
-simulate it in benchmarks of speed alone.
+"""Acceptance rates by position in a chain: Model-Optimizer's ``speculation_profile.json``, and settings with which
+engines simulate them in speed benchmarks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _TOLERANCE = 0.02
 
 
 class AcceptanceProfile(ExportFormat):
-    """Acceptance of a recording (``python -m specexp.record``) with a draft model.
+    """Acceptance rates of a draft model, from a recording (``python -m specexp.record``).
 
-    Besides Model-Optimizer's fields, ``synthetic_acceptance`` holds settings with which vLLM, llama.cpp, SGLang and
-    TensorRT-LLM simulate the same acceptance: the output is then wrong, and only its speed is meaningful.
+    In addition to Model-Optimizer's fields, ``synthetic_acceptance`` holds settings with which vLLM, llama.cpp, SGLang
+    and TensorRT-LLM simulate these rates. The simulated output is wrong; only its speed is meaningful.
     """
 
     name = "acceptance-profile"
@@ -44,19 +44,22 @@ class AcceptanceProfile(ExportFormat):
         except RecordingError as error:
             raise ArtifactError(first_line(error).removeprefix("recording: ")) from error
         if not counts:
-            raise ArtifactError(f"{request.source} has no step that drafted tokens, so it has no acceptance")
+            raise ArtifactError(
+                f"{request.source}: no output has room for a draft of {text} tokens: record longer outputs, or set a "
+                "smaller --length"
+            )
         return ExportedFile(
             _profile(counts, int(text)),
-            "acceptance-profile: dropped which prompts and which tokens, since a profile is a mean over steps",
+            "acceptance-profile: dropped the differences between prompts and tokens (a profile is a mean over steps)",
         )
 
 
 def _profile(counts: dict[int, int], length: int) -> dict[str, Any]:
-    """The file for steps of ``length`` drafted tokens, counted by the number of accepted ones."""
+    """Return the profile of steps with ``length`` drafted tokens; ``counts`` maps accepted tokens to steps."""
     accepted = np.repeat(list(counts), list(counts.values()))  # [steps]
-    # share of steps that accept at least as many tokens as the place, from 0 on
+    # reached[k] is the share of steps that accept at least k tokens
     reached = np.array([1.0, *((accepted > place).mean() for place in range(length))])
-    # probability of a place given the places before it; 0 where no step reached them
+    # acceptance rate at each position, given that all earlier positions are accepted; 0 if no step got there
     conditional = np.divide(reached[1:], reached[:-1], out=np.zeros(length), where=reached[:-1] > 0)
     marginal = [round(float(rate), 6) for rate in reached[1:]]
     mean, implied = 1 + float(accepted.mean()), float(reached.sum())
@@ -102,9 +105,9 @@ def _profile(counts: dict[int, int], length: int) -> dict[str, Any]:
 
 
 def _accepted_counts(folder: Path, length: int) -> dict[int, int]:
-    """Replay a chain on a recording; returns the number of steps by accepted tokens.
+    """Replay a chain on a recording; returns the number of steps by the number of accepted tokens.
 
-    Steps near the end of an output, where less fits, are left out.
+    Steps at the end of an output are left out if fewer than ``length`` tokens fit.
     """
     from specexp.replay.format.recording import Recording
     from specexp.replay.play.ranks import RankTable
@@ -118,7 +121,7 @@ def _accepted_counts(folder: Path, length: int) -> dict[int, int]:
     for size in table.sizes:
         at = start
         while at + length < start + size and table.room[at] >= length:
-            # a chain is accepted up to the first token that was not the draft's most probable one, of rank 0
+            # a chain is accepted up to the first token that is not the draft's argmax (rank 0)
             ranks = table.ranks[at : at + length].tolist()
             accepted = next((place for place, rank in enumerate(ranks) if rank), length)
             counts[accepted] += 1

@@ -1,4 +1,4 @@
-"""Settings of other engines, which draft chains: of an artifact's best chain, or of a study of that very engine."""
+"""Settings of other engines, which draft chains: from the best chain of an artifact, or from a study of the engine."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
 Expressed = tuple[Settings, tuple[str, ...]]
-"""Settings, and in words what they cannot express."""
+"""Settings, and descriptions of the parts of the artifact that they cannot express."""
 
 
 @dataclass(frozen=True)
 class ChainDraft:
-    """The chain of best candidates in an artifact's tree.
+    """The chain of top candidates in an artifact's tree.
 
     Attributes:
-        length: drafted tokens, at least one.
-        drafter: class name of the recorded drafter; empty if there is none.
-        arguments: arguments of the drafter.
-        kept: the kept part of the tree, in words, and ``lost`` the parts that no chain can express.
+        length: number of drafted tokens, at least one.
+        drafter: class name of the artifact's drafter; empty if there is none.
+        arguments: the drafter's arguments.
+        kept: description of the part of the tree that the chain keeps.
+        lost: descriptions of the parts of the artifact that no chain can express.
     """
 
     length: int
@@ -49,25 +50,25 @@ class ChainDraft:
     lost: tuple[str, ...]
 
     def set_arguments(self, *names: str) -> tuple[str, ...]:
-        """Return those of the drafter's arguments that are set, in words."""
+        """Return descriptions of the named arguments that are set, that is not None, False or 1."""
         values = {name: self.arguments.get(name) for name in names}
         given = {name: value for name, value in values.items() if value not in (None, False, 1)}
         return tuple("the corpus" if name == "corpus" else f"{name}={value}" for name, value in given.items())
 
 
 def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
-    """Return the chain of an artifact for the format ``name``.
+    """Return the chain in an artifact's tree; ``name`` is the format in errors.
 
     Raises:
-        ArtifactError: its trees differ from step to step.
+        ArtifactError: the artifact's trees differ from step to step.
     """
     paths = artifact.builder.rank_paths
     if paths is None:
         raise ArtifactError(
-            f"{artifact.folder}: the trees of {type(artifact.builder).__name__} differ from step to step, so that "
-            f"there is no fixed one for {name}"
+            f"{artifact.folder}: {name} needs a fixed tree, but the trees of {type(artifact.builder).__name__} differ "
+            "from step to step"
         )
-    length = max((len(path) for path in paths if not any(path)), default=0)  # the longest path of ranks 0
+    length = max((len(path) for path in paths if not any(path)), default=0)  # only paths of rank 0
     controller, lost = artifact.controller, []
     if controller is not None and not controller.same_plan:
         lost.append(f"the {type(controller).__name__} controller")
@@ -81,7 +82,9 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
     if rest := len(paths) - length:
         lost.append(f"{rest} of {len(paths)} nodes")
     kept = (
-        f"the tree's best chain of {length}" if length else "one drafted token, since the tree has no chain"
+        f"the tree's best chain, of length {length}"
+        if length
+        else "one drafted token (the tree has no chain)"
     )
     drafter = artifact.recorded.get("drafter", {})
     drafter_name = drafter.get("class_path", "").rpartition(".")[2]
@@ -89,7 +92,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
 
 
 class ChainFormat(ExportFormat):
-    """An engine's own settings: of a chain by a draft model or prompt lookup, or of a study of that very engine."""
+    """Settings of an engine for a chain that a draft model or prompt lookup drafts, or as a study of it found them."""
 
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
@@ -107,13 +110,15 @@ class ChainFormat(ExportFormat):
         )
 
     def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
-        """Return the settings of an artifact's chain, and what they cannot express.
+        """Return the settings for an artifact's chain, and descriptions of the parts that they cannot express.
 
         Raises:
-            ArtifactError: the engine has no such drafter, or the draft model is missing or not needed.
+            ArtifactError: the engine has no such drafter, or ``draft`` is missing or not needed.
         """
         if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
-            raise ArtifactError(f"--draft is {draft!r}, and {artifact.folder} looks up prompts: leave it out")
+            raise ArtifactError(
+                f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model"
+            )
         if chain.drafter == "PromptLookup":
             arguments = chain.arguments
             return _LOOKUPS[self.settings](
@@ -123,25 +128,25 @@ class ChainFormat(ExportFormat):
             return _SUFFIXES[self.settings](chain)
         if chain.drafter not in ("DraftModel", ""):
             raise ArtifactError(
-                f"{artifact.folder}: {self.name} has nothing like the {chain.drafter} drafter; it drafts with a draft "
-                "model or looks up prompts, so tune DraftModel or PromptLookup, or deploy with specexp.serve"
+                f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter: tune DraftModel or "
+                "PromptLookup, or deploy with specexp.serve"
             )
         if draft is None and "draft" in self.options:
             raise ArtifactError(
-                f"{artifact.folder}: {self.name} must know which draft model it loads: give --draft, its name or path "
-                "there"
+                f"{artifact.folder}: {self.name} needs a draft model: give --draft, the model's name or path on the "
+                "engine's machine"
             )
-        # engines take the draft's distribution from the request
+        # engines take the draft's sampling parameters from the request
         sampling = chain.set_arguments("temperature", "top_k", "top_p", "coupled")
         lost = (f"the draft's {', '.join(sampling)}",) if sampling else ()
         return _DRAFT_MODELS[self.settings](chain.length, draft or ""), lost
 
     def _measured(self, artifact: LoadedArtifact) -> Settings:
-        """The settings that a study of the engine itself found."""
+        """Return the settings that a study of the engine found."""
         if artifact.engine != self.name:
             raise ArtifactError(
-                f"{artifact.folder}: the settings are {artifact.engine}'s, and --to is {self.name}: figures "
-                "of one engine do not hold for another; export to the one that was measured"
+                f"--to must be the engine of the study, {artifact.engine!r}, got {self.name!r}: the settings of "
+                f"{artifact.folder} were measured on that engine"
             )
         found: Settings = validated(self.settings, artifact.settings, str(artifact.folder))
         return found
@@ -154,7 +159,7 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
         draft,
         length,
         eagle_topk=1,
-        num_draft_tokens=length + 1,  # the root counts too
+        num_draft_tokens=length + 1,  # SGLang counts the root too
     ),
     TrtllmSettings: lambda length, draft: TrtllmSettings("Draft_Target", length, draft),
     LlamaCppSettings: lambda length, draft: LlamaCppSettings(
@@ -162,11 +167,11 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
     ),
     OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
 }
-"""Settings of a chain of a length by a draft model."""
+"""For each engine: the settings of a chain by a draft model, from its length and the draft model."""
 _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     VllmSettings: lambda length, shortest, longest: (
         VllmSettings("ngram", length, prompt_lookup_min=shortest, prompt_lookup_max=longest),
-        ("the order of matches, since vLLM has its own",),
+        ("the order of matches (vLLM has its own)",),
     ),
     SglangSettings: lambda length, shortest, longest: (
         SglangSettings(
@@ -175,7 +180,7 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
             ngram_max_bfs_breadth=1,
             ngram_max_trie_depth=longest + length,
         ),
-        (f"min_ngram={shortest} and the order of matches, since SGLang keeps a trie",),
+        (f"min_ngram={shortest} and the order of matches (SGLang searches a trie)",),
     ),
     TrtllmSettings: lambda length, shortest, longest: (
         TrtllmSettings("NGram", length, max_matching_ngram_size=longest, is_use_oldest=False),
@@ -183,15 +188,15 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     ),
     LlamaCppSettings: lambda length, shortest, longest: (
         LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=length),
-        (f"n-grams of {shortest} to {longest - 1}, since llama.cpp looks up exactly {longest} tokens",)
+        (f"n-grams of {shortest} to {longest - 1} tokens (llama.cpp looks up exactly {longest} tokens)",)
         * (shortest < longest),
     ),
     OpenVinoSettings: lambda length, shortest, longest: (
         OpenVinoSettings(length, max_ngram_size=longest),
-        ("the order of matches, since OpenVINO GenAI has its own", *_shortest(shortest)),
+        ("the order of matches (OpenVINO GenAI has its own)", *_shortest(shortest)),
     ),
 }
-"""Settings of a chain of a length by prompt lookup of n-grams from a shortest to a longest size."""
+"""For each engine: the settings of a chain by prompt lookup, from its length and the shortest and longest n-gram."""
 
 
 def _shortest(shortest: int) -> tuple[str, ...]:
@@ -204,20 +209,20 @@ def _vllm_suffixes(chain: ChainDraft) -> Expressed:
         "suffix",
         chain.length,
         suffix_decoding_max_cached_requests=None if chain.arguments.get("state") == "carry" else 0,
-        # Without a reach ours drafts as far behind a run of one token as behind a longer one.
+        # without a reach, our drafter drafts the full length even after a match of one token
         suffix_decoding_max_spec_factor=float(chain.length if reach is None else reach),
         suffix_decoding_min_token_prob=0.0,
     )
     return made, (
         *chain.set_arguments("corpus", "min_run"),
-        "how followers are weighed, since vLLM counts them",
+        "the choice between continuations (vLLM weighs them by their frequency)",
     )
 
 
 def _trtllm_suffixes(chain: ChainDraft) -> Expressed:
     carried = chain.arguments.get("state") == "carry"
     lost = chain.set_arguments("corpus", "min_run", "reach")
-    pool = ("texts of requests that have ended, since TensorRT-LLM's pool holds only active ones",) * carried
+    pool = ("texts of earlier requests (TensorRT-LLM's pool holds only active requests)",) * carried
     return TrtllmSettings("SA", chain.length, enable_global_pool=carried), (*lost, *pool)
 
 
@@ -225,12 +230,12 @@ _SUFFIXES: dict[type[Settings], Callable[[ChainDraft], Expressed]] = {
     VllmSettings: _vllm_suffixes,
     TrtllmSettings: _trtllm_suffixes,
 }
-"""Settings of suffix decoding, of engines that have it."""
+"""The settings of suffix decoding, for each engine that supports it."""
 
 
 class Vllm(ChainFormat):
-    """vLLM's ``--speculative-config``, one JSON object. A length by batch size is exported from a study of vLLM alone,
-    since it depends on vLLM's own costs.
+    """vLLM's ``--speculative-config``, a JSON object. Draft lengths by batch size depend on vLLM's costs, so they are
+    exported only from a study of vLLM.
     """
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
@@ -238,15 +243,15 @@ class Vllm(ChainFormat):
 
 
 class Sglang(ChainFormat):
-    """SGLang's flags. Its adaptive file is for EAGLE heads, and exported from a study of SGLang alone."""
+    """SGLang's flags. The file for adaptive speculation needs EAGLE heads, and a study of SGLang."""
 
     name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
     deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
 
 
 class Trtllm(ChainFormat):
-    """TensorRT-LLM's ``speculative_config``, a YAML block. ``draft_len_schedule`` is exported from a study of
-    TensorRT-LLM alone.
+    """TensorRT-LLM's ``speculative_config``, a YAML block. ``draft_len_schedule`` is exported only from a study of
+    TensorRT-LLM.
     """
 
     name, settings, read_for = "trtllm", TrtllmSettings, TrtllmSettings.read_for
@@ -254,16 +259,16 @@ class Trtllm(ChainFormat):
 
 
 class LlamaCpp(ChainFormat):
-    """llama.cpp's preset, an INI file for ``--models-preset``. The draft is a GGUF file."""
+    """llama.cpp's preset, an INI file for ``--models-preset``. ``--draft`` must be a GGUF file."""
 
     name, settings, read_for = "llama-cpp", LlamaCppSettings, LlamaCppSettings.read_for
     deployment = "llama-server --models-dir FOLDER --models-preset {file}"
 
 
 class OpenVino(ChainFormat):
-    """Keys of OpenVINO GenAI's ``generation_config.json``; Hugging Face reads a file of this name with other keys.
+    """OpenVINO GenAI's ``generation_config.json``; Hugging Face uses the same file name for other keys.
 
-    The draft model or ``prompt_lookup=True`` is given where the pipeline is made.
+    The draft model or ``prompt_lookup=True`` is an argument of the pipeline's constructor.
     """
 
     name, settings, read_for = "openvino", OpenVinoSettings, OpenVinoSettings.read_for
@@ -272,7 +277,7 @@ class OpenVino(ChainFormat):
 
     @override
     def deployed_by(self, file: str, content: Any) -> str:
-        # the file lies in the model's folder, from which the pipeline takes its settings
+        # the pipeline reads the file from the model's folder, so the path is not part of the command
         lookup = "max_ngram_size" in content
         draft = "prompt_lookup=True" if lookup else 'draft_model=genai.draft_model("DRAFT", "CPU")'
         code = f'print(genai.LLMPipeline("MODEL", "CPU", {draft}).generate("Hello"))'
@@ -282,8 +287,8 @@ class OpenVino(ChainFormat):
 class HfGenerationConfig(ChainFormat):
     """``generation_config.json`` for Hugging Face's assisted generation and prompt lookup.
 
-    A tree tuned with ``PromptLookup`` becomes prompt lookup; any other one assisted generation, which needs
-    an ``assistant_model``. Of a schedule the drafts alone are left: Hugging Face drafts for one sequence at a time.
+    A tree tuned with ``PromptLookup`` becomes prompt lookup. Any other tree becomes assisted generation, which needs
+    an ``assistant_model``. An artifact's schedule is dropped: Hugging Face drafts for one sequence at a time.
     """
 
     name, settings = "hf-generation-config", HuggingFaceSettings
@@ -301,20 +306,20 @@ class HfGenerationConfig(ChainFormat):
             num_assistant_tokens_schedule="constant",
             assistant_confidence_threshold=0.0,
         )
-        drafter = f"the {chain.drafter} drafter (give generate an assistant_model instead)"
+        drafter = f"the {chain.drafter} drafter (pass an assistant_model to generate instead)"
         return made, (drafter,) if chain.drafter else ()
 
     @override
     def deployed_by(self, file: str, content: Any) -> str:
-        # the file lies in the model's folder, from which generate takes its settings
+        # generate reads the file from the model's folder, so the path is not part of the command
         draft = "" if "prompt_lookup_num_tokens" in content else ', assistant_model="DRAFT"'
         code = f'print(pipeline("text-generation", "MODEL"{draft})("Hello", max_new_tokens=32))'
         return f"python -c 'from transformers import pipeline; {code}'"
 
 
 class Endpoint(ExportFormat):
-    """The command that starts a server as a study found it fastest: a line for a shell, in which ``{port}`` and
-    ``{target}`` are the deployment's.
+    """The shell command that starts a server with the fastest settings of a study. The deployment fills in ``{port}``
+    and ``{target}``.
     """
 
     name, kinds = "endpoint", ("engine-settings",)
@@ -327,12 +332,12 @@ class Endpoint(ExportFormat):
         command, body = settings.pop("command", None), settings.pop("body", None)
         if artifact.engine != self.name or not isinstance(command, str):
             raise ArtifactError(
-                f"{artifact.folder}: no command started the engine {artifact.engine!r} that these settings are "
-                "of; export them to it"
+                f"{artifact.folder}: --to endpoint needs the settings of a server that a command started, got those of "
+                f"the engine {artifact.engine!r}"
             )
         try:
             words = filled(command, {**settings, "port": "{port}", "target": "{target}"})
         except EngineError as error:
             raise ArtifactError(f"{artifact.folder}: {error}") from error
-        dropped = f"endpoint: dropped the fields of requests, {body}" if body else ""
+        dropped = f"endpoint: dropped the fields that every request must have, {body}" if body else ""
         return ExportedFile(f"{shlex.join(words)}\n", dropped)

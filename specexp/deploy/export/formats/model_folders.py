@@ -1,4 +1,4 @@
-"""Model folders for Hugging Face: an ordinary one, and one that decodes with an artifact."""
+"""Model folders for Hugging Face: an ordinary model folder, and one that decodes with an artifact."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class HuggingFaceModel(ExportFormat):
-    """A model, such as ``stdlib`` or ``stdlib-draft``, with its tokenizer, as an ordinary folder in bfloat16.
+    """An ordinary model folder in bfloat16: a model, such as ``stdlib`` or ``stdlib-draft``, with its tokenizer.
 
-    Other programs do not read the 8 bits in which the embedded models are stored.
+    Other programs cannot read the 8-bit format in which the embedded models are stored.
     """
 
     name = "hf"
@@ -35,9 +35,9 @@ class HuggingFaceModel(ExportFormat):
 
 
 class ServeBundle(ExportFormat):
-    """Target, tokenizer, artifact, draft and a hook of three lines, without a path of this machine.
+    """A portable model folder: target, tokenizer, artifact, draft, and a hook of three lines that loads them.
 
-    A user of the folder has specexp installed and trusts the hook with ``trust_remote_code``.
+    To load the folder, specexp must be installed and ``trust_remote_code`` set, so that the hook runs.
     """
 
     name = "serve-bundle"
@@ -54,14 +54,14 @@ class ServeBundle(ExportFormat):
 
         if request.trust:
             raise ArtifactError(
-                "--trust is not for --to serve-bundle: its hook imports only specexp's own parts"
+                "--trust is not supported with --to serve-bundle, which contains only specexp's own parts: leave it out"
             )
         artifact = self.load(request)
         folder = _new_folder(request.output or Path("models") / artifact.content.name)
         target, draft = request.options.get("target", "stdlib"), request.options.get("draft")
         if is_gguf(target) or is_gguf(draft or ""):
             raise ArtifactError(
-                "--to serve-bundle: transformers runs no GGUF file; name the model it was made from"
+                "--to serve-bundle: transformers cannot run GGUF files; give the original model of the file"
             )
         dtype = artifact.provenance.get("dtype") or "bfloat16"
         pair = _loaded(self.name, target, draft, target_dtype=dtype)
@@ -69,7 +69,7 @@ class ServeBundle(ExportFormat):
         drafts = not artifact.content.plain and _needs_draft(artifact.parts.drafter)
         if drafts and pair.draft is None:
             raise ArtifactError(
-                f"{artifact.folder}: its drafter needs a draft model: give --draft, a hub id or a folder"
+                f"{artifact.folder}: the drafter needs a draft model: give --draft, a hub id or a folder"
             )
         try:
             _write_model(pair, folder)
@@ -82,16 +82,16 @@ class ServeBundle(ExportFormat):
             raise ArtifactError(
                 f"--output: {folder} cannot be written ({error.strerror or error})"
             ) from error
-        chat = "" if pair.tokenizer.chat_template else "chat, since the tokenizer has no template, and "
+        chat = "" if pair.tokenizer.chat_template else "chat (the tokenizer has no chat template) and "
         return ExportedFile(
             [folder],
-            f"serve-bundle: dropped {chat}the artifact's verifier, since every request sets its sampling",
+            f"serve-bundle: dropped {chat}the artifact's verifier (every request sets its own sampling)",
         )
 
 
 def _new_folder(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ArtifactError(f"--output: {folder} is there already; name a new or an empty folder")
+        raise ArtifactError(f"--output: {folder} already exists; choose a new or an empty folder")
     return folder
 
 

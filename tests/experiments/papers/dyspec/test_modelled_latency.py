@@ -73,11 +73,11 @@ def test_unwatched_passes_are_modelled_only_if_nothing_was_drafted() -> None:
     assert rows["plain"]["modelled s/token"] == pytest.approx(0.1)
     assert rows["lookup"]["modelled s/token"] is rows["assisted"]["modelled s/token"] is None
     said = rows["assisted"]["modelled vs plain decoding"]
-    assert said == "refused: assisted did not count the tokens of its passes"
+    assert said == "refused: the number of tokens in each pass of assisted is unknown"
 
 
 def test_a_draft_model_needs_milliseconds() -> None:
-    with pytest.raises(ValueError, match="'target only' states no draft_ms, but 'drafts' runs a draft model"):
+    with pytest.raises(ValueError, match="'target only' must have draft_ms, because arm 'drafts' runs a draft model"):
         ModelledLatency(LatencyProfile("target only", {1: 5})).begin(
             {"drafts": Parts(DraftModel(), Chain(2), Greedy(), Fixed())}
         )
@@ -88,7 +88,7 @@ def test_a_draft_model_needs_milliseconds() -> None:
     [
         ({}, "profile is missing"),
         ({"profile": {"name": "x", "target_ms": {1: 0}}}, "must hold milliseconds above 0"),
-        ({"profile": PROFILE, "published": [{"metod": "x"}]}, "has no 'metod'; did you mean 'method'?"),
+        ({"profile": PROFILE, "published": [{"metod": "x"}]}, "unknown key 'metod'; did you mean 'method'?"),
     ],
 )
 def test_wrong_arguments_are_one_sentence(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
