@@ -22,13 +22,13 @@ CLAUSE = r"(What|Whatever|Who|Whom|Whose|Whoever|Which|How|Where|When|Why|Of|Tho
 UNCLEAR = r"\b(told(?! apart)|tells|hears?|heard|nobody|somebody(?!/)|whoever|thereby|foresee|onward)\b|—"
 NAMES = r"_*(told|seen|asked|said|alone|places|heard|foresee|onward|standing|nobody)_*"
 LIMITS = {
-    r"\bwhose\b": 152,
-    r"\b(says|said|asks|asked|knows)\b": 56,
-    r"\b(?<!there )(is|are) no\b": 55,
-    r"\bbeside\b": 30,
-    r"^Whether\b": 59,
-    "sentences of docstrings above 30 words": 71,
-    "names that do not explain themselves": 149,
+    r"\bwhose\b": 12,
+    r"\b(says|said|asks|asked|knows)\b": 3,
+    r"\b(?<!there )(is|are) no\b": 2,
+    r"\bbeside\b": 0,
+    r"^Whether\b": 1,
+    "sentences of docstrings above 30 words": 6,
+    "names that do not explain themselves": 66,
 }
 ONE_THING = {"GSM8K"}  # the benchmark, as prompts to continue and as a task to reason about
 REPLACED = r"twin|carries|makes_do|HitCounter|record_hits|Strategy|write_whole|teach|taught|is_grouped"

@@ -72,7 +72,7 @@ NEEDS = {
     "replay: Sweeps without models": ["replay: What does a step cost here?"],
     "replay: One recording, many devices": [
         "replay: What does a step cost here?",
-        "replay: Record once, then ask what if",
+        "replay: Record once, then replay",
     ],
 }
 FIRST_BLOCK = "README: Deploy the result"

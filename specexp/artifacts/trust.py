@@ -81,9 +81,8 @@ def _is_installed(package: str, folder: Path) -> bool:
     folders, here = site_folders(), Path.cwd().resolve()
     installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
     try:
-        found = _location(
-            find_spec(package)
-        )  # the package that an import finds, which may hide the installed one
+        # the package that an import finds, which may hide the installed one
+        found = _location(find_spec(package))
     except (ImportError, ValueError):
         return False
     if found is None or found.is_relative_to(folder.resolve()) or found.parent == here:

@@ -252,8 +252,8 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
         if len(prompt.turns) > 1:
             raise config.checker.error(
                 ("data",),
-                f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, but groups of sequences continue only "
-                "one; choose a set of single questions, or leave execution out",
+                f": prompt {prompt.prompt_id!r} has {len(prompt.turns)} turns, but execution decodes "
+                "prompts of one turn; choose such a set, or remove execution",
             )
     for prompt in prompts:
         # room for one new token must be left even after the longest answers to earlier turns

@@ -23,9 +23,9 @@ class DySpecGreedy(TreeBuilder):
     is drawn. No closed set of as many samplings of these draws has a larger sum of values (eq. 11). With ``top-k``
     candidates the value is the product of draft probabilities, and the sum is the largest too (appendix D.1).
 
-    The heap of the paper drafts one node a pass. Here the best ``prefetch`` waiting entries are drafted together, next
-    siblings included (their tokens are fixed before they are reached). The tree is the same, since noise is keyed by
-    place, and takes about depth + 1 passes.
+    The heap of the paper drafts one node a pass. Here one pass drafts the ``prefetch`` best entries of the heap,
+    including next siblings, which have known tokens before they are reached. The tree is the same, since noise is keyed
+    by place, and takes about depth + 1 passes.
 
     Args:
         prefetch: most nodes drafted in one pass; 1 is the paper's order.

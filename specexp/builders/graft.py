@@ -90,7 +90,8 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
     """Return the tree with phrases below its rows, or the tree itself if they add no node. Rows keep their numbers.
 
     Args:
-        phrases: pairs of a row and the tokens after it, up to the first ``NO_CANDIDATE``; earlier pairs have priority.
+        phrases: pairs of a row and the tokens to add below it. Tokens from the first ``NO_CANDIDATE`` on are ignored;
+            earlier pairs have priority.
         room: most nodes to add.
     """
     size = tree.tokens.size

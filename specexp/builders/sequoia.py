@@ -191,9 +191,8 @@ class BestTrees:
             path, left, levels = waiting.pop()
             forest = self._forest[levels]
             for child in range(int(forest[:, left].argmax()), 0, -1):
-                options = (
-                    forest[child - 1, :left][::-1] + self._below(child, levels)[1 : left + 1]
-                )  # j = 1..left
+                # j = 1..left
+                options = forest[child - 1, :left][::-1] + self._below(child, levels)[1 : left + 1]
                 rows = int(options.argmax()) + 1
                 found.append((*path, child - 1))
                 waiting.append((found[-1], rows - 1, levels - 1))

@@ -36,7 +36,7 @@ def download(reference: str) -> Path:
     mode = os.environ.get("WANDB_MODE", "online")
     if mode != "online":
         raise ArtifactError(
-            f"{reference} needs W&B online, but WANDB_MODE is {mode!r}: unset it, or use its folder"
+            f"{reference} needs W&B online, but WANDB_MODE is {mode!r}: unset WANDB_MODE, or give the artifact's folder"
         )
     if not logged_in():
         raise ArtifactError(

@@ -255,7 +255,7 @@ class TableExport(Section):
 
 
 class Fit(Section):
-    """How ``specexp.fit`` trains a controller on the prompts of ``data``.
+    """Training of a controller by ``specexp.fit`` on the prompts of ``data``.
 
     Attributes:
         epochs: Number of times that every prompt is decoded.

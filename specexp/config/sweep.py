@@ -223,7 +223,7 @@ class Export(Section):
     Attributes:
         to: Folder of the artifact; if empty, ``artifacts/<name>``.
         kind: Kind of the artifact.
-        cold: Whether learned state is left out (``--cold``); the speed without it is then measured too.
+        cold: Whether the artifact leaves out learned state (``--cold``). The export then measures its speed without it.
     """
 
     to: str = ""

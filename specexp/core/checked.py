@@ -443,7 +443,9 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """Return descriptions of arguments by name, from ``Args:`` of docstrings, or ``Attributes:`` of a section."""
+    """Return the description of each argument by name: from ``Args:`` of the docstrings, or from ``Attributes:`` of the
+    docstring of a :class:`Section`.
+    """
     is_section = isinstance(component, type) and issubclass(component, Section)
     heading = "Attributes:\n" if is_section else "Args:\n"
     found: dict[str, str] = {}

@@ -380,7 +380,7 @@ class Decoding:
     Each stage is a method, which a subclass may time or replace.
 
     Args:
-        observers: called with every step's outcome after the parts have learned from it, outside the lanes' clocks.
+        observers: called with the outcome of every step, after the parts have learned from it; not timed.
         together: whether drafters of a team draft in one pass. If not, rounding cannot make lanes depend on each other.
     """
 

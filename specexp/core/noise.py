@@ -111,9 +111,8 @@ class GumbelStream:
         if size != known.shape[1] or not 0 <= start <= known.shape[0] + _POSITIONS_BEHIND:
             self._first, start, known = position, 0, known.new_empty((0, size))
         if start + positions > known.shape[0]:
-            forgotten = max(
-                start - _POSITIONS_BEHIND, 0
-            )  # some earlier rows are kept: a drafter reads ahead of the verifier
+            # some earlier rows are kept: a drafter reads ahead of the verifier
+            forgotten = max(start - _POSITIONS_BEHIND, 0)
             kept = known[forgotten:]
             self._first, start = self._first + forgotten, start - forgotten
             # an accelerator makes many positions as fast as one; on a CPU the time grows with their number

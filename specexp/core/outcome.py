@@ -98,9 +98,8 @@ cache and context, and learning. Their seconds add up to those of the step."""
 class GenerationResult:
     """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these."""
 
-    token_ids: list[int] = field(
-        default_factory=list
-    )  # the new tokens, once the output has ended; with EOS, if any
+    # the new tokens, once the output has ended; with EOS, if any
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = ""
     seed: int = 0  # the same seed, sequence and prompt give the same tokens
     steps: int = 0  # target passes, without the prefill
@@ -108,16 +107,13 @@ class GenerationResult:
     bonus_tokens: int = 0  # tokens added by the target, at most one a step
     draft_passes: int = 0
     drafted_nodes: int = 0  # nodes fed to the target, without roots
-    drafted_at: list[int] = field(
-        default_factory=list
-    )  # steps with a tree that reached each depth, from depth 1 on
-    accepted_at: list[int] = field(
-        default_factory=list
-    )  # steps with an accepted path that reached each depth
+    # steps with a tree that reached each depth, from depth 1 on
+    drafted_at: list[int] = field(default_factory=list)
+    # steps with an accepted path that reached each depth
+    accepted_at: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0  # time before the first step
-    seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(PHASES, 0.0)
-    )  # of all steps by phase
+    # of all steps by phase
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property
     def decode_seconds(self) -> float:

@@ -104,9 +104,8 @@ class LogitsError(ValueError):
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
     """Raise :class:`LogitsError` for NaN, ``+inf`` or rows of only ``-inf`` in ``[n, V]`` logits."""
-    check_best(
-        logits.amax(dim=-1).float().numpy(force=True), role, context
-    )  # a row with NaN has NaN as maximum
+    # a row with NaN has NaN as maximum
+    check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:

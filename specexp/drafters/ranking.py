@@ -205,9 +205,8 @@ def draw(
     padded = torch.nn.functional.pad(q, (0, padding)) if padding else q.contiguous()
     blocks = padded.view(rows, -1, _BLOCK)  # [f, V / block, block]
     mass = blocks.sum(dim=-1).double().numpy(force=True)  # [f, V / block]
-    left = blocks.numpy(
-        force=True
-    )  # shares memory with q: drawn tokens are set to 0, and restored at the end
+    # shares memory with q: drawn tokens are set to 0, and restored at the end
+    left = blocks.numpy(force=True)
     counts = np.zeros(rows, dtype=np.int64)
     drawn = np.zeros(rows)
     active = np.arange(rows)

@@ -73,7 +73,7 @@ class TokenRecycling(Drafter):
             )
         if coupled and state == "preloaded":
             raise ValueError(
-                "TokenRecycling cannot be coupled and preloaded, since an adjacency matrix has no logits"
+                "TokenRecycling cannot be both coupled and preloaded: coupling needs logits, which a matrix lacks"
             )
         self.k = k
         self.coupled = coupled

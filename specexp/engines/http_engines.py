@@ -124,9 +124,7 @@ class _Endpoint(RunningEngine):
                 found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
-                raise EngineError(
-                    f"the server crashed during a request ({self._server.last_lines()}): {error}"
-                ) from error
+                raise EngineError(f"the server crashed ({self._server.last_lines()}): {error}") from error
             raise
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
@@ -199,13 +197,9 @@ class OpenAIEndpoint(HttpEngine):
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:
-            raise EngineError(
-                "OpenAIEndpoint: command must contain {port}, since every server needs a port of its own"
-            )
+            raise EngineError("OpenAIEndpoint: command must contain {port}, the port to listen on")
         if plain_command is None and plain_url is None and plain_body is None:
-            raise EngineError(
-                "OpenAIEndpoint: plain_command, plain_url or plain_body must be set, to turn speculation off"
-            )
+            raise EngineError("OpenAIEndpoint: plain_command, plain_url or plain_body must be set")
         self.settings = dict(settings or {})
         if command is not None:  # a name without a value is an error here, not when the server is started
             filled(command, {**self.settings, "port": 0, "target": ""})

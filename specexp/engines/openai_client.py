@@ -96,11 +96,9 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
         return wanted
     models = f"the models {', '.join(found)}" if found else "no model"
     if wanted is not None:
-        raise EngineError(
-            f"{url}: the server lists {models}, but {key} is {wanted!r}{did_you_mean(wanted, found)}"
-        )
+        raise EngineError(f"{url} lists {models}, but {key} is {wanted!r}{did_you_mean(wanted, found)}")
     if len(found) != 1:
-        raise EngineError(f"{url}: the server lists {models}: set {key} to the name of one")
+        raise EngineError(f"{url} lists {models}: set {key} to the name of one")
     return found[0]
 
 
@@ -233,6 +231,4 @@ def _take_logprobs(found: Streamed, logprobs: Any) -> None:
         found.logprobs += [dict(one or {}) for one in logprobs.get("top_logprobs") or ()]
         found.pieces += [str(one) for one in logprobs.get("tokens") or ()]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise EngineError(
-            f"the stream has logprobs of an unknown format: {str(logprobs)[:_SHOWN]!r}"
-        ) from error
+        raise EngineError(f"the format of the logprobs is unknown: {str(logprobs)[:_SHOWN]!r}") from error

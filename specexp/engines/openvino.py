@@ -86,9 +86,7 @@ class OpenVINO(ForeignEngine):
         try:
             return _Pipeline(self, pair)
         except ImportError as error:
-            raise EngineError(
-                "OpenVINO GenAI is not installed: run pip install 'specexp[openvino]'"
-            ) from error
+            raise EngineError("OpenVINO GenAI is not installed: pip install 'specexp[openvino]'") from error
         except RuntimeError as error:
             raise EngineError(f"OpenVINO failed to start: {' '.join(str(error).split())[:300]}") from error
 
@@ -131,9 +129,7 @@ class _Pipeline(RunningEngine):
         try:
             found = self._pipeline.generate(Tensor(np.array([token_ids], dtype=np.int64)), config)
         except RuntimeError as error:
-            raise EngineError(
-                f"OpenVINO failed to decode a prompt: {' '.join(str(error).split())[:300]}"
-            ) from error
+            raise EngineError(f"OpenVINO failed to decode: {' '.join(str(error).split())[:300]}") from error
         tokens = [int(token) for token in found.tokens[0]]
         raw = found.perf_metrics.raw_metrics
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)

@@ -52,9 +52,8 @@ class HeadTraining(BudgetedTraining):
 
         pair = load_pair(target, target_dtype="float32", mode="eager")
         self.lr = lr
-        self._target: tuple[Any, ...] = (
-            pair.target.requires_grad_(False),
-        )  # a tuple keeps it out of checkpoints
+        # a tuple keeps it out of checkpoints
+        self._target: tuple[Any, ...] = (pair.target.requires_grad_(False),)
         torch.manual_seed(seed)
 
     @property

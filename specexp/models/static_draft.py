@@ -109,9 +109,8 @@ class DraftStep(Step):
         root = (size - 1).clamp(min=0)[..., None]  # [lanes, 1, 1]
         logits = logits.gather(1, root.expand(lanes, 1, logits.shape[2]))
         among = among.gather(1, root.expand(lanes, 1, among.shape[2]))
-        total = torch.zeros_like(
-            root[..., 0], dtype=torch.float32
-        )  # [lanes, rows] log-probability of each path
+        # [lanes, rows] log-probability of each path
+        total = torch.zeros_like(root[..., 0], dtype=torch.float32)
         first, last = 0, 1  # range of the level's nodes
         for depth, level in enumerate((*plan.levels, None)):
             self.logits[:, first:last].copy_(logits)

@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
     Attributes:
         first: slot of the first lane.
-        lanes: number of adjacent slots.
+        lanes: number of lanes, in consecutive slots of the cache.
         keys: number of rows that are read in each slot.
     """
 

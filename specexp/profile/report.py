@@ -89,7 +89,7 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
         draft = f"{profile.draft_prefix_ms:.2f} ms to a draft pass (+{profile.draft_prefix_token_ms:.3f})"
         slopes += f" and {draft}"
     stated = counted(profile.prefix_tokens, "token")
-    table.notes.append(f"The profile is for {stated} in the cache; each further 1,000 tokens add {slopes}.")
+    table.notes.append(f"The profile is for {stated} in the cache; 1,000 more tokens add {slopes}.")
     return table
 
 

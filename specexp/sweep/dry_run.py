@@ -90,7 +90,7 @@ def branches(
 
 
 class _Fixed:
-    """A trial without chance: it returns the given labels, and the low (0) or high (1) end of every other range."""
+    """A deterministic trial: it suggests the given labels, and the low (``end`` 0) or high (1) end of all ranges."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels, self._end = labels, end

@@ -67,7 +67,7 @@ class StudyConfig:
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """True if any candidate decodes several sequences for every prompt. All candidates then do so."""
+        """True if any candidate decodes several sequences for every prompt. In this case all of them do."""
         space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
@@ -117,8 +117,8 @@ class StudyConfig:
     def live_latency(self) -> LatencyProfile | None:
         """Return the profile that models the seconds of a replay's live confirmation; None if they are measured.
 
-        If the profile was measured on this device, live seconds are measured too. Otherwise the profile of the other
-        device models the seconds of the steps taken here.
+        If the profile was measured on this device, live seconds are measured too. Otherwise
+        live steps are priced by the other device's profile.
         """
         profile = self.latency()
         modelled = profile is not None and profile.modelled and profile.source != "measured"

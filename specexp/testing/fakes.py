@@ -211,7 +211,7 @@ class FakeDrafter(Drafter):
 
 
 class DistributionDrafter(Drafter):
-    """A drafter that ranks, or draws from, distributions of a function. Draws are keyed by place.
+    """A drafter that ranks, or draws from, distributions of a function. Draws are keyed by the node's place.
 
     Args:
         distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of

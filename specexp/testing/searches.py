@@ -44,7 +44,7 @@ def drive(
     requests: list[Request] | None = None,
     text: Callable[[State, int], str] = text_of,
 ) -> SearchResult:
-    """Run a search with answers from functions, and return its result.
+    """Run a search with thoughts and values from functions instead of a model, and return its result.
 
     Args:
         depth: number of generations on a path.
@@ -201,8 +201,8 @@ class SearchContract(ABC):
     @pytest.mark.parametrize(
         ("place", "wrong", "message"),
         [
-            (0, lambda count: [], "0 list"),
-            (0, lambda count: [[]] * count, "0 continuation"),
+            (0, lambda count: [], "must have 1 list.*got 0"),
+            (0, lambda count: [[]] * count, "continuation.*got 0"),
             (1, lambda count: [1.0] * (count - 1), "value"),
             (1, lambda count: [float("nan")] * count, "finite"),
         ],

@@ -55,7 +55,7 @@ from specexp.verify.toy import (
 BLOCKS = CHUNK * TOKENS // BLOCK
 """Triples of tokens in a chunk."""
 Chunks = Callable[[Manner, Sequence[int]], Iterable[Tally]]
-"""Decodes the chunks with these numbers on the toy of this manner."""
+"""Decodes the chunks with the given numbers on a toy model, in the given manner."""
 
 
 def joint_test(

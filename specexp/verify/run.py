@@ -344,9 +344,8 @@ class _Toys:
             return tally
 
         def decode(task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
-            tallies = run_chunks(
-                partial(task, manner), numbers
-            )  # workers start here, not at the first result
+            # workers start here, not at the first result
+            tallies = run_chunks(partial(task, manner), numbers)
             return map(counted, tallies)
 
         limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]

@@ -372,7 +372,7 @@ class _Notes:
         return first
 
     def _choices(self, outcome: Outcome) -> None:
-        """Count the tokens that equal the first candidate after their row; candidates must be ranked, not sampled."""
+        """Count the tokens that equal the top-ranked candidate of their position. Candidates must not be sampled."""
         tree, choices = outcome.tree, self.tally.first_choice
         context = outcome.context.token_ids
         history = context[: context.size - len(outcome.new_token_ids)][-2:].tolist()

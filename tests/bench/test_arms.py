@@ -66,7 +66,7 @@ def test_speculation_is_counted_and_models_are_left_as_they_were(target, draft, 
     assert found.steps == found.bonus_tokens < found.new_tokens == 24
     assert found.drafted_nodes <= 3 * found.steps
     assert found.draft_passes >= found.drafted_nodes
-    with pytest.raises(ValueError, match="'a' is hf-assisted and needs a draft model: set pair.draft"):
+    with pytest.raises(ValueError, match=r"'a' is hf-assisted and needs a draft model: set pair.draft"):
         HuggingFaceArm("a", "hf-assisted", target, tokenizer, generation)
     eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, generation)
     plain = eager.decode(prompts[0])

@@ -315,7 +315,7 @@ def test_without_a_task_the_samples_of_a_prompt_are_one_group(target, draft, pro
 
 def test_parts_that_cannot_be_scheduled_are_refused_when_composed(arm):
     carried = Parts(TokenRecycling(k=4, state="carry"), Chain(3), RejectionSampling(1.0))
-    for parts, reason in ((carried, "set its state to cold"), (Parts(None, None, VERIFIER), "no drafter")):
+    for parts, reason in ((carried, "set state to cold"), (Parts(None, None, VERIFIER), "needs a drafter")):
         with pytest.raises(ValueError, match=reason):
             arm("refused", SEED, parts)
 

@@ -57,7 +57,12 @@ DYSPEC = DySpecThreshold()
             None,
             "KConfig asks for 9 candidates a node",
         ),
-        (DraftModel(), [DYSPEC, Chain(2)], ThresholdTracker(), "plans a threshold, but Choice does not take one"),
+        (
+            DraftModel(),
+            [DYSPEC, Chain(2)],
+            ThresholdTracker(),
+            "plans a threshold, but Choice does not take one",
+        ),
     ],
 )
 def test_each_of_them_must_fit_the_other_parts(drafter, builders, controller, message):

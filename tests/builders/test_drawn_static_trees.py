@@ -113,6 +113,6 @@ def test_widths_that_make_no_tree_are_refused(builder, widths, message):
 )
 def test_a_draw_is_never_left_out(paths, missing):
     """To drop an elder sibling after it was drawn would change the distribution of what follows."""
-    with pytest.raises(ValueError, match=f"elder sibling {re.escape(missing)} where candidates are drawn"):
+    with pytest.raises(ValueError, match=f"elder sibling {re.escape(missing)} if candidates are drawn"):
         StaticTree(paths, candidates="drawn")
     assert StaticTree(paths).max_nodes == len(paths)  # the best candidates may be picked freely

@@ -44,7 +44,7 @@ def command_of(path: Path) -> str:
 # Errors of a fresh machine without a network: it has no model of the hub, no file of prompts, and no results of other
 # experiments, such as a recording, a profile or trained weights.
 LACKING = re.compile(
-    r"is not in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
+    r"nor in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
     r"|No such file|holds no recording"
 )
 

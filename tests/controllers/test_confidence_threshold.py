@@ -47,9 +47,7 @@ def test_the_last_token_alone_may_decide():
 
 def test_a_drafter_without_probabilities_is_refused():
     model, drafter = bigram_model([[0.0, 1.0]] * 2), FakeDrafter(lambda tokens: [1])
-    with pytest.raises(
-        ValueError, match="ConfidenceThreshold needs draft probabilities, but FakeDrafter"
-    ):
+    with pytest.raises(ValueError, match="ConfidenceThreshold needs draft probabilities, but FakeDrafter"):
         Decoder(model, drafter, Chain(2), controller=ConfidenceThreshold())
 
 

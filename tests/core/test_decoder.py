@@ -219,7 +219,7 @@ NO_TOKENS = "input_ids must be token ids"
         ([1], {"eos_token_id": "6"}, "eos_token_id must be a token id or several, got '6'"),
         ([1], {"eos_token_id": 6.0}, "eos_token_id must be a token id or several"),
         ([1], {"eos_token_id": [None]}, "eos_token_id must be a token id or several"),
-        ([1], {"continue_conversation": True}, "no conversation to continue"),
+        ([1], {"continue_conversation": True}, "there is no conversation yet"),
     ],
 )
 def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
@@ -230,7 +230,9 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
 
 def test_a_drafter_of_another_vocabulary_is_refused():
     drafter = TokenRecycling(k=2, state="preloaded", matrix=np.zeros((12, 2), dtype=np.int32))
-    with pytest.raises(ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"):
+    with pytest.raises(
+        ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"
+    ):
         Decoder(counting_model(9), drafter, Chain(2))
 
 

@@ -166,7 +166,9 @@ def test_the_context_ends_where_longrope_would_change_cached_rows():
 def test_attention_without_tree_masks_is_refused():
     model = build("Llama", FULL_ATTENTION["Llama"])
     model.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match="'flex_attention' does not accept a tree mask: load the llama model with"):
+    with pytest.raises(
+        ValueError, match="'flex_attention' does not accept a tree mask: load the llama model with"
+    ):
         LanguageModel(model)
 
 

@@ -51,7 +51,7 @@ def test_a_prompt_is_head_docstring_and_some_of_the_body():
 
 
 def test_a_library_without_its_source_is_named(tmp_path):
-    with pytest.raises(PromptSetError, match=f"no functions of the test modules in '{tmp_path}'"):
+    with pytest.raises(PromptSetError, match=f"'{tmp_path}' has no functions of the test modules"):
         openings("test", root=tmp_path)
 
 

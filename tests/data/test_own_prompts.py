@@ -102,7 +102,7 @@ def test_rows_may_have_other_fields_and_types_than_the_first(tmp_path: Path):
     ("name", "content", "message"),
     [
         ("my.jsonl", b'{"prompt": "a"}\n\n{"prompt":\n', r"my.jsonl: line 3 is not JSON \(Expecting value at column"),
-        ("my.jsonl", b'{"prompt": "a"}\n"b"\n', "my.jsonl: line 2 is not an object; write it as an object"),
+        ("my.jsonl", b'{"prompt": "a"}\n"b"\n', "my.jsonl: line 2 must be a JSON object"),
         ("my.json", b'[{"prompt": "a"},\n{"prompt" "b"}]', "my.json: line 2 is not JSON"),
         ("my.txt", b"a\nb\xff\n", r"my.txt: line 2 must be UTF-8 text \(invalid start byte, byte 0xff\)"),
         ("my.csv", b"prompt\nHello, world\n", r"my.csv: cannot be read \(.*"),

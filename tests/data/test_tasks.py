@@ -133,9 +133,9 @@ class TestBlocksworld(TaskContract):
         (item,) = task.load()
         right = self.solution(item)
         for plan, reason in (
-            (right[:3], "it is not so that b lies on a"),
-            (right[1:], "action 1, put down a: it is not so that the arm holds a"),
-            (["pick up z"], "action 1, pick up z: it is not so that z is clear and z lies on the table"),
+            (right[:3], "it is not true that b lies on a"),
+            (right[1:], "action 1, put down a: it is not true that the arm holds a"),
+            (["pick up z"], "action 1, pick up z: it is not true that z is clear and z lies on the table"),
             (["wait"], "action 1 must be one of the four actions, got 'wait'"),
         ):
             assert task.check(item, plan).reason == reason
@@ -151,9 +151,9 @@ class TestBlocksworld(TaskContract):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"answer": "#### 1"}, "row 2, key 'question': expected a text"),
+        ({"answer": "#### 1"}, "row 2, key 'question': must be a text"),
         ({"question": "a", "answer": "1"}, "row 2, key 'answer': must be a number after ####, got '1'"),
-        ({"question": "a", "answer": "#### one"}, "row 2, key 'answer': expected a number after ####"),
+        ({"question": "a", "answer": "#### one"}, "row 2, key 'answer': must be a number after ####"),
     ],
 )
 def test_a_wrong_row_of_gsm8k_is_named(write, row, message):
@@ -175,7 +175,7 @@ def test_a_file_that_is_missing_empty_or_binary_is_named(tmp_path, task):
     for content, message in (
         (None, r"(cannot be read \(No such file|no such file)"),
         (b"\xff\xfe\x00", "(line 1 )?must be UTF-8"),
-        (b"\n\n", "(the data set is empty|line 3: is not JSON)"),
+        (b"\n\n", "(the data set is empty|line 3: must be valid JSON)"),
     ):
         if content is not None:
             path.write_bytes(content)
@@ -187,10 +187,18 @@ def test_a_file_that_is_missing_empty_or_binary_is_named(tmp_path, task):
     ("rows", "texts", "message"),
     [
         ([], None, "split.json: must be a JSON list of one or more"),
-        ([["basic/instance-1.pddl", PLAN]], None, r"split.json, row 1: \[instance, plan, length\]"),
+        ([["basic/instance-1.pddl", PLAN]], None, r"split.json, row 1: must be \[instance, plan, length\]"),
         ([["basic/instance-2.pddl", PLAN, 4]], None, "row 1: .*did you mean 'basic/instance-1.pddl'"),
-        ([["basic/instance-1.pddl", PLAN, 4]] * 2, None, "row 2: instances must differ, got 'basic/instance-1.pddl' twice"),
-        ([["basic/instance-1.pddl", PLAN, 4]], ["x"], "texts.json: must be a JSON object of PDDL texts by path"),
+        (
+            [["basic/instance-1.pddl", PLAN, 4]] * 2,
+            None,
+            "row 2: instances must differ, got 'basic/instance-1.pddl' twice",
+        ),
+        (
+            [["basic/instance-1.pddl", PLAN, 4]],
+            ["x"],
+            "texts.json: must be a JSON object of PDDL texts by path",
+        ),
         ([["x", PLAN, 4]], {"x": "(define (problem p)"}, "texts.json, x: the parentheses do not match"),
     ],
 )
@@ -233,6 +241,9 @@ def test_items_of_several_tasks_are_one_prompt_set(gsm8k, writing):
     assert rows["turns"][1] == ["What is 1999 + 1?"]
     task, item = items.problems["GSM8K/1"]
     assert (task.name, item.reference) == ("GSM8K", ("2000",))
-    for tasks, message in (([], "at least one task, got none"), ([GSM8K("a"), GSM8K("b")], "got 'GSM8K' twice")):
+    for tasks, message in (
+        ([], "at least one task, got none"),
+        ([GSM8K("a"), GSM8K("b")], "got 'GSM8K' twice"),
+    ):
         with pytest.raises(ValueError, match=message):
             TaskItems(tasks)

@@ -63,11 +63,11 @@ LONG = Letters(["much too long"])
 REFUSED = [
     (Letters(), {"offset": 8}, "offset must be at most 7, since Letters has 8 prompts, got 8"),
     (LONG, {"max_prompt_tokens": 5}, "'p0' of Letters has 13 tokens, but max_prompt_tokens is 5; raise"),
-    (LONG, {"max_prompt_tokens": 5, "too_long": "skip"}, "all 1 prompts of Letters .* too_long: skip leaves none"),
-    (LONG, {"too_long": "skip"}, "too_long: skip is for prompts .* which is not set"),
+    (LONG, {"max_prompt_tokens": 5, "too_long": "skip"}, "all 1 prompts of Letters were left out .*too_long: skip"),
+    (LONG, {"too_long": "skip"}, "max_prompt_tokens must be set if too_long is 'skip'"),
     (Letters(prompt_tokens=4), {"chat_template": True}, "chat_template must not be true for .*first 4 tokens"),
     (Letters(), {"chat_template": True}, "chat_template must be false, since the tokenizer has no"),
-    (Chat(), {}, "made of chat messages.*no chat template.*chat_template: false"),
+    (Chat(), {}, "consists of chat messages.*no chat template.*chat_template: false"),
 ]  # fmt: skip
 
 
@@ -112,9 +112,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of():
     assert workload.preparation.end_inside_a_token == ["p0", "p1"]
     assert workload.preparation.warnings() == workload.preparation.notes()
     (warning,) = workload.preparation.warnings()
-    assert warning.startswith(
-        "2 of 6 prompts end in white space that is tokenized differently before a word"
-    )
+    assert warning.startswith("2 of 6 prompts end in white space that is tokenized differently before a word")
     joins_blanks.chat_template = "{{ messages[0].content }}"
     for options in ({"chat_template": True}, {"prompt_tokens": 4}):  # neither ends where the text does
         workload = Workload(Letters(["Answer: "], options.pop("prompt_tokens", None)), **options)

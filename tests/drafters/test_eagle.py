@@ -96,7 +96,7 @@ def test_a_head_of_another_target_and_a_damaged_one_are_refused(name, changes, m
 def test_a_head_of_another_drafter_is_refused_and_a_recording_too():
     with pytest.raises(ValueError, match="must have the arrays of an EagleHead"):
         Eagle({"weight": np.zeros(3)})
-    with pytest.raises(RecordingError, match="Eagle runs its draft model in a way of its own"):
+    with pytest.raises(RecordingError, match="Eagle cannot be recorded, since it runs its draft model"):
         models_in(Eagle(head()))
 
 

@@ -57,5 +57,5 @@ def test_targets_without_a_layer_to_leave_at_are_refused(target, layers, message
 
 
 def test_it_cannot_be_recorded():
-    with pytest.raises(RecordingError, match="EarlyExit runs its draft model in a way of its own"):
+    with pytest.raises(RecordingError, match="EarlyExit cannot be recorded, since it runs its draft model"):
         models_in(EarlyExit(1))

@@ -273,7 +273,9 @@ def test_it_declares_what_its_drafter_declares():
     assert PhraseCache(TokenRecycling(k=3)).wants_prefill_logits
     with pytest.raises(ValueError, match=r"set pair\.draft"):
         PhraseCache(DraftModel()).use_draft_model(None)
-    with pytest.raises(ValueError, match=r"draft model must have the target's vocabulary of .* tokens, got 9"):
+    with pytest.raises(
+        ValueError, match=r"draft model must have the target's vocabulary of .* tokens, got 9"
+    ):
         cache.check_vocabulary(8)
 
 

@@ -164,7 +164,7 @@ def test_every_prompt_starts_from_the_preloaded_matrix(saved_matrix):
         ({"state": "preloaded"}, "got state 'preloaded' without a matrix"),
         (
             {"state": "preloaded", "matrix": np.zeros((6, 8), dtype=np.int32), "coupled": True},
-            "coupled and preloaded",
+            "both coupled and preloaded",
         ),
     ],
 )

@@ -55,5 +55,5 @@ def test_a_drafter_without_candidates_leaves_its_ranks_to_the_next():
 
 
 def test_each_drafter_is_shown_the_vocabulary():
-    with pytest.raises(ValueError, match="k=8"):
+    with pytest.raises(ValueError, match="vocabulary size 4, got 8"):
         Union([PromptLookup(), TokenRecycling(k=8)]).check_vocabulary(4)

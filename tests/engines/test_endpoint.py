@@ -53,13 +53,13 @@ def test_a_server_that_a_command_starts_answers(pair) -> None:
     [
         ("--fault crash --after 1", "the server crashed .*crashed on purpose.*connection failed"),
         ("--fault hang", "no complete answer within"),
-        ("--fault error", "answered 500: .*out of memory"),
+        ("--fault error", "status 500: .*out of memory"),
         ("--fault truncate", "the stream ended early, after 3 characters"),
         ("--fault garbage", "must send JSON"),
         ("--fault no-start", "exited with status 1 before it was healthy: .*unknown flag --speculate"),
         ("--fault deaf", "was not healthy at http.*/health within"),
         ("--fault no-model", "lists no model: set model to"),
-        ("", "lists the models fake, and model is 'fakes'; did you mean 'fake'"),
+        ("", "lists the models fake, but model is 'fakes'; did you mean 'fake'"),
     ],
 )
 def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
@@ -73,7 +73,7 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
     [
         ({}, "exactly one of command and url"),
         ({"command": "serve {port}", "url": "http://x"}, "exactly one of command and url"),
-        ({"command": "serve"}, r"has no \{port\}"),
+        ({"command": "serve"}, r"must contain \{port\}"),
         ({"command": "serve {port}"}, "plain_command, plain_url or plain_body must be set"),
         (
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},

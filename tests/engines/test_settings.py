@@ -20,7 +20,7 @@ BROKEN = [
     (SglangSettings, {"algorithm": "NGRAM", "ngram_match_type": "DFS"}, "ngram_match_type must be .*, got 'DFS'"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "got 1.5"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "got -1"),
-    (LlamaCppSettings, {"spec_type": "draft-simple"}, "needs spec_draft_model"),
+    (LlamaCppSettings, {"spec_type": "draft-simple"}, "spec_draft_model must be set"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "spec_draft_n_max must be left out"),
     (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n must be"),
 ]  # fmt: skip

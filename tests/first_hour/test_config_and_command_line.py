@@ -72,7 +72,7 @@ STUDIES = [
         "sweep.sampler ... cannot be used in this study ... builder.init_args.length",
     ),
     study("--sweep.sampler optuna.samplers.GridSampler", "sweep.sampler.init_args.search_space is missing"),
-    study(MEDIAN, "command line: sweep.pruner is set ... set it to null, or objectives to [speedup]"),
+    study(MEDIAN, "command line: sweep.pruner must be null ... set it to null, or objectives to [speedup]"),
     study(
         "--sweep.export '{to: kept, kind: q-table}'",
         "sweep.export.kind ... 'q-table' ... composition, static-tree",
@@ -99,7 +99,7 @@ COMMANDS = [
     Row("run --dry-run mine.yaml", "the configuration file must come first, got --dry-run"),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml does not exist", {"mine.yaml": RECORDED}),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml, line 2", {"mine.yaml": RECORDED, "o.yaml": "a: [\n"}),
-    Row("record mine.yaml --record.to folder --dry-run", "folder holds notes.md", {"folder/notes.md": ""}),
+    Row("record mine.yaml --record.to folder --dry-run", "it holds notes.md", {"folder/notes.md": ""}),
     Row(
         "export nowhere --to vllm --output mine.yaml/x",
         "--output: mine.yaml cannot be written (mine.yaml is not a",
@@ -108,7 +108,7 @@ COMMANDS = [
     Row("verify mine.yaml --dry-run", "token equality", code=0),
 ]
 RUNS = [  # without a dry run before
-    Row("run mine.yaml --generation.max_new_tokens 1000000000000", "1000000000000 ... holds 2048"),
+    Row("run mine.yaml --generation.max_new_tokens 1000000000000", "2048 tokens, got 1000000000000"),
 ]
 
 

@@ -24,7 +24,9 @@ ROWS = [
     file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': pass --output /var/x"),
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
     dry("--latency.artifact gone/best", "latency ... gone/best"),
-    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES),
+    study(
+        "--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES
+    ),
     study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
     study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
     study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
@@ -67,7 +69,10 @@ def test_a_damaged_journal(study_command, capsys):
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
     journal.write_bytes(first + b"\ngarbage\n" + rest)
-    check(Row(study_command, "journal.log, line 2, must be a JSON entry ... start the study over", code=1), capsys)
+    check(
+        Row(study_command, "journal.log, line 2, must be a JSON entry ... start the study over", code=1),
+        capsys,
+    )
     journal.write_bytes(whole + b'{"op_code": 4, "tri')
     check(Row(study_command, "ended within a line ... is dropped", code=0), capsys)
     journal.write_bytes(b"")
@@ -147,9 +152,7 @@ def test_an_output_that_is_a_link_to_nothing(tmp_path, answered):
 
 def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(answered, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "banana")
-    answered(
-        file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode must be one of")
-    )
+    answered(file(FILE.replace("tracking: {mode: disabled}\n", ""), "WANDB_MODE: W&B mode must be one of"))
 
 
 def test_a_wrong_backend_of_matplotlib_stops_no_command():

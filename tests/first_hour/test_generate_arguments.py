@@ -94,9 +94,9 @@ def test_parts_in_other_places(model, given, message):
         ({"cache_implementation": "static"}, "the loop has its own cache"),
         ({"return_dict_in_generate": True}, "return_dict_in_generate=True is not supported"),
         ({"penalty_alpha": 0.6, "top_k": 4}, "use greedy search or sampling"),
-        ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "give it unpadded"),
+        ({"attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1]])}, "pass it without padding"),
         ({"position_ids": torch.arange(6)[None] + 3}, "position_ids must start at 0"),
-        ({"negative_prompt_ids": torch.tensor([[5]])}, "changes nothing without guidance_scale"),
+        ({"negative_prompt_ids": torch.tensor([[5]])}, "has no effect without guidance_scale"),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )

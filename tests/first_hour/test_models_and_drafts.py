@@ -65,7 +65,7 @@ def spoil(change: Spoil, sentence: str, typed: str = TYPED) -> tuple[Spoil, Row]
 
 SPOILT = [
     # names and files
-    spoil(lambda folder: None, "is a file", TYPED.replace("model ", "model/model.safetensors ")),
+    spoil(lambda folder: None, "but it is another file", TYPED.replace("model ", "model/model.safetensors ")),
     spoil(
         written("models/target.gguf", "GGUF"),
         "name one of its GGUF files, such as 'models/target.gguf'",
@@ -86,7 +86,7 @@ SPOILT = [
     # weights, which a dry run does not read
     spoil(without("model/model.safetensors"), "model.safetensors", LOADED),
     spoil(half("model/model.safetensors"), "'model'", LOADED),
-    spoil(changed(hidden_size=64), "12 tensors do not fit", LOADED),
+    spoil(changed(hidden_size=64), "12 tensors are missing or misshapen", LOADED),
     spoil(changed(quantization_config={"quant_method": "gptq", "bits": 4}), "'model'", LOADED),
 ]
 

@@ -30,21 +30,23 @@ def typed(prompts: str, sentence: str) -> Row:
 
 ROWS = [
     file(GOOD + '{"prompt": "Wh', "my.jsonl: line 2 is not JSON"),
-    file({"prompt": "a", "text": "b"}, "row 1 has the prompts prompt, text ... --data.field prompt"),
+    file({"prompt": "a", "text": "b"}, "row 1 has the fields prompt, text, but ... --data.field prompt"),
     file(
         {"input_text": "a"},
         "row 1 has the fields input_text ... prompt, text, question ... field input_text",
     ),
     file(f'{GOOD}{{"text": "b"}}\n', "row 2 must have the field 'prompt', got text"),
-    file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': expected a text ... found ''"),
+    file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': must be a text ... got ''"),
     file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share '1'"),
     file(message(role="wizard", content="a"), "message 1: the role must be one of developer"),
-    file(message(role="user", content=[IMAGE]), "message 1 must have only text parts, got {'type': 'image_url'"),
+    file(
+        message(role="user", content=[IMAGE]), "message 1 must have only text parts, got {'type': 'image_url'"
+    ),
     file(TOOL, "message 2 must have a text, got a tool call"),
     file({"body": {"prompt": [1, 2]}}, "key 'body.prompt': must be a text (token ids are not supported)"),
     file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... key 'prompt' is given twice"),
-    file("id,prompt\n1\n", "my.csv: row 1, key 'prompt': expected a text ... found ''", "my.csv"),
+    file("id,prompt\n1\n", "my.csv: row 1, key 'prompt': must be a text ... got ''", "my.csv"),
     file("id;prompt\n1;a\n", "my.csv: row 1 has the fields id;prompt", "my.csv"),
     file(gzip.compress(GOOD.encode())[:20], "my.jsonl.gz: cannot be read", "my.jsonl.gz"),
     file(GOOD, "my.docx: the file name must end in ... .jsonl", "my.docx"),
@@ -53,7 +55,7 @@ ROWS = [
         "model: cannot be read (No (supported) data files found",
         {"model/config.json": "{}", "model/model.safetensors": ""},
     ),
-    file(f'{{"prompt": "{"a " * 9000}"}}\n', "command line: data.prompts: prompt '0' may take", "long.jsonl"),
+    file(f'{{"prompt": "{"a " * 9000}"}}\n', "command line: data.prompts: prompt '0' may need", "long.jsonl"),
     typed(
         "my.jsonl --data.prompts.init_args.split test",
         "data.prompts.init_args.split ... split must be left out for a file",
@@ -61,13 +63,13 @@ ROWS = [
     typed("'*.jsonl'", "patterns are not expanded: name one file or a folder"),
     typed("nope.json", "no such file ... .json, .jsonl ... a hub name (owner/name)"),
     typed("mu.jsonl", "mu.jsonl: no such file ... did you mean 'my.jsonl'?"),
-    typed("StdlibFunctions --data.field text", "field is for prompts"),
+    typed("StdlibFunctions --data.field text", "field is only for OwnPrompts"),
     typed("my.jsonl --data.field txt", "row 1 must have the field 'txt', got prompt"),
     typed("my.jsonl --data.offset 9", "data.offset: offset must be at most 0"),
     # read with a remark
     file('[{"prompt": "Why?"}]', "my.jsonl: prompts are read from 'prompt'.", code=0),
     file(b"\xef\xbb\xbf" + GOOD.encode(), "prompts are read from 'prompt'.", code=0),
-    file({"body": {"prompt": "a", "max_tokens": 3}}, "ignored: max_tokens (1)", code=0),
+    file({"body": {"prompt": "a", "max_tokens": 3}}, "max_tokens (1)", code=0),
 ]
 
 

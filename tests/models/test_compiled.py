@@ -175,7 +175,9 @@ def test_a_model_of_another_type_than_it_had_is_refused() -> None:
     model = build("Llama", LLAMA, dtype=torch.bfloat16)
     kept = CompiledModel(model)
     model.float()
-    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: make a new runtime"):
+    with pytest.raises(
+        ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: make a new runtime"
+    ):
         Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
 
 

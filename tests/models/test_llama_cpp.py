@@ -239,9 +239,7 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
     wide = StaticTree(
         [[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)]
     )
-    with pytest.raises(
-        ValueError, match="up to 268 leaves, but a pass takes at most 256: lower its budget"
-    ):
+    with pytest.raises(ValueError, match="up to 268 leaves, but a pass takes at most 256: lower its budget"):
         Decoder(language_model, TokenRecycling(k=64), wide)
     with pytest.raises(ValueError, match="up to 300 leaves"):
         Decoder(

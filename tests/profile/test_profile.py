@@ -63,7 +63,13 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     rows = list(csv.DictReader((folder / "profile.csv").read_text().splitlines()))
     assert len(rows) == 16
     assert float(rows[0]["ms"]) == measured.target[0].ms
-    for part in ("of 2 lanes", "Step overhead outside the passes", "in-sample", "a chain", str(artifact.folder.name)):
+    for part in (
+        "of 2 lanes",
+        "Step overhead outside the passes",
+        "in-sample",
+        "a chain",
+        str(artifact.folder.name),
+    ):
         assert part in shown
     assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
 

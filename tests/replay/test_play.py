@@ -313,7 +313,10 @@ def test_a_part_is_graded_by_its_declarations():
 @pytest.mark.parametrize(
     ("assess", "sentence"),
     [
-        (lambda: static_shape(Parts(RunsItsModel(), Chain(1))), "runs its draft model in a way of its own"),
+        (
+            lambda: static_shape(Parts(RunsItsModel(), Chain(1))),
+            "runs its draft model without a scoring and source",
+        ),
         (lambda: grade(controller=NeedsForesight()), "controller decodes every prompt beforehand"),
         (lambda: grade(verifier=Highest()), "output of Highest may depend on the drafts"),
     ],

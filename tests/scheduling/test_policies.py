@@ -49,7 +49,9 @@ class Chooses(QueuePolicy):
 def test_a_wrong_choice_ends_the_run(places):
     scheduled = Scheduled(2, Chooses(*places), verify_batch=2, workers="thread")
     with scheduled.open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
-        with pytest.raises(ValueError, match=r"Chooses.choose must return 1 to 2 different indices below \d, got \["):
+        with pytest.raises(
+            ValueError, match=r"Chooses.choose must return 1 to 2 different indices below \d, got \["
+        ):
             executor.run([Job((1,), 0), Job((2,), 1)])
         assert executor.closed
 

@@ -19,9 +19,9 @@ COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
 FAULTS = {
     "crash": "the server crashed",
     "hang": "no complete answer within",
-    "error": "answered 500",
+    "error": "status 500",
     "truncate": "the stream ended early",
-    "garbage": "not JSON",
+    "garbage": "must send JSON",
     "no-start": "unknown flag --speculate",
 }
 
@@ -78,7 +78,7 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
         assert reason in rows[fault]["reason"]
     assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
     assert (
-        "crash: failed, EngineError: the server crashed during a request (the fake server crashed on purpose)"
+        "crash: failed, EngineError: the server crashed (the fake server crashed on purpose)"
         in capsys.readouterr().out
     )
 

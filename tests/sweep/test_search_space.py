@@ -58,8 +58,11 @@ def nodes(**entry):
         (nodes(type="int", low=1, hihg=2), "did you mean 'sweep.space.builder.init_args.nodes.high'"),
         (nodes(type="int", low=1.5, high=2), "builder.init_args.nodes.low must be an integer, got 1.5"),
         (nodes(type="int", low=3, high=2), "low must be <= high, got low 3 and high 2"),
-        (nodes(type="float", low=0.0, high=2.0, log=True), "must be above 0"),
-        (nodes(type="float", low=1.0, high=2.0, log=True, step=0.1), "step cannot be combined with log: true"),
+        (nodes(type="float", low=0.0, high=2.0, log=True), "must be > 0 if log is true"),
+        (
+            nodes(type="float", low=1.0, high=2.0, log=True, step=0.1),
+            "step cannot be combined with log: true",
+        ),
         (choices("builder.init_args.nodes"), "choices must not be empty"),
         (choices("builder.init_args.nodes", {"class_path": "Chain"}), "must have a name"),
         (choices("builder.init_args.nodes", "a", "a"), "two choices are called 'a'"),
@@ -69,7 +72,10 @@ def nodes(**entry):
         (choices("method", "chain"), "must set a name and at least one of"),
         (choices("method", {"name": "nothing"}), "{'name': 'nothing'} must set a name and at least one of"),
         (choices("method", {"name": "chain", "bilder": {}}), "did you mean 'builder'"),
-        ({**METHODS, **choices("builder", {"name": "a", **CHAIN})}, "is searched, but also set by the method 'chain'"),
+        (
+            {**METHODS, **choices("builder", {"name": "a", **CHAIN})},
+            "is searched, but also set by the method 'chain'",
+        ),
     ],
 )
 def test_a_malformed_space_is_refused_in_one_sentence(space, words):

@@ -112,7 +112,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
             ["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF],
             "127.0.0.1:9/v1/models: the connection failed",
         ),
-        (["--endpoint", "{broken}", "--plain-body", OFF], "answered 500"),
+        (["--endpoint", "{broken}", "--plain-body", OFF], "status 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: set --model to"),
         (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens: invalid positive_integer value: '0'"),
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),

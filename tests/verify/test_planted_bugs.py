@@ -354,5 +354,5 @@ def test_too_few_samples_leave_it_undecided():
     test = joint_test(sampled(recycling, RANKED["chain"], SampleMatch(0.6)), temperature=0.6, most=80)
     assert len(test.fits) == 5 * 2
     assert test.decision == "undecided"
-    assert test.evidence.endswith("and 0.05 needs more samples")
+    assert test.evidence.endswith("but excluding 0.05 needs more samples")
     assert test.finds > 0.05

@@ -207,8 +207,8 @@ def test_a_deviation_that_is_not_excluded_is_exit_code_3(experiment, report, cap
     finds = checks(finding)["toy joint"]["finds"]
     assert finds > 0.05
     assert finding["verdict"] == (
-        f"no deviation found; one above total variation {finds:.2g} would have been (power 95 %), and 0.05 needs more "
-        "samples"
+        f"no deviation found; one above total variation {finds:.2g} would have been (power 95 %), but "
+        "excluding 0.05 needs more samples"
     )
     assert finding["verdict"] in " ".join(capsys.readouterr().out.split())
 

@@ -300,9 +300,8 @@ def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[st
     both = [prompt for prompt in first if prompt in second]
     if not both:
         return Speedup.refuse(arm, other, f"no prompt was answered by both {arm} and {other}")
-    pairs = np.array(
-        [[first[prompt][:2], second[prompt][:2]] for prompt in both]
-    )  # [n, arm, tokens and steps]
+    # [n, arm, tokens and steps]
+    pairs = np.array([[first[prompt][:2], second[prompt][:2]] for prompt in both])
     drawn = np.random.default_rng(0).integers(len(both), size=(2000, len(both)))
 
     def ratio(totals: Values) -> Values:

@@ -149,9 +149,8 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
         lengths = np.arange(SHORTEST, self.longest + 1)
         for (bars, curves), (arm, counted) in zip(rows, found.items(), strict=True):
             points = np.array([step for step, _ in counted.counts]) // STEPS_A_POINT
-            counts = np.stack(
-                [counts for _, counts in counted.counts]
-            )  # [steps, AFTER, tokens found unread, length]
+            # [steps, AFTER, tokens found unread, length]
+            counts = np.stack([counts for _, counts in counted.counts])
             for number, (after, colour) in enumerate(zip(AFTER, (ORANGE, BLUE), strict=True)):
                 tokens, covered, unread = counts[:, number].sum(axis=0)[:, SHORTEST:]
                 places, scale = lengths + 0.4 * (number - 0.5), 100 / max(int(tokens[0]), 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_PROMPTS, _MOST_TOKENS, _MOST_CHARACTERS = 24, 400, 1200
 _MARKS = {CORRECTED: ("u", ""), BONUS: ("b", ""), 0: ("i", "")}
-"""HTML element and CSS class of a token by its source. Ranks above 0 are not listed: they get ``("i", "r")``."""
+"""HTML element and CSS class of a token by its source. Accepted drafts of a rank above 0 get ``("i", "r")``."""
 alt.data_transformers.consolidate_datasets = False  # keep each chart's rows inline, in its own layer
 
 _POINT = "#4c8ed9"

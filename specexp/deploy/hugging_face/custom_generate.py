@@ -199,9 +199,8 @@ class ProcessedSampling(DeterministicVerifier):
     ) -> None:
         """Set the processors and sampling of the next call; ``padding`` holds the padding tokens before each prompt."""
         self._sample = bool(config.do_sample)
-        self.noise_temperature = (
-            (config.temperature or 1.0) if self._sample else 0.0
-        )  # coupled drafters follow it
+        # coupled drafters follow it
+        self.noise_temperature = (config.temperature or 1.0) if self._sample else 0.0
         self._processors = processors
         self._padding = padding
         self._by_row: PerSequence[LogitsProcessorList] = PerSequence()

@@ -62,7 +62,7 @@ class Ranked:
         return self._tokens[start:end], self._values[start:end]
 
     def count(self, node: int) -> int:
-        """Return the length of a node's list."""
+        """Return the number of tokens recorded at a node."""
         return self._counts[node]
 
     def starts(self, nodes: Sequence[int], k: int) -> list[int]:

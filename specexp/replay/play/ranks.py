@@ -155,9 +155,8 @@ class RankTable:
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
         roots = self._visited(new)
-        cuts = np.minimum(
-            self.room[roots], shape.max_depth
-        )  # depth of each step's tree, cut near the length limit
+        # depth of each step's tree, cut near the length limit
+        cuts = np.minimum(self.room[roots], shape.max_depth)
         # [depth + 1] rows of the tree when cut at each depth
         sizes = np.bincount(shape.depths, minlength=shape.max_depth + 1).cumsum()
         nodes = sizes[cuts] - 1
@@ -167,9 +166,8 @@ class RankTable:
             leaf = np.ones(shape.parents.size, dtype=np.bool_)
             leaf[shape.parents[1:]] = False
             ends = (accepted[roots] > 0) & ((accepted[roots] == cuts) | leaf[last[roots]])
-            inner = np.bincount(
-                shape.depths[~leaf], minlength=shape.max_depth
-            )  # rows with children, by depth
+            # rows with children, by depth
+            inner = np.bincount(shape.depths[~leaf], minlength=shape.max_depth)
             spent = self._seconds(latency, roots, sizes, inner, cuts, new[roots], ends)
             seconds = np.bincount(turn, spent, minlength=len(self.turns)).astype(np.float64)
 

@@ -134,9 +134,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
 
     latency = {"name": "target only", "target_ms": {1: 100}}
     assert main([experiment(arms=arms, latency=latency)]) == 2
-    assert (
-        "'target only' has no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
-    )
+    assert "'target only' has no draft_ms, but arm 'assisted' runs a draft model" in capsys.readouterr().err
 
 
 def test_an_arm_starts_from_the_state_that_other_prompts_taught(experiment, tmp_path, capsys):
@@ -269,7 +267,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     assert [record.key for record in read_records(records) if record.error] == [("1", 0)]
     assert shown.err == (
         "error: 1 of 6 answers failed (tiny: 1), e.g. tiny on prompt '1': RuntimeError: the builder broke; the table "
-        f"is of the others, and {records} has the reason for each\n"
+        f"shows the other outputs, and {records} has the reason for each\n"
     )
     assert "The figures cover the other answers." in shown.out
 
@@ -326,8 +324,16 @@ SPACE = {
             "command line: analyses.0.init_args",
         ),
         ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
-        ({"arms": {"a": {"title": "engine"}}}, [], "arms.a.title must be unique, got 'engine', which another"),
-        ({"arms": {"a": {"generation": {"max_new_tokens": 5}}}}, [], "arms.a.generation must be the experiment's"),
+        (
+            {"arms": {"a": {"title": "engine"}}},
+            [],
+            "arms.a.title must be unique, got 'engine', which another",
+        ),
+        (
+            {"arms": {"a": {"generation": {"max_new_tokens": 5}}}},
+            [],
+            "arms.a.generation must be the experiment's",
+        ),
         ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override only shuffle_seed"),
         ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
         (

@@ -50,7 +50,7 @@ def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys)
     assert {record.arm for record in good} == {"engine", "ours", "theirs, plain", "theirs"}
     assert len(good) == 8
     assert all(record.difference is None for record in good)
-    assert all("answered 500" in record.error for record in records if record.arm == "broken")
+    assert all("status 500" in record.error for record in records if record.arm == "broken")
     shown = capsys.readouterr()
     assert "theirs, plain" in shown.out
     assert "2 of 10 answers failed (broken: all 2)" in shown.err

@@ -92,7 +92,7 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
         ),
         ({"execution": SEED, "analyses": ["TreeSizes"]}, "analyses.0 watches single steps"),
         ({"analyses": ["ReasoningTable"]}, "analyses.0 looks at groups of sequences"),
-        ({"execution": SEED}, "has 2 turns, but groups of sequences continue only one"),
+        ({"execution": SEED}, "has 2 turns, but execution decodes prompts of one turn"),
         (
             {"reasoning": {"search": {"class_path": "BreadthFirst", "init_args": {"breadth": 0}}}},
             "breadth must be >= 1, got 0",

@@ -33,7 +33,12 @@ def test_a_generation_config_keeps_the_best_chain_and_the_other_keys_of_the_file
     assert main([str(paper.folder), "--to", "hf-generation-config", "--output", str(file)]) == 0
     out, err = capsys.readouterr()
     assert out == f"{file}\n"
-    words = ("best chain, of length 6", "74 of 80 nodes", "TokenRecycling", "; written for transformers 5.23\n")
+    words = (
+        "best chain, of length 6",
+        "74 of 80 nodes",
+        "TokenRecycling",
+        "; written for transformers 5.23\n",
+    )
     assert all(one in err for one in words)
     config = GenerationConfig.from_pretrained(file.parent)
     assert (config.num_assistant_tokens, config.eos_token_id) == (6, [1, 2])
@@ -50,7 +55,7 @@ def test_an_embedded_model_becomes_an_ordinary_folder(tmp_path: Path) -> None:
     for name, weight in pair.target.state_dict().items():
         assert torch.equal(model.state_dict()[name], weight)
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == pair.tokenizer.get_vocab()
-    with pytest.raises(ArtifactError, match="is there already"):
+    with pytest.raises(ArtifactError, match="already exists"):
         export("stdlib-small", "hf", tmp_path / "small")
 
 
@@ -65,7 +70,10 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
 
     content, dropped = export(folder, "hf-generation-config")
     assert content["num_assistant_tokens"] == 3
-    assert "kept the tree's best chain, of length 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
+    assert (
+        "kept the tree's best chain, of length 3; dropped the strategy Scheduled(n=3, policy=FirstCome,"
+        in dropped
+    )
     assert "7 of 10 nodes" in dropped
 
     payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}
@@ -80,7 +88,7 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
         (["{tree}", "--to", "openvin"], "did you mean 'openvino'?"),
         (["{tree}", "--to", "xml"], f"allowed are {', '.join(all_formats())}"),
         (["{tree}/v9", "--to", "hf-generation-config"], "no such artifact folder"),
-        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}"], "is a folder"),
+        (["{tree}", "--to", "hf-generation-config", "--output", "{tree}"], "must be a file, got the folder"),
         (["{tree}", "--to", "hf-generation-config", "--output", "{tree}/best.json/x"], "cannot be written"),
         (
             ["{tree}", "--to", "hf-generation-config", "--output", "{tree}/v1/tree.json"],

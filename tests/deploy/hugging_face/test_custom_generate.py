@@ -129,7 +129,9 @@ def test_one_cache_serves_all_calls_with_a_model(llama, prompt, recycling, monke
 
 def test_inputs_other_than_tokens_are_refused_instead_of_left_out(prompt, recycling):
     model, settings = make("GPT2"), {"max_new_tokens": 5, "do_sample": False}
-    with pytest.raises(ValueError, match="token_type_ids is not supported: leave it out, since the model is called with"):
+    with pytest.raises(
+        ValueError, match="token_type_ids is not supported: leave it out, since the model is called with"
+    ):
         model.generate(prompt, custom_generate=recycling, token_type_ids=torch.zeros_like(prompt), **settings)
     positions = torch.arange(9)[None]
     ours = model.generate(prompt, custom_generate=recycling, position_ids=positions, **settings)
@@ -272,7 +274,10 @@ def test_stopping_criteria_end_each_row_of_a_schedule(llama, prompt, schedule):
     [
         ({"num_beams": 2}, "num_beams=2 is not supported"),
         ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1, 1]])}, "must be padded on the left"),
-        ({"streamer": SimpleNamespace(put=print)}, "streamer is not supported for a schedule"),
+        (
+            {"streamer": SimpleNamespace(put=print)},
+            "streamer is not supported for an artifact with a schedule",
+        ),
     ],
 )
 def test_a_schedule_refuses_an_impossible_call_in_one_sentence(llama, prompt, schedule, given, message):

@@ -223,7 +223,11 @@ REFUSED = [
     ({"prompt": []}, 400, "prompt must not be empty"),
     ({"prompt": ["a", 3]}, 400, "prompt.1 must be a list, got 3"),
     ({"stop": ""}, 400, "stop must not be empty"),
-    ({"n": 2, "extra_body": {"sequence": "a"}}, 400, "sequence is only for requests of one output, and this request has 2"),
+    (
+        {"n": 2, "extra_body": {"sequence": "a"}},
+        400,
+        "sequence is only for requests of one output, and this request has 2",
+    ),
     ({"extra_body": {"temprature": 1}}, 400, "did you mean 'temperature'?"),
     ({"extra_body": {"response_format": {"type": "json_object"}}}, 400, "response_format"),
     ({"frequency_penalty": 0.5}, 400, "frequency_penalty"),
@@ -305,6 +309,6 @@ def test_the_log_has_a_line_of_figures_for_every_request_and_no_prompt(client, c
 
 def test_unknown_routes_are_named(address):
     answer = httpx.post(f"{address}/v1/completion", json={})
-    sentence = "there is no '/v1/completion' here; did you mean '/v1/completions'?"
+    sentence = "the path '/v1/completion' does not exist; did you mean '/v1/completions'?"
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, sentence)
     assert httpx.get(f"{address}/v1/completions").status_code == 405

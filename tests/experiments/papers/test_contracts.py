@@ -105,7 +105,7 @@ def test_chosen_arms_are_compared_in_pairs():
 
 
 def test_an_arm_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="compare must name one of the arms .*, got 'none'"):
+    with pytest.raises(ValueError, match=r"compare must name one of the arms .*, got 'none'"):
         regrets("regret", compare=["learned", "none"])
 
 

@@ -77,7 +77,9 @@ def test_unwatched_passes_are_modelled_only_if_nothing_was_drafted() -> None:
 
 
 def test_a_draft_model_needs_milliseconds() -> None:
-    with pytest.raises(ValueError, match="'target only' must have draft_ms, because arm 'drafts' runs a draft model"):
+    with pytest.raises(
+        ValueError, match="'target only' must have draft_ms, because arm 'drafts' runs a draft model"
+    ):
         ModelledLatency(LatencyProfile("target only", {1: 5})).begin(
             {"drafts": Parts(DraftModel(), Chain(2), Greedy(), Fixed())}
         )

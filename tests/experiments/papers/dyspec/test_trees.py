@@ -58,7 +58,7 @@ def test_all_may_be_compared_with_one_arm():
     steps = {"tree": 3, "bush": 4, "chain": 6}
     found = tokens_per_step([record(arm, 0, 12, steps[arm]) for arm in steps], *steps, over="chain")
     assert [row["over chain"] for row in found.values()] == ["2.00x (one prompt)", "1.50x (one prompt)", None]
-    with pytest.raises(ValueError, match="over must name one of the arms .*, got 'cable'"):
+    with pytest.raises(ValueError, match=r"over must name one of the arms .*, got 'cable'"):
         tokens_per_step([], "tree", over="cable")
 
 
