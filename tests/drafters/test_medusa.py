@@ -126,7 +126,7 @@ def test_a_head_is_an_artifact(tmp_path):
         (lambda: models_in(Medusa(head())), "Medusa cannot be recorded, since it runs its draft model"),
         (
             lambda: Scheduled(2).check(Parts(Medusa(head()), Chain(2))),
-            "Medusa reads its hidden states",
+            "hidden states that Medusa reads",
         ),
     ],
 )
