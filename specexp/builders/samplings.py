@@ -329,8 +329,9 @@ class Samplings:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Order a closed set breadth first, siblings by rank.
 
-        Return ``[n]`` samplings, ``[n + 1]`` parents of the tree's rows, and the new row of each drafted row, -1
-        outside the tree; its last entry is -1.
+        Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and the tree's row of each drafted
+        row.
+        The last array is -1 for rows outside the tree, and has a final entry -1 so that the index -1 maps to itself.
         """
         nodes = self._samplings
         size = chosen.size + 1

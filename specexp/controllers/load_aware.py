@@ -144,7 +144,7 @@ class LoadAware(Controller):
 
 
 class DraftLengths(Controller):
-    """Limits drafts by the number of lanes, with limits that are set by hand or found by :class:`LoadAware`.
+    """Limits the nodes of a draft by the number of lanes. The limits are set by hand or by :class:`LoadAware`.
 
     Args:
         nodes: most nodes of a draft, by the fewest lanes that the limit holds for, starting with 1. A limit of 0 drafts

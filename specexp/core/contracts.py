@@ -138,7 +138,7 @@ class Drafter(Part):
         return ()
 
     def costs_pass(self, request: Request) -> bool:
-        """Return whether the answer takes a forward pass of a draft model."""
+        """Return whether answering this request needs a forward pass of a draft model."""
         return False
 
     @property

@@ -133,7 +133,7 @@ class Verdict:
 
 
 PLAIN = "plain"
-"""Name of plain decoding among compositions of parts."""
+"""The label of plain decoding, in places where compositions have labels of their parts."""
 
 Selection = Literal["top-k", "drawn"]
 """Candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
-"""Most accepted rows per lane that a step can move. A longer path is moved before the step."""
+"""Most accepted rows per lane that a step can move. Those of a longer path are moved before the step."""
 GRAPH_BYTES = 32 * 2**20
 """Bytes of a captured graph, without the buffers of its step. vLLM measured 24 to 28 MiB (vllm #22897)."""
 _GRAPHS = 16  # number of graphs for which memory is reserved

@@ -104,7 +104,7 @@ class ScheduledLanes(Lanes):
 
     @override
     def finish(self) -> None:
-        """Wait until the workers have learned from all ended lanes (line 27)."""
+        """Wait until the workers have learned from all ended lanes (line 27 of Algorithm 2)."""
         while self._ended:
             self._receive(self._next_worker())
 

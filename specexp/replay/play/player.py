@@ -250,7 +250,7 @@ class RecordedSource(DraftSource):
         answers: Sequence[int],
         tokens: NDArray[np.int64],
     ) -> None:
-        """Handle ``rows`` of ``tokens`` ``[f, k]`` without recorded candidates as ``missing`` demands."""
+        """Apply the policy ``missing`` to the ``rows`` of ``tokens`` ``[f, k]`` that have no recorded candidates."""
         assert self.turn is not None
         if self.missing == "unknown":
             for row in rows:

@@ -92,7 +92,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
 
 
 class ChainFormat(ExportFormat):
-    """Settings of an engine for a chain that a draft model or prompt lookup drafts, or as a study of it found them."""
+    """Settings of an engine: for a chain of a draft model or prompt lookup, or as found by a study of it."""
 
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
