@@ -119,8 +119,8 @@ def _covered(spans: Iterable[Span]) -> float:
 def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
     """Return time lines in the JSON object format of Chrome's trace events, one event per line.
 
-    The trace shows each time line as a process of that name, starting at time 0. The target and each drafter are its threads. A span
-    is a complete event (``ph: X``), and a counter shows the number of waiting drafts. Times are whole microseconds.
+    Each time line is shown as a process that starts at time 0. The target and each drafter are its threads. A span is a
+    complete event (``ph: X``), and a counter shows the number of waiting drafts. Times are whole microseconds.
     """
     events = [
         json.dumps(event, ensure_ascii=False)

@@ -40,9 +40,7 @@ class GoodnessOfFit:
         return round(float(self.observed.sum())) + self.impossible
 
     def excludes(self, total_variation: float) -> bool:
-        """Return whether a deviation of this size would have given a larger chi-square than the one found, with
-        probability 1 - :data:`MISS`.
-        """
+        """Return whether such a deviation would give a larger chi-square with probability 1 - :data:`MISS`."""
         if self.degrees == 0:  # a single cell: any other token is a deviation
             return bool((1 - total_variation) ** self.samples <= MISS)
         noncentral = 4 * self.samples * total_variation**2
