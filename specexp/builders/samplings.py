@@ -329,8 +329,8 @@ class Samplings:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Order a closed set breadth first, siblings by rank.
 
-        Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and for each drafted row its row in
-        the tree: -1 for rows outside of it, and in a final entry, so that -1 maps to itself.
+        Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and the tree's row of each drafted
+        row. The last is -1 for rows outside the tree, and in a final entry, so that -1 maps to itself.
         """
         nodes = self._samplings
         size = chosen.size + 1
