@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from scipy.stats import binomtest
 
 from experiments.pair.corpus.python_source import HumanEvalTasks
 from specexp.bench.metrics import loops
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 TEXTS = 100
 PROBLEMS = 200
 TEMPERATURE = 0.7
+CHANCE = {"judged": "50 %"}  # half of the judged answers are right
 
 
 class TextLoss(NamedTuple):
@@ -213,12 +215,16 @@ def tables(
     yield ends
     answered = Table(
         f"Greedy answers of the target to held-out problems, at most {PROBLEMS} of each domain",
-        columns("domain | problem | right:.0% | readable:.0% | problems"),
+        columns("domain | problem | right | chance | readable:.0% | problems"),
+        notes=["Right: with a 95 % Wilson interval."],
     )
     for domain, source in sources.items():
         probes = list(islice(source.probes("test"), PROBLEMS))
         for kind, share in answers(pair.target, pair.tokenizer, probes).items():
-            answered.add({"domain": domain, "problem": kind, **share})
+            right, count = share["right"], int(share["problems"])
+            low, high = binomtest(round(right * count), count).proportion_ci(method="wilson")
+            shown = {"right": f"{right:.0%} [{low:.0%}, {high:.0%}]", "chance": CHANCE.get(kind, "0 %")}
+            answered.add({"domain": domain, "problem": kind, **share, **shown})
     yield answered
 
 
@@ -228,16 +234,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(prog="python -m experiments.pair.evaluate", description=__doc__)
     parser.add_argument("target", help="a folder, a hub id, or the name of an embedded pair")
-    parser.add_argument(
-        "others", nargs="*", help="other models with the same vocabulary, named in the same way"
-    )
+    parser.add_argument("others", nargs="*", help="other models with the same vocabulary")
     parser.add_argument(
         "--recipe", required=True, help="training file that lists the domains; --data.* overrides it"
     )
     parser.add_argument("--losses", action="store_true", help="print only the table of losses")
-    parser.add_argument(
-        "--human-eval", metavar="FILE", help="add HumanEval as a domain: its file or hub name"
-    )
+    parser.add_argument("--human-eval", metavar="FILE", help="add HumanEval: its file or hub name")
     options, overrides = parser.parse_known_args(arguments)
     sources = dict(read_fit(options.recipe, overrides)["data"].sources)
     if options.human_eval is not None:

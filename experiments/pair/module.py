@@ -228,10 +228,8 @@ class CausalLMTraining(BudgetedTraining):
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
                     parameter.zero_()
         if first is not None:
-            if (first.config.num_hidden_layers, first.config.head_dim) != (
-                config.num_hidden_layers,
-                config.head_dim,
-            ):
+            kept = ("num_hidden_layers", "head_dim")
+            if any(getattr(first.config, name) != getattr(config, name) for name in kept):
                 raise ValueError(
                     f"start: {start!r} must have the architecture's number of layers and width of heads"
                 )
@@ -332,9 +330,7 @@ def grow(wide: nn.Module, narrow: nn.Module) -> None:
     with torch.no_grad():
         for name, weight in wide.state_dict().items():
             corner = weight[tuple(slice(size) for size in given[name].shape)]  # a view
-            if (
-                weight.ndim == 1
-            ):  # scaled, because zero channels lower the root mean square that a norm divides by
+            if weight.ndim == 1:  # scaled: zero channels lower the root mean square that a norm divides by
                 weight.fill_(given[name].mean())
                 corner.copy_(given[name])
                 weight *= share**0.5
