@@ -29,7 +29,7 @@ BUDGETS = {
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_910, 17),
-    "models": (3_764, 15),
+    "models": (3_791, 15),
     "scheduling": (1_611, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),
