@@ -22,14 +22,14 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_470, 20),
-    "builders": (1_650, 11),
+    "core": (4_479, 20),
+    "builders": (1_651, 11),
     "controllers": (2_173, 12),
-    "drafters": (3_080, 18),
+    "drafters": (3_076, 18),
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_910, 17),
-    "models": (3_791, 15),
+    "models": (3_790, 15),
     "scheduling": (1_611, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),

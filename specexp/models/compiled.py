@@ -24,7 +24,7 @@ from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
-from specexp.core.tree import TokenTree, TreeShape, fed_nodes
+from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
 from specexp.verifiers import KeyedSampling
 
@@ -114,7 +114,7 @@ class _GrowingForm(_Form):
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
-        inner = fed_nodes(shape)
+        inner = shape.fed_nodes
         own = np.arange(pending + inner.size)
         visible = np.tri(own.size, dtype=np.bool_)
         visible[pending:, pending:] = shape.ancestor_mask[np.ix_(inner, inner)]
@@ -377,7 +377,6 @@ class CompiledModel(Runtime):
         return list(torch.split(self._forward(self._counted(first, first)), sizes))
 
     @override
-    @inference
     def draft_tree(
         self,
         slot: int,
@@ -386,7 +385,7 @@ class CompiledModel(Runtime):
         temperature: float,
         noise: torch.Tensor | None,
     ) -> NDArray[np.int64] | None:
-        known = self._growths.setdefault(shape, {})
+        known = self._growths.get(shape) or self._growths.setdefault(shape, {})
         form = known.get(pending.size)
         if form is None:
             form = known[pending.size] = _GrowingForm(shape, pending.size)
