@@ -37,7 +37,7 @@ BUDGETS = {
     "cluster": (416, 3),
     "engines": (1_601, 9),
     "replay": (3_861, 20),
-    "deploy": (3_276, 21),
+    "deploy": (3_277, 21),
     "fit": (1_176, 8),
     "profile": (1_114, 8),
     "sweep": (3_712, 17),
