@@ -16,7 +16,7 @@ from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Filled, Request
-from specexp.core.kernels import CannotCompileError, library
+from specexp.core.kernels import CannotCompileError, address, library
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
 
@@ -106,10 +106,10 @@ class TokenRecycling(Drafter):
         logits = noise = None
         if self.coupled and context.noise_temperature > 0:
             drawn = context.target_noise(len(context), max(shape.max_depth, 1), len(self._matrix))
-            logits, noise = self._logits.ctypes.data, drawn.data_ptr()
-        table = (self._matrix.ctypes.data, logits, *self._matrix.shape)
-        rows = shape.table.ctypes.data
-        kernels.fill(*table, noise, context.noise_temperature, rows, tokens.size, tokens.ctypes.data)
+            logits, noise = address(self._logits), drawn.data_ptr()
+        table = (address(self._matrix), logits, *self._matrix.shape)
+        rows = address(shape.table), tokens.size, address(tokens)
+        kernels.fill(*table, noise, context.noise_temperature, *rows)
         return Filled(tokens)
 
     @override

@@ -25,7 +25,7 @@ from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
+from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers import KeyedSampling
 
 _PREFILL_CHUNK = 256
@@ -108,9 +108,9 @@ class _GrowingForm(_Form):
     """The rows with which C++ drafts a tree: some pending tokens, then the nodes with children.
 
     Attributes:
-        best: number of candidates per row.
-        widest: largest number of rows with logits in a pass.
-        chosen: addresses of the candidates of a pass and of their scores.
+        tokens: ``[n + 1]`` output: the tokens of the tree, without the root's.
+        growing: the tree in the form of C++.
+        reading: the choices of a pass, as candidates or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -126,14 +126,15 @@ class _GrowingForm(_Form):
         levels = np.arange(shape.max_depth + 1)
         rows = np.concatenate(([0], np.searchsorted(shape.depths[inner], levels[1:]) + pending))
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
-        self.widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
-        self.best = int(shape.ranks.max()) + 1
+        widest, self.best = max(1, int(np.diff(rows)[1:].max(initial=1))), int(shape.ranks.max()) + 1
+        self.tokens = np.empty_like(shape.parents)
         arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
-        found = [np.empty((self.widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
+        found = [np.empty((widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
         self._kept = (*arrays, *found)  # C++ gets bare addresses, so the arrays must stay alive
-        self.chosen = [one.ctypes.data for one in found]
-        addresses = (*(one.ctypes.data for one in arrays), self.numbers.ctypes.data)
-        self.growing = _Growing(shape.max_depth, self.widest, *addresses)
+        addresses = [one.ctypes.data for one in (*arrays, self.numbers, self.tokens[1:])]
+        self.growing = _Growing(shape.max_depth, widest, *addresses)
+        chosen = [one.ctypes.data for one in found]
+        self.reading = _Reading(self.best, 0, *chosen, 0, 0, self.best, *chosen)
 
 
 class _Choices:
@@ -143,12 +144,10 @@ class _Choices:
     """
 
     def __init__(self, readers: Sequence[PassReader | None], rows: int) -> None:
-        temperatures = {None if one is None else one.verifier.noise_temperature or 0.0 for one in readers}
-        self.temperature = (temperatures.pop() if len(temperatures) == 1 else None) or 0.0
-        self.readers = [
-            one if one and (one.verifier.noise_temperature or 0.0) == self.temperature else None
-            for one in readers
-        ]
+        known = [None if one is None else one.verifier.noise_temperature or 0.0 for one in readers]
+        self.temperature = (known[0] if len(set(known)) == 1 else None) or 0.0
+        pairs = zip(readers, known, strict=True)
+        self.readers = [one if temperature == self.temperature else None for one, temperature in pairs]
         least = 0 if self.temperature else 1
         self.best = max((max(one.learned, least) for one in self.readers if one), default=0)
         self.rows = rows
@@ -209,7 +208,7 @@ class CompiledModel(Runtime):
                 f"the {model.config.model_type} model is in training mode: call model.eval() first"
             )
         self.model = model
-        self._kernels = kernels_of(model, tell)
+        self._kernels = _declared(kernels_of(model, tell))
         self.device, self.dtype = model.device, model.dtype
         self.vocab_size: int = model.config.vocab_size
         self.context_limit = context_limit(model.config)
@@ -218,6 +217,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()
         self._rows = _Rows(np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
         self._room(16)
+        self._logits = torch.empty((0, 0))
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
@@ -316,9 +316,8 @@ class CompiledModel(Runtime):
         count = len(rows)
         if rows[-1] >= count:  # some rows must be moved
             kept = (ctypes.c_int64 * count)(*rows)
-            past = ctypes.c_int64(self.cache.lengths[slot])
             self._kernels.keep(
-                ctypes.byref(self._weights.model), self._cache(), ctypes.c_int64(slot), past, kept, count
+                self._weights.model, self._cache(), slot, self.cache.lengths[slot], kept, count
             )
         self.cache.commit(slot, range(count))
 
@@ -332,14 +331,12 @@ class CompiledModel(Runtime):
             reading, first = choices.reading, 0
             for tree, reader in zip(trees, choices.readers, strict=True):
                 assert reader is not None  # else nothing is drawn
-                positions, end = tree.shape.max_depth + 1, first + tree.tokens.size
-                noise = reader.context.target_noise(
-                    len(reader.context), positions, self.vocab_size
-                ).data_ptr()
+                context, end = reader.context, first + tree.tokens.size
+                made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
                 if first:  # steps count from the noise of the first tree, in numbers of 4 bytes
-                    rows.numbers[-1, first:end] += (noise - reading.noise) // 4
+                    rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
                 else:
-                    reading.noise = noise
+                    reading.noise = made.data_ptr()
                 first = end
         return choices
 
@@ -389,37 +386,27 @@ class CompiledModel(Runtime):
         form = known.get(pending.size)
         if form is None:
             form = known[pending.size] = _GrowingForm(shape, pending.size)
-        past, growing = self.cache.lengths[slot], form.growing
+        past, growing, reading = self.cache.lengths[slot], form.growing, form.reading
         self._make_room(past + form.size, slot + 1)
         self._room(form.size)
         form.given.past, form.given.slot = past, slot
         form.numbers[0, : pending.size] = pending
-        tokens = np.empty(shape.parents.size, dtype=np.int64)
-        tokens[0] = pending[-1]
-        growing.tokens = tokens.ctypes.data + 8
         if noise is None:
-            reading = _Reading(form.best, 0, *form.chosen)
-        else:
+            reading.best, reading.noise = form.best, None
+        else:  # nodes are drawn
+            reading.best, reading.noise, reading.temperature = 0, noise.data_ptr(), temperature
             growing.stride = noise.stride(0)
-            reading = _Reading(0, 0, 0, 0, noise.data_ptr(), temperature, form.best, *form.chosen)
-        logits = torch.empty((form.widest, self._weights.outputs))
-        if self.dtype == torch.bfloat16:
-            rounded = torch.empty(logits.shape, dtype=self.dtype)
-            reading.rounded = rounded.data_ptr()
-        is_nan = self._kernels.grow(
-            ctypes.byref(self._weights.model),
-            ctypes.byref(form.given),
-            self._cache(),
-            ctypes.byref(reading),
-            ctypes.byref(growing),
-            self._addresses,
-            ctypes.c_void_p(logits.data_ptr()),
-            torch.get_num_threads(),
-        )
+        logits = self._scratch(2 * growing.widest)
+        if self.dtype == torch.bfloat16:  # rounded logits are in the second half
+            reading.rounded = logits + 4 * growing.widest * self._weights.outputs
+        given = self._weights.model, form.given, self._cache(), reading, growing, self._addresses, logits
+        is_nan = self._kernels.grow(*given, torch.get_num_threads())
         if is_nan:
             return None  # the caller then drafts pass by pass, which raises a clear error
         self.passes += growing.levels
         self.cache.uncommitted[slot] = form.size
+        tokens = form.tokens.copy()
+        tokens[0] = pending[-1]
         return tokens
 
     @override
@@ -480,6 +467,12 @@ class CompiledModel(Runtime):
         self._buffers = [torch.empty(rows * width) for width in self._weights.widths]
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
+    def _scratch(self, rows: int) -> int:
+        """Return the address of float32 logits of some rows, which the next pass overwrites."""
+        if rows > self._logits.shape[0]:
+            self._logits = torch.empty((rows, self._weights.outputs))
+        return self._logits.data_ptr()
+
     def _counted(self, count: int, answered: int) -> _Rows:
         """Return the first ``count`` rows of the buffers, of which the last ``answered`` get logits."""
         self._rows.given.count, self._rows.given.answered = count, answered
@@ -502,29 +495,34 @@ class CompiledModel(Runtime):
         self.passes += 1
         reading = _Reading() if reading is None else reading
         size = rows.given.answered, self._weights.outputs
-        logits = answers = torch.empty(size)
         if self.dtype == torch.bfloat16:
-            answers = torch.empty(size, dtype=self.dtype)
+            answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
             reading.rounded = answers.data_ptr()
-        self._kernels.forward(
-            ctypes.byref(self._weights.model),
-            ctypes.byref(rows.given),
-            self._cache(),
-            ctypes.byref(reading),
-            self._addresses,
-            ctypes.c_void_p(logits.data_ptr()),
-            torch.get_num_threads(),
-        )
+        else:
+            answers = torch.empty(size)
+            logits = answers.data_ptr()
+        given = self._weights.model, rows.given, self._cache(), reading, self._addresses, logits
+        self._kernels.forward(*given, torch.get_num_threads())
         answers = answers if size[1] == self.vocab_size else answers[:, : self.vocab_size]
         return answers.half() if self.dtype == torch.float16 else answers
 
-    def _cache(self) -> Any:
-        """Return the address of the cache's structure for C++."""
+    def _cache(self) -> _Cache:
+        """Return the cache's structure for C++."""
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage
-            self._address = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
-        return ctypes.byref(self._address)
+            self._mirrored = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
+        return self._mirrored
+
+
+def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the types of a library's arguments, so that structures are passed by address."""
+    model, rows, cache, reading, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Reading, _Growing))
+    buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
+    kernels.forward.argtypes = model, rows, cache, reading, *buffers
+    kernels.grow.argtypes = model, rows, cache, reading, growing, *buffers
+    kernels.keep.argtypes = model, cache, number, number, ctypes.c_void_p, ctypes.c_int
+    return kernels
 
 
 def _is_read(verifier: TokenRule) -> bool:

@@ -50,19 +50,15 @@ class Batch:
     def __init__(self, rows: int, ids: int) -> None:
         batch = library().llama_batch
         self._size = rows, ids
-        self._tokens, self._positions, self._counts = numbers = np.empty((3, rows), dtype=np.int32)
+        self._tokens, self._positions, self._counts = np.empty((3, rows), dtype=np.int32)
         self._ids = np.empty(ids, dtype=np.int32)
         self._first = self._ids.ctypes.data
         self._places = np.empty(rows, dtype=np.int64)  # address of each row's ids
         self._wanted = np.empty(rows, dtype=np.int8)
-        arrays = (numbers[0], None, *numbers[1:], self._places, self._wanted)
-        self.given = batch(
-            0,
-            *(
-                ctypes.cast(0 if array is None else array.ctypes.data, kind)
-                for array, (_, kind) in zip(arrays, batch._fields_[1:], strict=True)
-            ),
-        )
+        arrays = {"token": self._tokens, "pos": self._positions, "n_seq_id": self._counts}
+        arrays |= {"seq_id": self._places, "logits": self._wanted}
+        kinds = dict(batch._fields_)
+        self.given = batch(**{name: array.ctypes.data_as(kinds[name]) for name, array in arrays.items()})
 
     def fill(self, lanes: Sequence[LaneRows], with_logits: bool) -> Batch:
         """Return a batch of these rows: this one, or a larger one if they do not fit."""

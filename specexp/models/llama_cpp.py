@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, SlotIds, starts_of
+from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
 from specexp.models.llama_file import LlamaCppError, LlamaFile
 
 _PREFILL_CHUNK = 512
@@ -84,15 +84,14 @@ class LlamaCppModel(Runtime):
             lane.forget_rows()
         sizes = [tree.tokens.size for tree in trees]
         self.cache.room_for(sum(sizes))
-        logits = self._pass([self._planted(lane, tree) for lane, tree in zip(lanes, trees, strict=True)])
+        rows = []
+        for lane, tree in zip(lanes, trees, strict=True):
+            branches = self._branches_of(tree.shape)
+            own = branches.counts, branches.starts, lane.plant(branches)
+            rows.append(LaneRows(tree.tokens, tree.shape.depths, lane.length, *own))
+        logits = self._pass(rows)
         assert logits is not None
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
-
-    def _planted(self, lane: SlotIds, tree: TokenTree) -> LaneRows:
-        """Return the rows of a tree that replaces a slot's uncommitted rows."""
-        shape, branches = tree.shape, self._branches_of(tree.shape)
-        ids = lane.plant(branches)
-        return LaneRows(tree.tokens, shape.depths, lane.length, branches.counts, branches.starts, ids)
 
     @override
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
