@@ -22,14 +22,14 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_470, 20),
-    "builders": (1_650, 11),
+    "core": (4_485, 20),
+    "builders": (1_651, 11),
     "controllers": (2_173, 12),
-    "drafters": (3_080, 18),
+    "drafters": (3_075, 18),
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_910, 17),
-    "models": (3_734, 15),
+    "models": (3_783, 15),
     "scheduling": (1_611, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_132, 17),
     "testing": (2_532, 13),
     "experiments": (6_713, 43),
-    "tests": (34_632, 251),
+    "tests": (34_652, 251),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -53,12 +53,13 @@ class FixedShape(TreeShape):
 
     @override
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
-        nodes = int(np.count_nonzero(keep)) - 1
-        return self.first_nodes(nodes) if keep[: nodes + 1].all() else self._selected(keep.tobytes())
+        return self._selected(keep.tobytes())
 
     @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
     def _selected(self, keep: bytes) -> TreeShape:
-        return super().select(np.frombuffer(keep, dtype=np.bool_))
+        nodes = keep.count(1) - 1
+        first = keep.startswith(b"\1" * (nodes + 1))
+        return self.first_nodes(nodes) if first else super().select(np.frombuffer(keep, dtype=np.bool_))
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
     def first_nodes(self, nodes: int) -> FixedShape:

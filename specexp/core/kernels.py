@@ -14,6 +14,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from specexp.core.messages import first_line
 
@@ -74,6 +75,11 @@ def library(
         return ctypes.CDLL(str(file))
     except OSError as error:
         raise CannotCompileError(f"{file} cannot be compiled or loaded: {first_line(error)}") from error
+
+
+def address(array: Any) -> int:
+    """Return the address of a writable array, in less time than ``array.ctypes.data``."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
 def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:

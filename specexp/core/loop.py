@@ -7,8 +7,7 @@ made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from operator import index
 from secrets import randbits
@@ -104,7 +103,7 @@ class Drafting:
         if shape is None or filled is None:
             return None
         tokens, tree = filled.tokens, TokenTree(shape, filled.tokens)
-        tree = tree if tokens.min() >= 0 else tree.select(tokens >= 0)
+        tree = tree if min(tokens.tolist()) >= 0 else tree.select(tokens >= 0)
         return Draft(tree, filled.pass_tokens, perf_counter() - started)
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
@@ -181,14 +180,17 @@ def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
     return list(found.values())
 
 
-@contextmanager
-def drafting_for(sequence: int | str) -> Iterator[None]:
+class drafting_for:  # noqa: N801 - a context manager, faster than a generator
     """Add the sequence to any exception raised within."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"raised while drafting for sequence {sequence!r}")
-        raise
+
+    def __init__(self, sequence: int | str) -> None:
+        self._sequence = sequence
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            error.add_note(f"raised while drafting for sequence {self._sequence!r}")
 
 
 # A lane: one sequence at the target.
@@ -457,11 +459,8 @@ class Decoding:
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
-        groups = (
-            teams([lane.own_drafting for lane in lanes])
-            if self.together
-            else [[n] for n in range(len(lanes))]
-        )
+        apart = [[number] for number in range(len(lanes))]
+        groups = teams([lane.own_drafting for lane in lanes]) if self.together and len(lanes) > 1 else apart
         for numbers in groups:
             self.draft_group([lanes[number] for number in numbers])
         return lanes

@@ -244,8 +244,8 @@ class Runtime(Target):
     ) -> NDArray[np.int64] | None:
         """Draft a whole tree without returning to Python between its levels.
 
-        Feed the pending tokens, the root last, then the nodes of :func:`~specexp.core.tree.fed_nodes`, committing
-        nothing. A node's token is the candidate of its rank by logit or, with noise, by logit / temperature + noise.
+        Feed the pending tokens, the root last, then the shape's ``fed_nodes``, committing nothing. A node's token is
+        the candidate of its rank by logit or, with noise, by logit / temperature + noise.
 
         Args:
             shape: its rows are ordered by depth.

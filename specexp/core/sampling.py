@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,10 +111,9 @@ def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
     """Raise as :func:`check_logits` does, given the highest logit of each row, ``[n]``."""
-    finite = np.isfinite(best)
-    if finite.all():
+    if all(map(isfinite, best.tolist())):  # numpy's reductions cost more for so few rows
         return
-    worst = best[~finite][0]
+    worst = best[~np.isfinite(best)][0]
     found = "NaN" if worst != worst else ("infinite" if worst > 0 else "only -inf")
     raise LogitsError(
         f"the {role} model gave {found} logits in step {context.steps + 1} of prompt {context.sequence!r} "

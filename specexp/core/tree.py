@@ -108,6 +108,21 @@ class TreeShape:
         return int(self.depths.max())
 
     @cached_property
+    def table(self) -> NDArray[np.int64]:
+        """``[3, n + 1]`` parents, ranks and depths, in one array for C++."""
+        return np.stack((self.parents, self.ranks, self.depths))
+
+    @cached_property
+    def fed_nodes(self) -> NDArray[np.int64]:
+        """Rows of nodes with children, without the root: the nodes that a draft model is fed."""
+        return np.unique(self.parents[self.parents > 0])
+
+    @cached_property
+    def fed_sizes(self) -> tuple[int, ...]:
+        """Number of :attr:`fed_nodes` at each depth that has some, from depth 1 on."""
+        return tuple(np.unique(self.depths[self.fed_nodes], return_counts=True)[1].tolist())
+
+    @cached_property
     def ancestor_mask(self) -> NDArray[np.bool_]:
         """``[n + 1, n + 1]`` true where the column is the row itself or one of its ancestors."""
         mask = np.eye(self.parents.size, dtype=np.bool_)
@@ -163,11 +178,6 @@ class TreeShape:
         part.__dict__["depths"] = self.depths[keep]  # cheaper than walking the new parents
         part.__dict__["ancestor_mask"] = self.ancestor_mask[keep][:, keep]
         return part
-
-
-def fed_nodes(shape: TreeShape) -> NDArray[np.int64]:
-    """Return the rows of nodes with children, without the root: the nodes that a draft model is fed."""
-    return np.unique(shape.parents[shape.parents > 0])
 
 
 ROOT_ONLY = TreeShape([-1], [-1])
@@ -240,7 +250,7 @@ class TokenTree:
 
     def select(self, keep: NDArray[np.bool_]) -> TokenTree:
         """Return the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
-        new_row = np.where(keep, np.cumsum(keep) - 1, -1).tolist()
+        new_row = [] if self.q is None and self.draws is None else (np.cumsum(keep) - 1).tolist()
         draws = {
             new_row[row]: tuple(new_row[child] for child in drawn if keep[child])
             for row, drawn in (self.draws or {}).items()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
@@ -17,7 +16,7 @@ from specexp.core.contracts import Drafter, LearnsFrom
 from specexp.core.dialogue import Candidates, Filled, Request
 from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
-from specexp.core.tree import TreeShape, fed_nodes
+from specexp.core.tree import TreeShape
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_in_part
 
@@ -51,7 +50,7 @@ class DraftModel(Drafter):
     gives_log_probs = True
     learns_from: LearnsFrom = "nothing"
     runs_model = True
-    _filled: tuple[TreeShape, NDArray[np.int64]] | None  # shape of a whole drafted tree, and its fed rows
+    _filled: TreeShape | None  # shape of a whole drafted tree
 
     def __init__(
         self,
@@ -171,10 +170,8 @@ class DraftModel(Drafter):
         tokens = self.source.draft(self._scoring, context, shape)
         if tokens is None:
             return None
-        inner = fed_nodes(shape)
-        self._pending, self._filled = pending, (shape, inner)
-        counts = np.bincount(shape.depths[inner], minlength=2)[1:].tolist()  # [depth - 1]
-        return Filled(tokens, (pending, *(count for count in counts if count)))
+        self._pending, self._filled = pending, shape
+        return Filled(tokens, (pending, *shape.fed_sizes))
 
     @property
     @override
@@ -210,10 +207,9 @@ class DraftModel(Drafter):
     @override
     def observe(self, outcome: Outcome) -> None:
         if self._filled is not None:
-            shape, inner = self._filled
-            accepted = outcome.accepted if outcome.tree.shape is shape else ()
-            fed = [int(np.searchsorted(inner, row)) for row in accepted if row in inner]
-            kept = [*range(self._pending), *(self._pending + index for index in fed)]
+            nodes, pending = self._filled.fed_nodes.tolist(), self._pending
+            accepted = outcome.accepted if outcome.tree.shape is self._filled else ()
+            kept = [*range(pending), *(pending + nodes.index(row) for row in accepted if row in nodes)]
             self.source.commit(kept[: len(outcome.context) - 1 - self.source.length])
         elif self._answers:
             node, kept = 0, list(range(self._pending))

@@ -6,10 +6,11 @@
 static const int MOST = 64;  // most candidates per token
 
 // Writes tokens[1] to tokens[count - 1]; tokens[0] is the root's. Parents precede their children, siblings are adjacent.
+// `rows` holds the parents, ranks and depths of all rows.
 // With noise [depths, vocabulary], candidates are ranked by logit / temperature + noise; ties keep their order.
 extern "C" void fill(const int32_t* matrix, const float* logits, int64_t vocabulary, int64_t k, const float* noise,
-                     float temperature, const int64_t* parents, const int64_t* ranks, const int64_t* depths, int64_t count,
-                     int64_t* tokens) {
+                     float temperature, const int64_t* rows, int64_t count, int64_t* tokens) {
+    const int64_t *parents = rows, *ranks = rows + count, *depths = rows + 2 * count;
     int64_t ranked = -1;  // the parent with its candidates in `order`
     int32_t order[MOST];
     for (int64_t row = 1; row < count; ++row) {

@@ -16,7 +16,7 @@ from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Filled, Request
-from specexp.core.kernels import CannotCompileError, library
+from specexp.core.kernels import CannotCompileError, address, library
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
 
@@ -106,10 +106,10 @@ class TokenRecycling(Drafter):
         logits = noise = None
         if self.coupled and context.noise_temperature > 0:
             drawn = context.target_noise(len(context), max(shape.max_depth, 1), len(self._matrix))
-            logits, noise = self._logits.ctypes.data, drawn.data_ptr()
-        form = (shape.parents.ctypes.data, shape.ranks.ctypes.data, shape.depths.ctypes.data, tokens.size)
-        table = (self._matrix.ctypes.data, logits, *self._matrix.shape)
-        kernels.fill(*table, noise, context.noise_temperature, *form, tokens.ctypes.data)
+            logits, noise = address(self._logits), drawn.data_ptr()
+        table = (address(self._matrix), logits, *self._matrix.shape)
+        rows = address(shape.table), tokens.size, address(tokens)
+        kernels.fill(*table, noise, context.noise_temperature, *rows)
         return Filled(tokens)
 
     @override
@@ -241,8 +241,7 @@ def _kernels() -> Any:
     except CannotCompileError:
         return None
     place, number = ctypes.c_void_p, ctypes.c_int64
-    table, form = (place, place, number, number), (place, place, place, number)
-    found.fill.argtypes = (*table, place, ctypes.c_float, *form, place)
+    found.fill.argtypes = (place, place, number, number, place, ctypes.c_float, place, number, place)
     found.fill.restype = None
     return found
 

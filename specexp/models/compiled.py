@@ -24,23 +24,21 @@ from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
 from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
-from specexp.core.tree import TokenTree, TreeShape, fed_nodes
-from specexp.models.llama_weights import LlamaWeights, check_model, kernels_of
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers import KeyedSampling
 
 _PREFILL_CHUNK = 256
 log = logging.getLogger(__name__)
 _PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
-_Form = tuple[NDArray[np.int64], NDArray[np.uint8]]
-_NUMBERS = ("tokens", "positions", "slots", "places", "pasts", "starts", "lengths")
+_NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "lengths", "steps")
 
 
-class _Rows(ctypes.Structure):
+class _Given(ctypes.Structure):
     """Mirrors ``Rows`` in C++."""
 
     _fields_ = [
-        ("count", ctypes.c_int64),
-        ("answered", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("count", "answered", "past", "slot")),
         *((name, ctypes.c_void_p) for name in (*_NUMBERS, "visible")),
     ]
 
@@ -67,6 +65,7 @@ class _Growing(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")
         ),
+        ("stride", ctypes.c_int64),
     ]
 
 
@@ -76,40 +75,101 @@ class _Cache(ctypes.Structure):
     _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
 
 
-class _GrowingForm:
-    """The form in which C++ drafts a tree after some pending tokens, for slot 0 with an empty cache.
+class _Rows:
+    """Rows of a pass, in buffers at addresses that C++ gets once.
 
     Attributes:
-        numbers: ``[7, m]`` values of ``_NUMBERS`` for the fed rows: the pending tokens, then the nodes with children.
-        visible: ``[m * m]`` mask of which fed rows attend to each other.
-        levels: number of passes.
-        widest: largest number of rows with logits in a pass.
-        best: number of candidates per row.
-        addresses: addresses of the arrays of ``Growing`` up to ``places``.
+        numbers: ``[8, m]`` values of ``_NUMBERS``.
+        visible: the masks of all trees, one after the other.
+    """
+
+    def __init__(self, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
+        self.numbers, self.visible = numbers, visible
+        self.size = numbers.shape[1]
+        start, step = numbers.ctypes.data, numbers.strides[0]
+        addresses = (start + step * place for place in range(len(_NUMBERS)))
+        self.given = _Given(self.size, self.size, 0, 0, *addresses, visible.ctypes.data)
+
+
+class _Form(_Rows):
+    """Rows that attend to all committed tokens of a slot, and to each other by the mask ``visible [m, m]``.
+
+    Their numbers are those for an empty slot 0. C++ adds the slot and its committed tokens.
+    """
+
+    def __init__(self, depths: NDArray[np.int64], visible: NDArray[np.bool_], step: int = 0) -> None:
+        own = np.arange(depths.size)
+        none = np.zeros_like(own)
+        numbers = np.stack((none, depths, own, none, none, own * own.size, own + 1, depths * step))
+        super().__init__(numbers, visible.ravel().view(np.uint8))
+
+
+class _GrowingForm(_Form):
+    """The rows with which C++ drafts a tree: some pending tokens, then the nodes with children.
+
+    Attributes:
+        tokens: ``[n + 1]`` output: the tokens of the tree, without the root's.
+        growing: the tree in the form of C++.
+        reading: the choices of a pass, as candidates or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
-        inner = fed_nodes(shape)
-        self.levels = shape.max_depth
+        inner = shape.fed_nodes
         own = np.arange(pending + inner.size)
         visible = np.tri(own.size, dtype=np.bool_)
         visible[pending:, pending:] = shape.ancestor_mask[np.ix_(inner, inner)]
-        self.visible = visible.ravel().view(np.uint8)
-        depths = np.concatenate((own[:pending], shape.depths[inner] + pending - 1))
-        none = np.zeros_like(own)
-        self.numbers = np.stack((none, depths, none, own, none, own * own.size, own + 1))
+        super().__init__(np.concatenate((own[:pending], shape.depths[inner] + pending - 1)), visible)
         place = np.full(shape.parents.size, -1)
         place[inner] = own[pending:]
         parents = place[shape.parents[1:]]
         parents[shape.parents[1:] == 0] = pending - 1
-        levels = np.arange(self.levels + 1)
+        levels = np.arange(shape.max_depth + 1)
         rows = np.concatenate(([0], np.searchsorted(shape.depths[inner], levels[1:]) + pending))
         nodes = np.searchsorted(shape.depths[1:], levels, side="right")
-        self.widest = max(1, int(np.diff(rows)[1:].max(initial=1)))
-        self.best = int(shape.ranks.max()) + 1
-        # C++ gets bare addresses, so the arrays must stay alive
-        self._arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
-        self.addresses = [one.ctypes.data for one in self._arrays]
+        widest, self.best = max(1, int(np.diff(rows)[1:].max(initial=1))), int(shape.ranks.max()) + 1
+        self.tokens = np.empty_like(shape.parents)
+        arrays = (rows, nodes, parents, shape.ranks[1:].copy(), place[1:].copy())
+        found = [np.empty((widest, self.best), dtype=kind) for kind in (np.int64, np.float32)]
+        self._kept = (*arrays, *found)  # C++ gets bare addresses, so the arrays must stay alive
+        addresses = [one.ctypes.data for one in (*arrays, self.numbers, self.tokens[1:])]
+        self.growing = _Growing(shape.max_depth, widest, *addresses)
+        chosen = [one.ctypes.data for one in found]
+        self.reading = _Reading(self.best, 0, *chosen, 0, 0, self.best, *chosen)
+
+
+class _Choices:
+    """The tokens that passes over some slots choose from their logits, and the buffers for them.
+
+    Tokens are drawn only if all slots have readers of the same temperature. Otherwise only greedy slots are read.
+    """
+
+    def __init__(self, readers: Sequence[PassReader | None], rows: int) -> None:
+        known = [None if one is None else one.verifier.noise_temperature or 0.0 for one in readers]
+        self.temperature = (known[0] if len(set(known)) == 1 else None) or 0.0
+        pairs = zip(readers, known, strict=True)
+        self.readers = [one if temperature == self.temperature else None for one, temperature in pairs]
+        least = 0 if self.temperature else 1
+        self.best = max((max(one.learned, least) for one in self.readers if one), default=0)
+        self.rows = rows
+        self.top = np.empty((rows, self.best), np.int64), np.empty((rows, self.best), np.float32)
+        self.drawn = np.empty(rows, np.int64), np.empty(rows, np.float32)
+        top, drawn = ([one.ctypes.data for one in arrays] for arrays in (self.top, self.drawn))
+        self.reading = _Reading(self.best, 0, *top, 0, self.temperature, 1, *drawn)
+
+    def reads(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, Read]:
+        """Return the results of the last pass by slot."""
+        found, first = {}, 0
+        for slot, tree, reader in zip(slots, trees, self.readers, strict=True):
+            own = slice(first, first + tree.tokens.size)
+            first = own.stop
+            if reader is not None:
+                # copies, because outcomes are kept after the next pass
+                top = (self.top[0][own].copy(), self.top[1][own].copy()) if self.best else None
+                chosen, highest = self.drawn[0][own], self.drawn[1][own]
+                if top is not None and not self.temperature:
+                    chosen, highest = top[0][:, 0], top[1][:, 0]
+                found[slot] = Read(reader.context, chosen, highest, top)
+        return found
 
 
 class CompiledModel(Runtime):
@@ -148,19 +208,21 @@ class CompiledModel(Runtime):
                 f"the {model.config.model_type} model is in training mode: call model.eval() first"
             )
         self.model = model
-        self._kernels = kernels_of(model, tell)
+        self._kernels = _declared(kernels_of(model, tell))
         self.device, self.dtype = model.device, model.dtype
         self.vocab_size: int = model.config.vocab_size
         self.context_limit = context_limit(model.config)
         known = _PACKED.get(model)
         self._weights = self._packed()
         self.cache = self._empty_cache()
-        self._visible = np.ones(256, dtype=np.uint8)
-        self._make_buffers(16)
+        self._rows = _Rows(np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
+        self._room(16)
+        self._logits = torch.empty((0, 0))
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
         self._readers: dict[int, PassReader] = {}  # slot -> reader, if a pass can choose its tokens
+        self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
         if self_check and self._weights is not known:
             self._self_check()
 
@@ -193,11 +255,11 @@ class CompiledModel(Runtime):
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
             chunk = token_ids[start : start + _PREFILL_CHUNK]
             past, size = self.cache.lengths[slot], len(chunk)
-            self._room(size, 1)
+            self._room(size)
             places = np.arange(past, past + size)
-            self._visible[0] = 1  # each row attends to itself and to all earlier rows
-            self._fill(slice(0, size), np.asarray(chunk), places, slot, places, places, 0, 1)
-            logits = self._forward(size, size if all_logits else 1)
+            self._rows.visible[0] = 1  # each row attends to itself and to all earlier rows
+            self._fill(slice(0, size), np.asarray(chunk), places, places, places, slot, 0, 1, 0)
+            logits = self._forward(self._counted(size, size if all_logits else 1))
             self.cache.commit(slot, range(size))
             if all_logits:
                 kept.append(logits)
@@ -209,37 +271,42 @@ class CompiledModel(Runtime):
     @override
     @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+        rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
+        choices = self._chosen(slots, trees, rows)
+        logits = self._forward(rows, choices.reading)
+        self.reads = choices.reads(slots, trees)
         sizes = [tree.tokens.size for tree in trees]
-        lengths = self.cache.lengths
-        self._make_room(
-            max(lengths[slot] + size for slot, size in zip(slots, sizes, strict=True)), max(slots) + 1
-        )
+        self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
+        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+
+    def _placed(self, slot: int, tree: TokenTree) -> _Form:
+        """Return the rows of a tree after the committed tokens of a slot."""
+        past, form = self.cache.lengths[slot], self._form(tree.shape)
+        self._make_room(past + form.size, slot + 1)
+        self._room(form.size)
+        self.cache.uncommitted[slot] = 0
+        form.given.past, form.given.slot = past, slot
+        form.numbers[0] = tree.tokens
+        return form
+
+    def _joined(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> _Rows:
+        """Return the rows of several trees, one after the other."""
+        sizes = [tree.tokens.size for tree in trees]
         self._room(sum(sizes), sum(size * size for size in sizes))
         first = seen = 0
         for slot, tree, size in zip(slots, trees, sizes, strict=True):
-            past, (numbers, visible) = lengths[slot], self._form(tree.shape)
-            self.cache.uncommitted[slot] = 0
-            self._visible[seen : seen + visible.size] = visible
-            own = self._numbers[:, first : first + size]
-            np.add(numbers, np.array([[0], [past], [slot], [past], [past], [seen], [0]]), out=own)
-            own[0] = tree.tokens
-            first, seen = first + size, seen + visible.size
-        reading, self.reads = self._choices(slots, trees, first)
-        logits = self._forward(first, first, reading)
-        self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
-        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+            form, past = self._placed(slot, tree), self.cache.lengths[slot]
+            own = self._rows.numbers[:, first : first + size]
+            np.add(form.numbers, np.array([[0], [past], [past], [past], [slot], [seen], [0], [0]]), out=own)
+            self._rows.visible[seen : seen + size * size] = form.visible
+            first, seen = first + size, seen + size * size
+        return self._counted(first, first)
 
     def _form(self, shape: TreeShape) -> _Form:
-        """Return a tree's values of ``_NUMBERS`` for an empty slot 0, and its ancestor mask.
-
-        Both are cached for shapes that recur.
-        """
+        """Return the rows of a shape, cached if it recurs."""
         form = self._forms.get(shape)
         if form is None:
-            own = np.arange(shape.parents.size)
-            none = np.zeros_like(own)
-            numbers = np.stack((none, shape.depths, none, own, none, own * own.size, own + 1))
-            form = numbers, shape.ancestor_mask.ravel().view(np.uint8)
+            form = _Form(shape.depths, shape.ancestor_mask, self.vocab_size)
             if shape.recurs:
                 self._forms[shape] = form
         return form
@@ -249,52 +316,34 @@ class CompiledModel(Runtime):
         count = len(rows)
         if rows[-1] >= count:  # some rows must be moved
             kept = (ctypes.c_int64 * count)(*rows)
-            past = ctypes.c_int64(self.cache.lengths[slot])
             self._kernels.keep(
-                ctypes.byref(self._weights.model), self._cache(), ctypes.c_int64(slot), past, kept, count
+                self._weights.model, self._cache(), slot, self.cache.lengths[slot], kept, count
             )
         self.cache.commit(slot, range(count))
 
-    def _choices(
-        self, slots: Sequence[int], trees: Sequence[TokenTree], count: int
-    ) -> tuple[_Reading, dict[int, Read]]:
-        """Return the structure of what a pass over ``count`` rows reads from its logits, and the results by slot.
-
-        Tokens are drawn only if all lanes have readers of the same temperature. Otherwise only greedy lanes are read.
-        """
-        readers = {slot: reader for slot in slots if (reader := self._readers.get(slot)) is not None}
-        temperatures = {_temperature(reader) for reader in readers.values()}
-        temperature = temperatures.pop() if len(temperatures) == 1 and len(readers) == len(slots) else 0.0
-        readers = {slot: reader for slot, reader in readers.items() if _temperature(reader) == temperature}
-        least = 0 if temperature else 1
-        best = max((max(reader.learned, least) for reader in readers.values()), default=0)
-        tokens, scores = np.empty((count, best), dtype=np.int64), np.empty((count, best), dtype=np.float32)
-        reading = _Reading(best, 0, tokens.ctypes.data, scores.ctypes.data)
-        if best:
-            chosen, highest = tokens[:, 0], scores[:, 0]
-        if temperature:
-            noise = np.empty(count, dtype=np.uint64)  # address of each row's noise
-            chosen, highest = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.float32)
-            reading.noise, reading.temperature, reading.draws = noise.ctypes.data, temperature, 1
-            reading.kept = noise  # keeps the array alive, because C++ reads it later
-            reading.drawn, reading.drawn_scores = chosen.ctypes.data, highest.ctypes.data
-        reads, first = {}, 0
-        for slot, tree in zip(slots, trees, strict=True):
-            rows, first = slice(first, first + tree.tokens.size), first + tree.tokens.size
-            reader = readers.get(slot)
-            if reader is None:
-                continue
-            if temperature:
-                context, depths = reader.context, tree.shape.depths
+    def _chosen(self, slots: Sequence[int], trees: Sequence[TokenTree], rows: _Rows) -> _Choices:
+        """Return the choices of a pass, with the noise of its rows."""
+        key, count = tuple(slots), rows.given.count
+        choices = self._choices.get(key)
+        if choices is None or count > choices.rows:
+            choices = self._choices[key] = _Choices([self._readers.get(slot) for slot in slots], 2 * count)
+        if choices.temperature:
+            reading, first = choices.reading, 0
+            for tree, reader in zip(trees, choices.readers, strict=True):
+                assert reader is not None  # else nothing is drawn
+                context, end = reader.context, first + tree.tokens.size
                 made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
-                noise[rows] = made.data_ptr() + 4 * made.stride(0) * depths
-            top = (tokens[rows], scores[rows]) if best else None
-            reads[slot] = Read(reader.context, chosen[rows], highest[rows], top)
-        return reading, reads
+                if first:  # steps count from the noise of the first tree, in numbers of 4 bytes
+                    rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
+                else:
+                    reading.noise = made.data_ptr()
+                first = end
+        return choices
 
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
         self._readers.pop(slot, None)
+        self._choices.clear()
         if reader is not None and self.dtype != torch.float16 and _is_read(reader.verifier):
             self._readers[slot] = reader
 
@@ -316,16 +365,15 @@ class CompiledModel(Runtime):
         first = seen = 0
         for slot, growth, size in zip(slots, growths, sizes, strict=True):
             past, rows, own = lengths[slot], growth.visible.shape[1], np.arange(size)
-            self._visible[seen : seen + size * rows] = growth.visible.ravel()
+            self._rows.visible[seen : seen + size * rows] = growth.visible.ravel()
             places, starts = own + (past + uncommitted[slot]), own * rows + seen
-            numbers = (growth.tokens, growth.depths + past, slot, places, past, starts, rows)
+            numbers = (growth.tokens, growth.depths + past, places, past, slot, starts, rows, 0)
             self._fill(slice(first, first + size), *numbers)
             uncommitted[slot] += size
             first, seen = first + size, seen + size * rows
-        return list(torch.split(self._forward(first, first), sizes))
+        return list(torch.split(self._forward(self._counted(first, first)), sizes))
 
     @override
-    @inference
     def draft_tree(
         self,
         slot: int,
@@ -334,61 +382,31 @@ class CompiledModel(Runtime):
         temperature: float,
         noise: torch.Tensor | None,
     ) -> NDArray[np.int64] | None:
-        known = self._growths.setdefault(shape, {})
+        known = self._growths.get(shape) or self._growths.setdefault(shape, {})
         form = known.get(pending.size)
         if form is None:
             form = known[pending.size] = _GrowingForm(shape, pending.size)
-        past, count = self.cache.lengths[slot], form.numbers.shape[1]
-        self.cache.reserve(0, slot + 1)
-        self._make_room(past + count, slot + 1)
-        self._room(count, form.visible.size)
-        self._visible[: form.visible.size] = form.visible
-        own = self._numbers[:, :count]
-        np.add(form.numbers, np.array([[0], [past], [slot], [past], [past], [0], [0]]), out=own)
-        own[0, : pending.size] = pending
-        tokens = np.empty(shape.parents.size, dtype=np.int64)
-        tokens[0] = pending[-1]
-        chosen = np.empty((form.widest, form.best), dtype=np.int64)
-        scores = np.empty(chosen.shape, dtype=np.float32)
-        logits = torch.empty((form.widest, self._weights.outputs))
-        reading = _Reading()
-        if self.dtype == torch.bfloat16:
-            rounded = torch.empty(logits.shape, dtype=self.dtype)
-            reading.rounded = rounded.data_ptr()
+        past, growing, reading = self.cache.lengths[slot], form.growing, form.reading
+        self._make_room(past + form.size, slot + 1)
+        self._room(form.size)
+        form.given.past, form.given.slot = past, slot
+        form.numbers[0, : pending.size] = pending
         if noise is None:
-            reading.best, reading.tokens, reading.scores = form.best, chosen.ctypes.data, scores.ctypes.data
-        else:
-            step = 4 * noise.stride(0)  # bytes of a position's noise
-            levels = (ctypes.c_void_p * form.levels)(
-                *(noise.data_ptr() + step * level for level in range(form.levels))
-            )
-            reading.noise, reading.temperature = ctypes.addressof(levels), temperature
-            reading.draws, reading.drawn, reading.drawn_scores = (
-                form.best,
-                chosen.ctypes.data,
-                scores.ctypes.data,
-            )
-        growing = _Growing(
-            form.levels,
-            form.widest,
-            *form.addresses,
-            given=self._numbers.ctypes.data,
-            tokens=tokens[1:].ctypes.data,
-        )
-        is_nan = self._kernels.grow(
-            ctypes.byref(self._weights.model),
-            ctypes.byref(self._rows),
-            self._cache(),
-            ctypes.byref(reading),
-            ctypes.byref(growing),
-            self._addresses,
-            ctypes.c_void_p(logits.data_ptr()),
-            torch.get_num_threads(),
-        )
+            reading.best, reading.noise = form.best, None
+        else:  # nodes are drawn
+            reading.best, reading.noise, reading.temperature = 0, noise.data_ptr(), temperature
+            growing.stride = noise.stride(0)
+        logits = self._scratch(2 * growing.widest)
+        if self.dtype == torch.bfloat16:  # rounded logits are in the second half
+            reading.rounded = logits + 4 * growing.widest * self._weights.outputs
+        given = self._weights.model, form.given, self._cache(), reading, growing, self._addresses, logits
+        is_nan = self._kernels.grow(*given, torch.get_num_threads())
         if is_nan:
             return None  # the caller then drafts pass by pass, which raises a clear error
-        self.passes += form.levels
-        self.cache.uncommitted[slot] = count
+        self.passes += growing.levels
+        self.cache.uncommitted[slot] = form.size
+        tokens = form.tokens.copy()
+        tokens[0] = pending[-1]
         return tokens
 
     @override
@@ -436,26 +454,33 @@ class CompiledModel(Runtime):
         if rows > self.cache.capacity or slots > self.cache.slots:
             self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
 
-    def _room(self, rows: int, pairs: int) -> None:
+    def _room(self, rows: int, pairs: int = 0) -> None:
         """Make buffers large enough for ``rows`` rows and ``pairs`` mask entries."""
-        if rows > self._numbers.shape[1]:
-            self._make_buffers(max(rows, 2 * self._numbers.shape[1]))
-        if pairs > self._visible.size:
-            self._visible = np.ones(max(pairs, 2 * self._visible.size), dtype=np.uint8)
-            self._rows.visible = self._visible.ctypes.data
-
-    def _make_buffers(self, rows: int) -> None:
-        self._numbers = np.zeros((len(_NUMBERS), rows), dtype=np.int64)
+        known = self._rows.numbers.shape[1], self._rows.visible.size
+        if rows <= known[0] and pairs <= known[1]:
+            return
+        rows, pairs = (
+            max(wanted, 2 * size) if wanted > size else size
+            for wanted, size in zip((rows, pairs), known, strict=True)
+        )
+        self._rows = _Rows(np.zeros((len(_NUMBERS), rows), dtype=np.int64), np.ones(pairs, dtype=np.uint8))
         self._buffers = [torch.empty(rows * width) for width in self._weights.widths]
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
-        self._rows = _Rows(
-            visible=self._visible.ctypes.data,
-            **dict(zip(_NUMBERS, (row.ctypes.data for row in self._numbers), strict=True)),
-        )
+
+    def _scratch(self, rows: int) -> int:
+        """Return the address of float32 logits of some rows, which the next pass overwrites."""
+        if rows > self._logits.shape[0]:
+            self._logits = torch.empty((rows, self._weights.outputs))
+        return self._logits.data_ptr()
+
+    def _counted(self, count: int, answered: int) -> _Rows:
+        """Return the first ``count`` rows of the buffers, of which the last ``answered`` get logits."""
+        self._rows.given.count, self._rows.given.answered = count, answered
+        return self._rows
 
     def _fill(self, rows: slice, *values: Any) -> None:
         """Set the values of some rows, given in the order of ``_NUMBERS``."""
-        for numbers, value in zip(self._numbers, values, strict=True):
+        for numbers, value in zip(self._rows.numbers, values, strict=True):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
@@ -465,33 +490,39 @@ class CompiledModel(Runtime):
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
-    def _forward(self, count: int, answered: int, reading: _Reading | None = None) -> torch.Tensor:
-        """Run a pass over the first ``count`` rows and return the logits ``[answered, V]`` of the last ones."""
+    def _forward(self, rows: _Rows, reading: _Reading | None = None) -> torch.Tensor:
+        """Run a pass and return the logits ``[answered, V]`` of its last rows."""
         self.passes += 1
         reading = _Reading() if reading is None else reading
-        given = logits = torch.empty((answered, self._weights.outputs))
+        size = rows.given.answered, self._weights.outputs
         if self.dtype == torch.bfloat16:
-            given = torch.empty((answered, self._weights.outputs), dtype=self.dtype)
-            reading.rounded = given.data_ptr()
-        self._rows.count, self._rows.answered = count, answered
-        self._kernels.forward(
-            ctypes.byref(self._weights.model),
-            ctypes.byref(self._rows),
-            self._cache(),
-            ctypes.byref(reading),
-            self._addresses,
-            ctypes.c_void_p(logits.data_ptr()),
-            torch.get_num_threads(),
-        )
-        return given[:, : self.vocab_size].to(self.dtype)
+            answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
+            reading.rounded = answers.data_ptr()
+        else:
+            answers = torch.empty(size)
+            logits = answers.data_ptr()
+        given = self._weights.model, rows.given, self._cache(), reading, self._addresses, logits
+        self._kernels.forward(*given, torch.get_num_threads())
+        answers = answers if size[1] == self.vocab_size else answers[:, : self.vocab_size]
+        return answers.half() if self.dtype == torch.float16 else answers
 
-    def _cache(self) -> Any:
-        """Return the address of the cache's structure for C++."""
+    def _cache(self) -> _Cache:
+        """Return the cache's structure for C++."""
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage
-            self._address = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
-        return ctypes.byref(self._address)
+            self._mirrored = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
+        return self._mirrored
+
+
+def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """Set the types of a library's arguments, so that structures are passed by address."""
+    model, rows, cache, reading, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Reading, _Growing))
+    buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
+    kernels.forward.argtypes = model, rows, cache, reading, *buffers
+    kernels.grow.argtypes = model, rows, cache, reading, growing, *buffers
+    kernels.keep.argtypes = model, cache, number, number, ctypes.c_void_p, ctypes.c_int
+    return kernels
 
 
 def _is_read(verifier: TokenRule) -> bool:
@@ -499,7 +530,3 @@ def _is_read(verifier: TokenRule) -> bool:
     if isinstance(verifier, KeyedSampling):
         return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
     return verifier.law is ArgmaxVerifier
-
-
-def _temperature(reader: PassReader) -> float:
-    return reader.verifier.noise_temperature or 0.0

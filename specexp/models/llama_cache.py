@@ -11,7 +11,7 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -31,6 +31,57 @@ _CELLS = 512  # least cells of a context; llama.cpp rounds up to a multiple of 2
 _AT_ONCE = 512  # most rows of a pass that llama.cpp computes together
 _FEW_IDS = 8  # fewest ids once trees branch; kept low, as every pass compares all pairs of ids
 ANY = -1  # stands for every id in a removal
+
+
+class LaneRows(NamedTuple):
+    """Rows of one slot in a pass, with parents before children."""
+
+    tokens: NDArray[Any]  # [m]
+    depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
+    past: int  # committed tokens before them
+    counts: NDArray[np.int32]  # [m] number of ids of each row
+    starts: NDArray[np.int64]  # [m] bytes before each row's first id
+    ids: NDArray[np.int32]  # the ids of all rows, concatenated
+
+
+class Batch:
+    """The rows of a pass, in buffers at addresses that llama.cpp gets once."""
+
+    def __init__(self, rows: int, ids: int) -> None:
+        batch = library().llama_batch
+        self._size = rows, ids
+        self._tokens, self._positions, self._counts = np.empty((3, rows), dtype=np.int32)
+        self._ids = np.empty(ids, dtype=np.int32)
+        self._first = self._ids.ctypes.data
+        self._places = np.empty(rows, dtype=np.int64)  # address of each row's ids
+        self._wanted = np.empty(rows, dtype=np.int8)
+        arrays = {"token": self._tokens, "pos": self._positions, "n_seq_id": self._counts}
+        arrays |= {"seq_id": self._places, "logits": self._wanted}
+        kinds = dict(batch._fields_)
+        self.given = batch(**{name: array.ctypes.data_as(kinds[name]) for name, array in arrays.items()})
+
+    def fill(self, lanes: Sequence[LaneRows], with_logits: bool) -> Batch:
+        """Return a batch of these rows: this one, or a larger one if they do not fit."""
+        rows, ids = sum(lane.counts.size for lane in lanes), sum(lane.ids.size for lane in lanes)
+        if rows > self._size[0] or ids > self._size[1]:
+            return Batch(2 * rows, 2 * ids).fill(lanes, with_logits)
+        row = place = 0
+        for lane in lanes:
+            own = slice(row, row + lane.counts.size)
+            self._tokens[own] = lane.tokens
+            np.add(lane.depths, lane.past, out=self._positions[own], casting="same_kind")
+            self._counts[own] = lane.counts
+            np.add(lane.starts, self._first + 4 * place, out=self._places[own])
+            self._ids[place : place + lane.ids.size] = lane.ids
+            row, place = own.stop, place + lane.ids.size
+        self._wanted[:rows] = with_logits
+        self.given.n_tokens = rows
+        return self
+
+
+def starts_of(counts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the bytes before each row's first id, from the numbers of ids."""
+    return (np.cumsum(counts, dtype=np.int64) - counts) * counts.itemsize
 
 
 @dataclass(frozen=True)
@@ -55,6 +106,11 @@ class Branches:
     def counts(self) -> NDArray[np.int32]:
         """Number of branches through each row, ``[n]``."""
         return np.array([len(branches) for branches in self.through], dtype=np.int32)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """Bytes before each row's first branch in :attr:`flat`, ``[n]``."""
+        return starts_of(self.counts)
 
     @cached_property
     def flat(self) -> NDArray[np.int32]:
@@ -157,7 +213,8 @@ class SlotIds:
             raise ValueError(f"rows must be a path from the last committed token, got {list(rows)}")
         end = self.length + len(rows)
         place = {row: depth for depth, row in enumerate(rows)}
-        alone = self._memory.others_are_empty(self)
+        # nothing is dropped if all rows are accepted, as in plain decoding
+        alone = len(rows) < len(tree.parents) and self._memory.others_are_empty(self)
         if alone:
             self._memory.remove(ANY, end)  # a single call for all ids, because no other slot has tokens
         for sequence, tip in zip(self._ids, tree.tips, strict=True):
@@ -234,7 +291,10 @@ class SlotIds:
 
     def _tree_is_over(self) -> None:
         self._tree, self._ids = None, []
-        self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))  # so that `main` is first
+        if len(self._known) > 1:
+            self._known = dict(
+                sorted(self._known.items(), key=lambda item: -item[1])
+            )  # so that `main` is first
 
 
 class LlamaCache(Slots):
@@ -251,6 +311,7 @@ class LlamaCache(Slots):
         self._cells = 0
         self._threads = file.threads
         self._free: list[int] = []
+        self._batch = Batch(16, 16)
         self._context: Any = None
         self._memory: Any = None
         self._close: finalize[..., Any] | None = None
@@ -293,41 +354,21 @@ class LlamaCache(Slots):
         if needed > self._cells:
             self.make_room(needed + needed // 2)
 
-    def pass_over(
-        self,
-        tokens: NDArray[np.int32],
-        positions: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        ids: NDArray[np.int32],
-        with_logits: bool,
-    ) -> int:
-        """Run the model over ``n`` rows, with parents before children.
-
-        Args:
-            counts: ``[n]`` number of ids of each row.
-            ids: the ids of each row, concatenated.
+    def pass_over(self, lanes: Sequence[LaneRows], with_logits: bool) -> int:
+        """Run the model over the ``n`` rows of some slots.
 
         Returns:
             Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without logits.
         """
-        ends = np.cumsum(counts, dtype=np.uint64)
-        places = (ends - counts.astype(np.uint64)) * np.uint64(4) + np.uint64(ids.ctypes.data)
-        wanted = np.full(tokens.size, with_logits, dtype=np.int8)
-        arrays = (tokens, None, positions, counts, places, wanted)
-        types = self._functions.llama_batch._fields_[1:]
-        batch = self._functions.llama_batch(
-            tokens.size,
-            *(
-                ctypes.cast(0 if array is None else array.ctypes.data, kind)
-                for array, (_, kind) in zip(arrays, types, strict=True)
-            ),
-        )
+        batch = self._batch = self._batch.fill(lanes, with_logits)
         if self._file.threads != self._threads:  # PyTorch's number of threads may have changed
             self._threads = self._file.threads
             self._functions.llama_set_n_threads(self._context, self._threads, self._threads)
-        code = self._functions.llama_decode(self._context, batch)
+        code = self._functions.llama_decode(self._context, batch.given)
         if code:
-            raise LlamaCppError(f"llama.cpp could not run a pass of {tokens.size} rows: {complaint()}")
+            raise LlamaCppError(
+                f"llama.cpp could not run a pass of {batch.given.n_tokens} rows: {complaint()}"
+            )
         return (
             ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
         )

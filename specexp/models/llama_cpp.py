@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from specexp.core.runtime import Growth, Runtime
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_cache import MAX_IDS, Branches, LlamaCache
+from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
 from specexp.models.llama_file import LlamaCppError, LlamaFile
 
 _PREFILL_CHUNK = 512
@@ -69,10 +69,9 @@ class LlamaCppModel(Runtime):
         lane.forget_rows()
         self.cache.room_for(len(token_ids))
         for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            tokens = np.array(token_ids[start : start + _PREFILL_CHUNK], dtype=np.int32)
-            positions = np.arange(lane.length, lane.length + tokens.size, dtype=np.int32)
-            ids = np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
-            logits = self._pass(tokens, positions, np.ones_like(ids), ids, all_logits)
+            tokens, past = np.array(token_ids[start : start + _PREFILL_CHUNK]), lane.length
+            ids, own = np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32), np.arange(tokens.size)
+            logits = self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
             if logits is not None:
                 kept.append(logits)
         return torch.cat(kept) if kept else None
@@ -85,17 +84,14 @@ class LlamaCppModel(Runtime):
             lane.forget_rows()
         sizes = [tree.tokens.size for tree in trees]
         self.cache.room_for(sum(sizes))
-        planted = [self._branches_of(tree.shape) for tree in trees]
-        ids = [lane.plant(branches) for lane, branches in zip(lanes, planted, strict=True)]
-        positions = [tree.shape.depths + lane.length for lane, tree in zip(lanes, trees, strict=True)]
-        logits = self._pass(
-            _joined([tree.tokens for tree in trees]),
-            _joined(positions),
-            _joined([branches.counts for branches in planted]),
-            _joined(ids),
-        )
+        rows = []
+        for lane, tree in zip(lanes, trees, strict=True):
+            branches = self._branches_of(tree.shape)
+            own = branches.counts, branches.starts, lane.plant(branches)
+            rows.append(LaneRows(tree.tokens, tree.shape.depths, lane.length, *own))
+        logits = self._pass(rows)
         assert logits is not None
-        return list(torch.split(logits, sizes))
+        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     @override
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
@@ -103,18 +99,13 @@ class LlamaCppModel(Runtime):
         lanes = [self.cache.lanes[slot] for slot in slots]
         sizes = [growth.tokens.size for growth in growths]
         self.cache.room_for(sum(sizes))
-        positions = [growth.depths + lane.length for lane, growth in zip(lanes, growths, strict=True)]
-        ids = [
-            row
-            for lane, growth in zip(lanes, growths, strict=True)
-            for row in lane.grow(_parents(growth.visible))
-        ]
-        logits = self._pass(
-            _joined([growth.tokens for growth in growths]),
-            _joined(positions),
-            np.array([len(row) for row in ids], dtype=np.int32),
-            np.array([sequence for row in ids for sequence in row], dtype=np.int32),
-        )
+        rows = []
+        for lane, growth in zip(lanes, growths, strict=True):
+            own = lane.grow(_parents(growth.visible))
+            counts = np.array([len(ids) for ids in own], dtype=np.int32)
+            ids = np.array([sequence for ids in own for sequence in ids], dtype=np.int32)
+            rows.append(LaneRows(growth.tokens, growth.depths, lane.length, counts, starts_of(counts), ids))
+        logits = self._pass(rows)
         assert logits is not None
         return list(torch.split(logits, sizes))
 
@@ -129,21 +120,15 @@ class LlamaCppModel(Runtime):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LlamaCppModel, self_check=False), (self.model,)
 
-    def _pass(
-        self,
-        tokens: NDArray[np.int32],
-        positions: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        ids: NDArray[np.int32],
-        with_logits: bool = True,
-    ) -> torch.Tensor | None:
+    def _pass(self, lanes: Sequence[LaneRows], with_logits: bool = True) -> torch.Tensor | None:
         """Run a pass and return a copy of its ``[n, V]`` logits, since the next pass overwrites the buffer."""
-        address = self.cache.pass_over(tokens, positions, counts, ids, with_logits)
+        address = self.cache.pass_over(lanes, with_logits)
         self.passes += 1
         if not address:
             return None
-        numbers = (ctypes.c_float * (tokens.size * self.vocab_size)).from_address(address)
-        return torch.frombuffer(numbers, dtype=torch.float32).view(tokens.size, self.vocab_size).clone()
+        logits = torch.empty((sum(lane.tokens.size for lane in lanes), self.vocab_size))
+        ctypes.memmove(logits.data_ptr(), address, logits.nbytes)
+        return logits
 
     def _branches_of(self, shape: TreeShape) -> Branches:
         """Return the branches of a tree, cached for shapes that recur."""
@@ -176,10 +161,6 @@ class LlamaCppModel(Runtime):
                 f"{self.model.path} failed the tree self-check (the logits of a tree differ from those of its "
                 f"branches by {sorted(errors)[1]:.2g} of their spread): use another model or another GGUF file of it"
             )
-
-
-def _joined(arrays: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
-    return np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), dtype=np.int32)
 
 
 def _parents(visible: NDArray[np.bool_]) -> list[int]:

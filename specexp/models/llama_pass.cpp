@@ -302,9 +302,14 @@ struct Model {
 
 struct Rows {  // `count` rows, each with its own place in the cache
     int64_t count, answered;                   // the last `answered` rows get logits
-    const int64_t *tokens, *positions, *slots, *places;  // place: row of the key in its slot
-    const int64_t *pasts, *starts, *lengths;   // attends to keys [0, past), and to key past + i ...
+    int64_t past, slot;                        // added to the numbers of every row
+    const int64_t *tokens, *positions, *places, *pasts, *slots;  // place: row of the key in its slot
+    const int64_t *starts, *lengths;           // attends to keys [0, past), and to key past + i ...
+    const int64_t* steps;                      // first number of the row's noise, counted from reading.noise
     const uint8_t* visible;                    // ... if visible[start + i] is not 0, for i < length
+
+    long past_of(long row) const { return past + pasts[row]; }
+    long slot_of(long row) const { return slot + slots[row]; }
 };
 
 struct Reading {  // results computed from the logits, for the verifier and the drafter
@@ -312,7 +317,7 @@ struct Reading {  // results computed from the logits, for the verifier and the 
     uint16_t* rounded;          // output: logits in bfloat16, in rows of whole panels; null for no rounding
     int64_t* tokens;            // [answered, best], ties ordered by token id
     float* scores;              // [answered, best] their logits; the first is NaN if the row has a NaN logit
-    const float* const* noise;  // [answered] pointers to [vocabulary]; null if no tokens are drawn
+    const float* noise;         // [vocabulary] for each row from its step on; null if no tokens are drawn
     float temperature;
     int64_t draws;              // number of drawn tokens per row: those with the highest logit / temperature + noise
     int64_t* drawn;             // [answered, draws]
@@ -325,6 +330,7 @@ struct Growing {  // a tree that is fed level by level; only nodes with children
     const int64_t *parents, *ranks, *places;  // for each node: row of its parent, its rank, its own row or -1
     int64_t* given;                           // tokens of all fed rows; output for rows of nodes
     int64_t* tokens;                          // output: token of each node
+    int64_t stride;                           // numbers from a level's noise to the next one's
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -373,7 +379,7 @@ struct Pass {
             for (long k = 0; k < m.hidden; k += LANES)
                 store(x + row * m.hidden + k, load((const W*)m.embedding + rows.tokens[row] * m.hidden + k));
             for (long k = 0; k < half; ++k) {
-                const float angle = rows.positions[row] * m.frequencies[k];
+                const float angle = (rows.past + rows.positions[row]) * m.frequencies[k];
                 angles[row * m.head_dim + k] = std::cos(angle) * m.rotary_scale;
                 angles[row * m.head_dim + half + k] = std::sin(angle) * m.rotary_scale;
             }
@@ -409,7 +415,7 @@ struct Pass {
                 if (key < 0) continue;
             }
             const bool value = key >= m.kv_heads;
-            W* to = kept(number, value, rows.slots[row], value ? key - m.kv_heads : key, rows.places[row]);
+            W* to = kept(number, value, rows.slot_of(row), value ? key - m.kv_heads : key, rows.past + rows.places[row]);
             for (long k = 0; k < m.head_dim; k += LANES) store(to + k, load(at + k));
         }
     }
@@ -502,12 +508,12 @@ struct Pass {
         const Share share(blocks * m.heads, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
             const long head = unit / blocks, first = unit % blocks * 4, kv = head / (m.heads / m.kv_heads);
-            const long slot = rows.slots[first], last = first + 4 < rows.count ? first + 4 : rows.count;
+            const long slot = rows.slot_of(first), last = first + 4 < rows.count ? first + 4 : rows.count;
             const float* queries = wide + first * stride_qkv() + head * m.head_dim;
-            long shared = last - first == 4 ? rows.pasts[first] : 0;
+            long shared = last - first == 4 ? rows.past_of(first) : 0;
             for (long row = first; row < last; ++row) {
-                if (rows.slots[row] != slot) shared = 0;
-                if (rows.pasts[row] < shared) shared = rows.pasts[row];
+                if (rows.slot_of(row) != slot) shared = 0;
+                if (rows.past_of(row) < shared) shared = rows.past_of(row);
             }
             const W* keys = kept(number, 0, slot, kv, 0);
             const W* values = kept(number, 1, slot, kv, 0);
@@ -515,9 +521,9 @@ struct Pass {
             for (long row = first; row < last; ++row) {
                 float* own = scores + (row - first) * apart;
                 const float* query = queries + (row - first) * stride_qkv();
-                const long past = rows.pasts[row];
+                const long past = rows.past_of(row);
                 long count = past;
-                keys = kept(number, 0, rows.slots[row], kv, 0);
+                keys = kept(number, 0, rows.slot_of(row), kv, 0);
                 dots<1>(query, 0, keys, shared, past, own, 0);
                 for (long k = 0; k < rows.lengths[row]; ++k)
                     if (rows.visible[rows.starts[row] + k]) {
@@ -530,9 +536,9 @@ struct Pass {
             if (shared) mix_all<4>(values, 0, shared, scores, apart, answers, m.head_dim);
             for (long row = first; row < last; ++row) {
                 float *own = scores + (row - first) * apart, *at = answers + (row - first) * m.head_dim;
-                const long past = rows.pasts[row];
+                const long past = rows.past_of(row);
                 long count = past;
-                values = kept(number, 1, rows.slots[row], kv, 0);
+                values = kept(number, 1, rows.slot_of(row), kv, 0);
                 mix_all<1>(values, shared, past, own, 0, at, 0);
                 for (long k = 0; k < rows.lengths[row]; ++k)
                     if (rows.visible[rows.starts[row] + k]) {
@@ -608,7 +614,8 @@ struct Pass {
             const long best = reading.best;
             if (best) choose(Given{from}, best, reading.tokens + row * best, reading.scores + row * best);
             if (reading.noise) {
-                const Noisy noisy{from, reading.noise[row], reading.temperature};
+                const long step = rows.steps[rows.count - rows.answered + row];
+                const Noisy noisy{from, reading.noise + step, reading.temperature};
                 const long place = row * reading.draws;
                 choose(noisy, reading.draws, reading.drawn + place, reading.drawn_scores + place);
             }
@@ -682,21 +689,17 @@ extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache
 }
 
 // Drafts a whole tree: feeds one level after the other, and gives each node the candidate of its rank. `reading` has
-// buffers for one level. All rows of a level share one noise, reading->noise[level]. Returns 1 if a logit is NaN.
+// buffers for one level; `reading->noise` is that of the first level. Returns 1 if a logit is NaN.
 extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
                     const Growing* growing, float* const* buffers, float* logits, int threads) {
-    std::vector<const float*> noise(growing->widest);
     for (long level = 0; level < growing->levels; ++level) {
         const long first = growing->rows[level], count = growing->rows[level + 1] - first;
         const long answered = level ? count : 1;  // only the root, the last pending token, has children
-        const Rows part{count, answered, rows->tokens + first, rows->positions + first, rows->slots + first,
-                        rows->places + first, rows->pasts + first, rows->starts + first, rows->lengths + first,
-                        rows->visible};
+        const Rows part{count, answered, rows->past, rows->slot, rows->tokens + first, rows->positions + first,
+                        rows->places + first, rows->pasts + first, rows->slots + first, rows->starts + first,
+                        rows->lengths + first, rows->steps + first, rows->visible};
         Reading own = *reading;
-        if (reading->noise) {
-            for (long row = 0; row < answered; ++row) noise[row] = reading->noise[level];
-            own.noise = noise.data();
-        }
+        if (own.noise) own.noise += level * growing->stride;
         forward(model, &part, cache, &own, buffers, logits, threads);
         const long best = reading->noise ? reading->draws : reading->best, last = first + count - answered;
         const int64_t* chosen = reading->noise ? reading->drawn : reading->tokens;

@@ -15,6 +15,7 @@ from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp import load_pair
 from specexp.builders import TokenRecyclingTree
+from specexp.builders.static_tree import FixedShape
 from specexp.core import kernels
 from specexp.core.context import Context
 from specexp.core.kernels import CannotCompileError, library
@@ -165,10 +166,10 @@ def test_nothing_grows_with_steps() -> None:
     model = CompiledModel(build("Llama", LLAMA, dtype=torch.float32))
     decoder = Decoder(model, TokenRecycling(), TokenRecyclingTree())
     decoder.generate([1, 2, 3], max_new_tokens=100)
-    kept = model.cache.nbytes(), model._numbers.nbytes, model._visible.nbytes
+    kept = model.cache.nbytes(), model._rows.numbers.nbytes, model._rows.visible.nbytes
     for sequence in range(3):
         decoder.generate([1, 2, 3], max_new_tokens=100, sequence=sequence)
-    assert (model.cache.nbytes(), model._numbers.nbytes, model._visible.nbytes) == kept
+    assert (model.cache.nbytes(), model._rows.numbers.nbytes, model._rows.visible.nbytes) == kept
 
 
 def test_a_model_of_another_type_than_it_had_is_refused() -> None:
@@ -243,6 +244,25 @@ def test_tokens_are_drawn_in_the_pass_as_by_keyed_sampling(dtype: torch.dtype) -
     runtime.read_for(0, PassReader(contexts[0], KeyedSampling(0.7, top_k=5), learned=0))
     runtime.tree_pass([0], [tree])
     assert runtime.reads == {}
+
+
+def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> None:
+    """The buffers are placed once for each lane, and the next pass does not change earlier results."""
+    runtime = CompiledModel(build("Llama", {**LLAMA, "vocab_size": 501}, dtype=torch.float32))
+    shape = FixedShape([-1, 0, 0, 1], [-1, 0, 1, 0])
+    trees = [TokenTree(shape, np.array([3, 4, 5, 6]) + slot) for slot in (0, 1)]
+    for slot, prompt in enumerate(([1, 2], [7, 8, 9])):
+        runtime.prefill(slot, prompt)
+        runtime.read_for(slot, PassReader(Context([*prompt, 3 + slot]), Greedy(), learned=2))
+    together = runtime.tree_pass([0, 1], trees)
+    first = runtime.reads[0].top
+    assert first is not None
+    before = [values.copy() for values in first]
+    alone = [runtime.tree_pass([slot], [tree])[0] for slot, tree in enumerate(trees)]
+    assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
+    assert runtime._form(shape) is runtime._form(shape)
+    runtime.tree_pass([0], [TokenTree(shape, np.array([9, 9, 9, 9]))])
+    assert all(np.array_equal(now, then) for now, then in zip(first, before, strict=True))
 
 
 def test_what_was_read_for_another_is_not_used() -> None:

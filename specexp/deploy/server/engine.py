@@ -355,6 +355,8 @@ class Engine:
                 self._free_lane(running.lane)
                 if why and not running.output.cancelled:
                     self._send(running, GivenUp(why, len(running.lane.context.new_token_ids)))
+        if not self._waiting:  # the usual case takes no lock
+            return
         with self._changed:
             waiting = [(one, self._why_late(one[0], now)) for one in self._waiting if not one[0].cancelled]
             self._waiting = deque(one for one, why in waiting if not why)
@@ -369,10 +371,8 @@ class Engine:
 
     def _fill_lanes(self) -> None:
         fed = 0
-        while len(self._running) < self.lanes and fed < _PREFILL_TOKENS:
+        while self._waiting and len(self._running) < self.lanes and fed < _PREFILL_TOKENS:
             with self._changed:
-                if not self._waiting:
-                    return
                 output, since = self._waiting.popleft()
             try:
                 fed += self._begin(output, monotonic() - since)
