@@ -28,12 +28,12 @@ BUDGETS = {
     "drafters": (3_080, 18),
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
-    "data": (2_910, 17),
+    "data": (2_929, 17),
     "models": (3_734, 15),
     "scheduling": (1_611, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),
-    "bench": (4_718, 23),
+    "bench": (4_808, 24),
     "cluster": (416, 3),
     "engines": (1_601, 9),
     "replay": (3_861, 20),
@@ -42,10 +42,10 @@ BUDGETS = {
     "profile": (1_114, 8),
     "sweep": (3_712, 17),
     "verify": (2_068, 11),
-    "commands": (1_132, 17),
+    "commands": (1_133, 17),
     "testing": (2_532, 13),
     "experiments": (6_713, 43),
-    "tests": (34_632, 251),
+    "tests": (34_682, 251),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3
