@@ -39,13 +39,13 @@ BUDGETS = {
     "replay": (3_861, 20),
     "deploy": (3_276, 21),
     "fit": (1_176, 8),
-    "profile": (1_114, 8),
+    "profile": (1_223, 9),
     "sweep": (3_712, 17),
     "verify": (2_068, 11),
-    "commands": (1_133, 17),
+    "commands": (1_154, 17),
     "testing": (2_532, 13),
-    "experiments": (6_713, 43),
-    "tests": (34_682, 251),
+    "experiments": (6_787, 44),
+    "tests": (34_719, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3
