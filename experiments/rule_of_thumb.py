@@ -1,5 +1,5 @@
 # python -m experiments.rule_of_thumb [--measure]
-"""A rule of thumb for drafting, by the target's speed and the acceptance: the table and picture of ``docs/methods.md``."""
+"""A rule of thumb, by the target's speed and the acceptance: the table and picture of ``docs/methods.md``."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ class Report:
     summary: Mapping[str, Any] = field(default_factory=dict)  # figures by which tracked runs are compared
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
+    proof: str = ""  # whether outputs equal plain decoding's, in a sentence below the answer
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
     fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of the HTML page
     # next commands by purpose, the most useful first
@@ -148,14 +149,16 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
     from markupsafe import Markup
 
     parts = list(report.whole())
-    tables = [table for part in parts for table in part.tables.values()]
+    tables = {name: table for part in parts for name, table in part.tables.items()}
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
-    title = report.title or (tables[0].title if tables else "specexp")
-    next_steps, made_by = dict(report.next_steps), []
+    title = report.title or next((table.title for table in tables.values()), "specexp")
+    next_steps, made_by, conditions = dict(report.next_steps), list[str](), ""
     config, environment = folder / "config.yaml", folder / "environment.json"
     if environment.exists():
         known = json.loads(environment.read_text(encoding="utf-8"))
         next_steps["make it again"] = shlex.join(known["command"])
+        resolved = yaml.safe_load(config.read_text(encoding="utf-8"))
+        conditions = f"{resolved['pair']['target']} on {known['device_name']}, {known['time'][:10]}"
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
@@ -169,10 +172,13 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         "page.html.j2",
         title=title,
         answer=report.answer,
-        tables=tables,
+        proof=report.proof,
+        conditions=conditions,
+        names=list(tables),
+        tables=list(tables.values()),
         charts=charts,
         sentences=[sentence for sentence in sentences if sentence not in (report.answer, title)],
-        fragments=[Markup(fragment) for part in parts for fragment in part.fragments.values()],
+        fragments={name: Markup(text) for part in parts for name, text in part.fragments.items()},
         pictures={
             name.replace("_", " "): b64encode(content).decode()
             for name, content in pictures.items()
@@ -251,7 +257,7 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
     for name in report.figures:
         run.picture(name, folder / f"{name}.png")
     for name, fragment in report.fragments.items():
-        run.html(f"{name}_view", render("page.html.j2", title="specexp", fragments=[Markup(fragment)]))
+        run.html(f"{name}_view", render("page.html.j2", title="specexp", fragments={name: Markup(fragment)}))
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.bench import clock
+from specexp.bench.equality import proof_of
 from specexp.bench.experiment import ENGINE, curves_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
@@ -77,6 +78,7 @@ def report(
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
         answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0])),
+        proof=proof_of(records, ranked, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps={
             "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.equality import divergence
+from specexp.bench.equality import divergence, proof_of
 from specexp.bench.page.sections import (
     folding_tree,
     importances_chart,
@@ -181,6 +181,7 @@ class Conclusion:
             files=preparation.files(),
             sentences=found,
             answer=answer(confirmed, records),
+            proof=proof_of(records, [one.name for one in confirmed], AR),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
             page="confirm",

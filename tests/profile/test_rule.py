@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from experiments.rule_of_thumb import COSTS, rule_table
 
+from experiments.rule_of_thumb import COSTS, rule_table
 from specexp.core.latency import LatencyProfile
 from specexp.profile.rule import Payoff, break_even, payoff, scaled
 
