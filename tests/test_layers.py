@@ -33,19 +33,19 @@ BUDGETS = {
     "scheduling": (1_611, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),
-    "bench": (4_823, 24),
+    "bench": (4_852, 24),
     "cluster": (416, 3),
     "engines": (1_601, 9),
     "replay": (3_861, 20),
     "deploy": (3_276, 21),
     "fit": (1_176, 8),
     "profile": (1_223, 9),
-    "sweep": (3_713, 17),
+    "sweep": (3_711, 17),
     "verify": (2_068, 11),
-    "commands": (1_156, 17),
+    "commands": (1_199, 18),
     "testing": (2_532, 13),
     "experiments": (6_787, 44),
-    "tests": (34_763, 252),
+    "tests": (34_785, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

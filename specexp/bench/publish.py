@@ -65,6 +65,7 @@ class Report:
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)  # figures by which tracked runs are compared
+    drawing: str = ""  # lines that are only printed, after the sentences
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
     proof: str = ""  # whether outputs equal plain decoding's, in a sentence below the answer
@@ -82,6 +83,12 @@ class Report:
         yield self
         for part in self.parts:
             yield from part.whole()
+
+    def closing(self) -> Iterator[str | Text]:
+        """Yield what is printed below the tables: answer and proof, the other sentences, the drawing."""
+        yield from (one for one in (self.answer, self.proof) if one and one not in self.sentences)
+        yield from self.sentences
+        yield from filter(None, [self.drawing])
 
     def to_markdown(self) -> str:
         """Return the markdown page: heading, tables, sentences, pictures by their file names."""
@@ -119,8 +126,8 @@ def publish(
     for part in parts:
         for table in part.tables.values():
             console.print(table.to_rich())
-        for sentence in part.sentences:
-            console.print(sentence, **plain)
+        for text in part.closing():
+            console.print(text, **plain)
     folder.mkdir(parents=True, exist_ok=True)
     files = files_of(report)
     for name, content in files.items():
@@ -177,7 +184,9 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         names=list(tables),
         tables=list(tables.values()),
         charts=charts,
-        sentences=[sentence for sentence in sentences if sentence not in (report.answer, title)],
+        sentences=[
+            sentence for sentence in sentences if sentence not in (report.answer, report.proof, title)
+        ],
         fragments={name: Markup(text) for part in parts for name, text in part.fragments.items()},
         pictures={
             name.replace("_", " "): b64encode(content).decode()
