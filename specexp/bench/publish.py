@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
+from specexp.artifacts.environment import device_name, package_versions
 from specexp.config import Config, ConfigError
 from specexp.config.command import current_result
 
@@ -238,6 +239,31 @@ def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
     model = Path(config.get("pair.target")).name
     tags = dict.fromkeys([*tracking.pop("tags"), model, config.get("pair.device")])
     return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **tracking)
+
+
+def tracked_config(config: Config) -> dict[str, Any]:
+    """Return a configuration with the values by which tracked runs are compared: model, data, parts and device."""
+    whole = config.to_dict()
+    device, prompts = whole["pair"]["device"], whole["data"]["prompts"]
+    return {
+        **whole,
+        "model": whole["pair"]["target"],
+        "prompt_set": _short(prompts["class_path"] if isinstance(prompts, Mapping) else prompts),
+        "parts": parts_label(whole),
+        "device": device,
+        "device_name": device_name(device),
+        "versions": package_versions(),
+    }
+
+
+def parts_label(whole: Mapping[str, Any]) -> str:
+    """Return the class names of drafter and builder, such as ``TokenRecycling + Chain``."""
+    parts = [part["class_path"] for name in ("drafter", "builder") if (part := whole.get(name))]
+    return " + ".join(map(_short, parts)) or "plain decoding"
+
+
+def _short(class_path: str) -> str:
+    return class_path.rpartition(".")[2]
 
 
 def files_of(report: Report) -> dict[str, str | bytes]:

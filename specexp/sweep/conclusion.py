@@ -26,7 +26,7 @@ from specexp.bench.page.sections import (
 )
 from specexp.bench.pictures import draw_time_line, draw_tree, tree_lines
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import Attached, Report, publish, track
+from specexp.bench.publish import Attached, Report, publish, track, tracked_config
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
 from specexp.bench.table import Table
@@ -42,7 +42,6 @@ from specexp.sweep.output import (
     StudyOutput,
     method_of,
     next_steps,
-    setting_of,
     summary_of,
 )
 from specexp.sweep.study import Study
@@ -263,7 +262,7 @@ class Conclusion:
             Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
             for number, one in enumerate(exported.written)
         ]
-        setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
+        setting = {**tracked_config(config), "method": method_of(config, winner)}
         with self.output.tracker.study(config=setting) as run:
             rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
             run.table("trials", rows)
