@@ -11,6 +11,7 @@ from typing import NoReturn
 from specexp.core.start import begin
 
 COMMANDS = {
+    "demo": ("specexp.commands.demo", "find the fastest tree for the embedded pair here, in a minute"),
     "sweep": ("specexp.sweep.command", "search with Optuna, confirm the best few, export an artifact"),
     "run": ("specexp.commands.run", "compare compositions with plain decoding on the same prompts"),
     "fit": ("specexp.fit.command", "learn a controller, or train draft heads"),
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("-h", "--help"):
         print("usage: specexp COMMAND ...; --help after a command explains it.\n")
         print(*(f"  {command:<10} {does}" for command, (_, does) in COMMANDS.items()), sep="\n")
-        print("\nNext: specexp doctor")
+        print("\nNext: specexp demo")
         return 0
     near = get_close_matches(name, COMMANDS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; commands are {', '.join(COMMANDS)}"

@@ -1,7 +1,9 @@
 """The wheel builds from what the container files copy, pins hold, and the package shows its commands and names."""
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -18,6 +20,8 @@ DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONTAINERS = [DOCS / "Containerfile", DOCS / "cluster" / "Containerfile"]
 """The second is built from the image of the first, in the same folder."""
+PACKAGED = ["fastest.yaml", "experiments/tree_shape.yaml", "sweeps/tree_shape.yaml"]
+PACKAGED += ["configs/data/stdlib.yaml", "configs/pair/stdlib.yaml"]
 
 
 def instructions(file: Path) -> list[list[str]]:
@@ -48,8 +52,27 @@ def test_a_wheel_builds_wherever_a_container_installs_the_package(tmp_path, monk
         if name == "RUN" and words[:2] == ["pip", "install"]:
             wheels.append(tmp_path / build.build_wheel(str(tmp_path)))
             with ZipFile(wheels[-1]) as wheel:
-                assert "specexp/commands/fastest.yaml" in wheel.namelist()
+                assert {f"specexp/commands/{name}" for name in PACKAGED} <= set(wheel.namelist())
     assert len(wheels) == len(CONTAINERS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_wheel_alone_answers_the_main_question_in_an_empty_folder(tmp_path, monkeypatch):
+    build = pytest.importorskip("hatchling.build", reason="hatchling is not installed")
+    monkeypatch.chdir(ROOT)
+    installed, empty = tmp_path / "installed", tmp_path / "empty"
+    with ZipFile(tmp_path / build.build_wheel(str(tmp_path))) as wheel:
+        wheel.extractall(installed)
+    empty.mkdir()
+    # one thread, since tests share the cores
+    command = [sys.executable, "-m", "specexp", "demo", "--generation.threads", "1"]
+    settings = {**os.environ, "PYTHONPATH": str(installed)}
+    ran = subprocess.run(command, cwd=empty, env=settings, capture_output=True, text=True, check=True)
+    answer = ["Which static tree is fastest", "equal outputs", "Safe: ", "The tree of ", "Next: "]
+    assert [*map(ran.stdout.index, answer)] == sorted(map(ran.stdout.index, answer))
+    assert str(ROOT) not in ran.stdout
+    assert {path.name for path in empty.iterdir()} == {"runs", "artifacts"}
 
 
 def test_every_core_dependency_is_pinned_within_its_bounds():
@@ -90,7 +113,7 @@ def test_the_package_lists_its_commands(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["specexp"])
     assert main() == 0
     shown = capsys.readouterr().out
-    for command in ("run", "sweep", "verify", "serve", "export", "why", "init", "doctor"):
+    for command in ("demo", "run", "sweep", "verify", "serve", "export", "why", "init", "doctor"):
         assert f"\n  {command} " in shown
     assert all(len(line.split()) > 3 for line in shown.splitlines() if line.startswith("  "))
 

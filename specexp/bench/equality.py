@@ -183,6 +183,15 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "e
     return Equality(len(pairs), len(pairs) - len(parted), near, len(parted) - near)
 
 
+def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str) -> str:
+    """Return whether the outputs of arms equal the baseline's, in a sentence."""
+    records = list(records)
+    found = Equality.sum(token_equality(records, arm, baseline) for arm in arms if arm != baseline)
+    if not found.compared:
+        return "Not compared: no output must equal plain decoding's token by token."
+    return f"{'NOT LOSSLESS' if found.wrong else 'Safe'}: {found} outputs equal plain decoding's."
+
+
 @dataclass(frozen=True)
 class InFloat32:
     """Outputs compared once more with a float32 copy of the target, in which there are no near ties."""

@@ -294,6 +294,26 @@ def draw_tree(
     return draw_trees([(shape, facts)], title, hit_rates or {}, "share of steps that accept it")
 
 
+def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str, most: int = 24) -> str:
+    """Return a tree as text, a line for each of the first ``most`` nodes: its rank, and how often it is accepted.
+
+    Example:
+        >>> print(tree_lines(TreeShape.from_rank_paths([[0], [1]]), {(0,): 0.6, (1,): 0.1}, "A tree"))
+        A tree (share of steps that accept a node)
+        ├─ 0 ██████ 60 %
+        └─ 1 █ 10 %
+    """
+    lines, children = [f"{title} (share of steps that accept a node)"], shape.children
+    last = {rows[-1] for rows in children if rows}
+    for row in shape.depth_first[1 : most + 1]:
+        above = "".join("   " if one in last else "│  " for one in shape.path(row)[:-1])
+        share = accepted.get(shape.rank_paths[row])
+        how_often = "" if share is None else f" {'█' * round(10 * share)} {100 * share:.0f} %"
+        lines.append(f"{above}{'└─' if row in last else '├─'} {shape.rank_paths[row][-1]}{how_often}")
+    left = shape.num_nodes - most
+    return "\n".join([*lines, *([f"and {counted(left, 'node')} more"] if left > 0 else [])])
+
+
 def draw_trees(
     panels: Sequence[tuple[TreeShape, str]], title: str, hit_rates: Mapping[RankPath, float], meaning: str
 ) -> Figure:

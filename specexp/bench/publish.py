@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
+from specexp.artifacts.environment import device_name, package_versions
 from specexp.config import Config, ConfigError
 from specexp.config.command import current_result
 
@@ -65,8 +66,10 @@ class Report:
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)  # figures by which tracked runs are compared
+    drawing: str = ""  # lines that are only printed, after the sentences
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
+    proof: str = ""  # whether outputs equal plain decoding's, in a sentence below the answer
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
     fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of the HTML page
     # next commands by purpose, the most useful first
@@ -81,6 +84,12 @@ class Report:
         yield self
         for part in self.parts:
             yield from part.whole()
+
+    def closing(self) -> Iterator[str | Text]:
+        """Yield what is printed below the tables: answer and proof, the other sentences, the drawing."""
+        yield from (one for one in (self.answer, self.proof) if one and one not in self.sentences)
+        yield from self.sentences
+        yield from filter(None, [self.drawing])
 
     def to_markdown(self) -> str:
         """Return the markdown page: heading, tables, sentences, pictures by their file names."""
@@ -118,8 +127,8 @@ def publish(
     for part in parts:
         for table in part.tables.values():
             console.print(table.to_rich())
-        for sentence in part.sentences:
-            console.print(sentence, **plain)
+        for text in part.closing():
+            console.print(text, **plain)
     folder.mkdir(parents=True, exist_ok=True)
     files = files_of(report)
     for name, content in files.items():
@@ -148,14 +157,16 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
     from markupsafe import Markup
 
     parts = list(report.whole())
-    tables = [table for part in parts for table in part.tables.values()]
+    tables = {name: table for part in parts for name, table in part.tables.items()}
     charts = {name: chart for part in parts for name, chart in part.charts.items()}
-    title = report.title or (tables[0].title if tables else "specexp")
-    next_steps, made_by = dict(report.next_steps), []
+    title = report.title or next((table.title for table in tables.values()), "specexp")
+    next_steps, made_by, conditions = dict(report.next_steps), list[str](), ""
     config, environment = folder / "config.yaml", folder / "environment.json"
     if environment.exists():
         known = json.loads(environment.read_text(encoding="utf-8"))
         next_steps["make it again"] = shlex.join(known["command"])
+        resolved = yaml.safe_load(config.read_text(encoding="utf-8"))
+        conditions = f"{resolved['pair']['target']} on {known['device_name']}, {known['time'][:10]}"
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
@@ -169,10 +180,15 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         "page.html.j2",
         title=title,
         answer=report.answer,
-        tables=tables,
+        proof=report.proof,
+        conditions=conditions,
+        names=list(tables),
+        tables=list(tables.values()),
         charts=charts,
-        sentences=[sentence for sentence in sentences if sentence not in (report.answer, title)],
-        fragments=[Markup(fragment) for part in parts for fragment in part.fragments.values()],
+        sentences=[
+            sentence for sentence in sentences if sentence not in (report.answer, report.proof, title)
+        ],
+        fragments={name: Markup(text) for part in parts for name, text in part.fragments.items()},
         pictures={
             name.replace("_", " "): b64encode(content).decode()
             for name, content in pictures.items()
@@ -225,6 +241,31 @@ def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
     return Tracker(name, folder, tags=[tag[:_LONGEST_TAG] for tag in tags if tag], **tracking)
 
 
+def tracked_config(config: Config) -> dict[str, Any]:
+    """Return a configuration with the values by which tracked runs are compared: model, data, parts and device."""
+    whole = config.to_dict()
+    device, prompts = whole["pair"]["device"], whole["data"]["prompts"]
+    return {
+        **whole,
+        "model": whole["pair"]["target"],
+        "prompt_set": _short(prompts["class_path"] if isinstance(prompts, Mapping) else prompts),
+        "parts": parts_label(whole),
+        "device": device,
+        "device_name": device_name(device),
+        "versions": package_versions(),
+    }
+
+
+def parts_label(whole: Mapping[str, Any]) -> str:
+    """Return the class names of drafter and builder, such as ``TokenRecycling + Chain``."""
+    parts = [part["class_path"] for name in ("drafter", "builder") if (part := whole.get(name))]
+    return " + ".join(map(_short, parts)) or "plain decoding"
+
+
+def _short(class_path: str) -> str:
+    return class_path.rpartition(".")[2]
+
+
 def files_of(report: Report) -> dict[str, str | bytes]:
     """Return the content of every file of a report and its parts, by file name."""
     from specexp.bench.pictures import png
@@ -251,7 +292,7 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
     for name in report.figures:
         run.picture(name, folder / f"{name}.png")
     for name, fragment in report.fragments.items():
-        run.html(f"{name}_view", render("page.html.j2", title="specexp", fragments=[Markup(fragment)]))
+        run.html(f"{name}_view", render("page.html.j2", title="specexp", fragments={name: Markup(fragment)}))
     if report.summary:
         run.summary(report.summary)
     for artifact in report.artifacts:

@@ -6,17 +6,23 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from specexp.bench.experiment import check_experiment, is_plain
 from specexp.config import Config, ConfigError
 from specexp.config.command import check_tracking, current_result, fail, run_command
 from specexp.core.messages import first_line
-from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
+from specexp.tracking.dashboard import (
+    build_workspace,
+    describe_comparison,
+    describe_dashboard,
+    describe_studies,
+)
 from specexp.tracking.mode import logged_in
 
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
                                    [--key value ...]
 
-Publishes a W&B workspace that compares the runs of an experiment's sweep. With --studies, the workspace compares the
-winners of all studies in the project, by method, model and device.
+Publishes the W&B workspace of an experiment's question: it compares the trials of its sweep, or its arms. With
+--studies, the workspace compares the winners of all studies in the project, by method, model and device.
 --dry-run lists the panels. --entity E sets the W&B user or team that will own them, --project P the study's project.
 Any other --dotted.key overrides the file."""
 
@@ -33,8 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _act(config: Config, dry_run: bool, studies: bool) -> int:
     sweep = config.get("sweep")
-    if not sweep:
-        raise ConfigError(f"{config.file} has no sweep: section, so there is no study to compare")
+    arms = [] if sweep else [arm.title for arm in check_experiment(config)]
+    if not sweep and is_plain(config):
+        raise ConfigError(
+            f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare"
+        )
     check_tracking(config)
     entity, project = config.get("tracking.entity"), config.get("tracking.project")
     if not entity and not dry_run:
@@ -42,6 +51,8 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
     if studies:
         dashboard = describe_studies(owner, project, modelled)
+    elif arms:
+        dashboard = describe_comparison(config.get("name"), arms, owner, project, modelled)
     else:
         dashboard = describe_dashboard(config.get("name"), list(sweep["space"]), owner, project, modelled)
     if dry_run:

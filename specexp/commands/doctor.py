@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
+from specexp.core.messages import counted
+
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
 
@@ -192,6 +194,25 @@ def compiled() -> Iterator[Diagnosis]:
     yield Diagnosis("compiled passes", finding)
 
 
+def speculation() -> Iterator[Diagnosis]:
+    """Measure the embedded pair for a few seconds, and apply the rule of thumb to it."""
+    from specexp.models.pair import load_pair
+    from specexp.profile.rule import break_even, measure_quickly, payoff
+
+    profile, acceptance = measure_quickly(load_pair("stdlib"))
+    found, pays = [], []
+    for word, chain in (("chain", True), ("tree", False)):
+        best, least = payoff(profile, acceptance, chain=chain), break_even(profile, chain=chain)
+        found.append(f"the best {word} {best.speedup:.1f}x ({counted(best.nodes, 'node')})")
+        pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
+    rows = profile.target_seconds(8) / profile.target_seconds(1)
+    finding = (
+        f"plain {1 / profile.step_seconds(1):,.0f} tokens/s, a pass over 8 rows costs {rows:.1f} of one, acceptance "
+        f"{100 * acceptance:.0f} % (embedded pair, just measured): {' and '.join(found)}, modelled"
+    )
+    yield Diagnosis("speculation", finding, advice=f"by acceptance, 1.1x and more: {', '.join(pays)}")
+
+
 def _milliseconds(model: Runtime) -> float:
     """Return the median time in ms of a pass over one token, with 32 tokens in the cache."""
     from specexp.core.tree import root_tree
@@ -231,7 +252,7 @@ def services() -> Iterator[Diagnosis]:
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
     """Return all checks in the order of the output."""
-    return [packages, processor, memory, devices, compiled, services]
+    return [packages, processor, memory, devices, compiled, speculation, services]
 
 
 def examine() -> Iterator[Diagnosis]:

@@ -149,7 +149,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         OSError: The results cannot be written.
     """
     from specexp.bench.live import LiveBackend
-    from specexp.bench.publish import publish, tracker_of
+    from specexp.bench.publish import publish, tracked_config, tracker_of
     from specexp.commands.run_report import report
 
     folder = _folder_of(config)
@@ -168,7 +168,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         live = backend if isinstance(backend, LiveBackend) else None
         exact = None if live is None else _in_float32(config, live, records, data.prompts)
         found = report(config, experiment, records, data, backend.tokenizer, exact)
-        publish(found, folder, tracker_of(config, config.get("name"), folder), config=config.to_dict())
+        publish(found, folder, tracker_of(config, config.get("name"), folder), config=tracked_config(config))
         forget_shards(folder)
     return records if exact is None else [*records, *exact.records]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.bench import clock
+from specexp.bench.equality import proof_of
 from specexp.bench.experiment import ENGINE, curves_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
@@ -66,23 +67,25 @@ def report(
     ranked = [name for name, _ in _ranked(records, baselines[0])]
     titles = {name: name for name in (*ranked, baselines[0])}
     artifact = artifact_again(config, config.artifact) if config.artifact else None
+    parts = [
+        prompts_shown(texts, records, titles, tokenizer),
+        *(analysis.report(records) for analysis in experiment.analyses),
+    ]
     return Report(
         {name: table for name, table in tables.items() if table is not None},
         {"figure": draw(config, records, baselines[0])},
         preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
-        answer=answer_of(records, baselines[0]),
+        answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0])),
+        proof=proof_of(records, ranked, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps={
             "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
             "find the best setting": command_line("init", "my-study", *init_options(config)),
         },
         page="table",
-        parts=[
-            prompts_shown(texts, records, titles, tokenizer),
-            *(analysis.report(records) for analysis in experiment.analyses),
-        ],
+        parts=parts,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -216,6 +217,22 @@ class Alpaca(TablePrompts):
     def turns_of(self, row: Row, column: str) -> list[str]:
         instruction = row.text("instruction")
         return [f"{instruction}\n\n{row.text('input')}" if row.values.get("input") else instruction]
+
+
+class EverydayTasks(PromptSet):
+    """Prompts of what people do with a model, twelve of each task; they ship with specexp and need no network.
+
+    The tasks are the categories: edit a file, summarise, write code, chat, solve a word problem. They take turns, so
+    the first prompts are of all tasks.
+    """
+
+    @override
+    def load(self) -> Dataset:
+        rows = read_table(str(Path(__file__).with_name("everyday.jsonl")))
+        prompts = [
+            PromptRow(row.label("prompt_id"), row.text("category"), [row.text("prompt")]) for row in rows
+        ]
+        return prompt_rows(prompts, where="EverydayTasks")
 
 
 @dataclass(frozen=True)

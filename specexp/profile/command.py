@@ -106,7 +106,7 @@ def run(config: Config) -> Profiled:
     """
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.bench.live import LiveBackend
-    from specexp.bench.publish import publish, terminal, tracker_of
+    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
     from specexp.profile.measure import measure, text_of, time_backend
@@ -124,7 +124,7 @@ def run(config: Config) -> Profiled:
     measure(config, samples, timed.arms, prompts, lambda line: console.print(line, style="dim"))
     profiled = save_profile(config, timed, prompts)
     tracker = tracker_of(config, name, folder)
-    publish(report(*profiled), folder, tracker, console, kind="profile", config=config.to_dict())
+    publish(report(*profiled), folder, tracker, console, kind="profile", config=tracked_config(config))
     current_result().artifact = str(profiled.artifact.folder)
     current_result().next = next_step(config, profiled.artifact.folder)
     return profiled

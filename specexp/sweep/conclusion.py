@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.bench.equality import divergence
+from specexp.bench.equality import divergence, proof_of
 from specexp.bench.page.sections import (
     folding_tree,
     importances_chart,
@@ -24,9 +24,9 @@ from specexp.bench.page.sections import (
     search_chart,
     texts_of,
 )
-from specexp.bench.pictures import draw_time_line, draw_tree
+from specexp.bench.pictures import draw_time_line, draw_tree, tree_lines
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import Attached, Report, publish, track
+from specexp.bench.publish import Attached, Report, publish, track, tracked_config
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
 from specexp.bench.table import Table
@@ -42,7 +42,6 @@ from specexp.sweep.output import (
     StudyOutput,
     method_of,
     next_steps,
-    setting_of,
     summary_of,
 )
 from specexp.sweep.study import Study
@@ -181,6 +180,7 @@ class Conclusion:
             files=preparation.files(),
             sentences=found,
             answer=answer(confirmed, records),
+            proof=proof_of(records, [one.name for one in confirmed], AR),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
             page="confirm",
@@ -190,6 +190,7 @@ class Conclusion:
             ],
         )
         publish(report, folder, console=self.output.console)
+        closing = [str(line) for part in report.whole() for line in part.closing()]
         wrong = divergence([*records, *(() if float32 is None else float32.records)])
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
@@ -204,7 +205,7 @@ class Conclusion:
             self._digest(),
             measured_on,
             confirmation.confirmations,
-            _text(shown, [*found, *exported.sentences], self.output.console.width),
+            _text(shown, [*closing, *exported.sentences], self.output.console.width),
             exported.gain,
             report.answer,
             exported.deployed,
@@ -261,7 +262,7 @@ class Conclusion:
             Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
             for number, one in enumerate(exported.written)
         ]
-        setting = {**config.to_dict(), **setting_of(config), "method": method_of(config, winner)}
+        setting = {**tracked_config(config), "method": method_of(config, winner)}
         with self.output.tracker.study(config=setting) as run:
             rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
             run.table("trials", rows)
@@ -308,11 +309,12 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     If several sequences were decoded together, acceptances were not counted, so the winner decodes ``prompts`` again.
     """
     winner = confirmation.winner
-    figures, fragments, files = dict[str, Any](), dict[str, str](), dict[str, str]()
+    figures, fragments, files, drawing = dict[str, Any](), dict[str, str](), dict[str, str](), ""
     if "rank_paths" in winner.attributes:
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _acceptance_rates(confirmation, shape, prompts)
         figures["tree"] = draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")
+        drawing = tree_lines(shape, rates, f"The tree of {winner.label}")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
         from specexp.scheduling.timeline import chrome_trace
@@ -321,7 +323,7 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
         title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over AR"
         figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)
         files["time_line.json"] = chrome_trace(shown)
-    return Report(figures=figures, files=files, fragments=fragments)
+    return Report(figures=figures, files=files, fragments=fragments, drawing=drawing)
 
 
 def _acceptance_rates(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 AR = "engine"
-BASELINES = {AR: "AR (engine)", EAGER: "hf-eager"}
+BASELINES = {AR: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 """Labels of the arms that decode plainly."""
 
 
@@ -222,22 +222,20 @@ def table(
     columns = {
         noun: Column(noun),
         "nodes": Column("nodes", digits=1),
-        "depth": Column("depth"),
         "tokens per step": Column("tokens per step"),
         "tokens/s": Column(f"{adjective}tokens/s", digits=0 if own.clock == MEASURED else 2),
     }
     if predicts:
-        predictions = ("predicted tokens per step", "predicted tokens/s", "predicted speedup over AR")
+        predictions = ("predicted tokens per step", "predicted tokens/s", "predicted speedup")
         columns |= {key: Column(key) for key in predictions}
     if several:
         columns["target busy"] = Column("target busy")
-    for arm in baselines:
-        over = f"{adjective}speedup over {'AR' if arm == AR else arm}"
-        columns[arm] = Column(over, interval=True)
+    columns["speedup"] = Column(f"{adjective}speedup", interval=True)
+    columns["equal"] = Column("equal outputs")
 
-    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, depth: Cell) -> list[Cell]:
+    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell) -> list[Cell]:
         summary = summarise(records, arm)
-        cells: dict[str, Cell] = {noun: label, "nodes": nodes, "depth": depth}
+        cells: dict[str, Cell] = {noun: label, "nodes": nodes}
         cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
         if predicted is not None:
             over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
@@ -247,7 +245,9 @@ def table(
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)
             cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
-        cells |= {one: 1 if one == arm else paired_speedup(records, arm, one) for one in baselines}
+        plain = arm == AR
+        cells["speedup"] = 1 if plain else paired_speedup(records, arm, AR)
+        cells["equal"] = "reference" if plain else str(token_equality(records, arm, AR))
         return [cells.get(key) for key in columns]
 
     candidates = []
@@ -255,9 +255,9 @@ def table(
         # A tree that changes from step to step has a mean number of nodes.
         fixed = "rank_paths" in one.attributes
         nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
-        candidates.append(row(one.name, one.label, one.predicted, nodes, one.attributes.get("depth")))
+        candidates.append(row(one.name, one.label, one.predicted, nodes))
     plain = [
-        row(arm, label, predicted_ar if predicts and arm == AR else None, 0, 0)
+        row(arm, label, predicted_ar if predicts and arm == AR else None, 0)
         for arm, label in baselines.items()
     ]
     pays = best.over_ar.is_faster
@@ -273,21 +273,17 @@ def table(
     names = [one.name for one in confirmed]
     equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
     notes = [
-        misprediction(confirmed),
         "predictions are for the search's prompts, because the confirmation's prompts were not recorded"
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
-        None if pays else about_plain(best, noun),
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"{100 * own.eos_share:.0f} % of plain decoding's answers end by EOS, {100 * own.loop_share:.0f} % in a loop "
         "(which flatters every method)",
         None if float32 is None else float32.sentence(names, AR),
-        f"outputs of the {noun}s that equal plain decoding's: {equality}",
         near_tie_sentence(own.dtype) if equality.near_ties else None,
         short_answers(records, AR),
         None if failed is None else f"{failed}; the figures are of the others",
-        busy_machine_of(records, AR),
         *clock_notes([record for record in records if not record.error]),
     ]
     shown.notes = [note for note in notes if note]

@@ -12,10 +12,10 @@ from optuna.trial import FrozenTrial
 from rich.console import Console
 
 from specexp.artifacts import ArtifactError, kind_named
-from specexp.artifacts.environment import device_name, package_versions
 from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
 from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.bench import clock
+from specexp.bench.publish import parts_label
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import Config, build_engine
@@ -29,7 +29,7 @@ from specexp.config.next_step import (
     trusted_packages,
 )
 from specexp.config.sweep import Export, Sweep
-from specexp.core.messages import size_of
+from specexp.core.messages import counted, size_of
 from specexp.core.parts import Parts
 from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
 from specexp.sweep.study import Study
@@ -90,16 +90,25 @@ def track_trial(
     """Write a finished trial as a W&B run: one history step per prompt, and the trial's row as the summary.
 
     Args:
-        setting: See :func:`setting_of`.
+        setting: See :func:`~specexp.bench.publish.tracked_config`.
     """
     attributes = trial.user_attrs.get("attributes", {})
     speedup = f"{MODELLED if 'clock' in attributes else ''}{SPEEDUP}"
     config = {**setting, **attributes.get("resolved", {})}
-    with tracker.trial(trial.number, trial.params, config) as run:
+    config["parts"] = parts_label(config)
+    with tracker.trial(trial.number, trial.params, config, what_trial(trial)) as run:
         for prompt, log_speedup in trial.intermediate_values.items():
             run.log({speedup: math.exp(log_speedup)}, step=prompt)
         row = trial_row(trial, objectives)
         run.summary({key: value for key, value in row.items() if value is not None})
+
+
+def what_trial(trial: FrozenTrial) -> str:
+    """Return what a trial measures: its known name or the parts chosen for it, and its nodes."""
+    chosen = [value for value in trial.params.values() if isinstance(value, str)]
+    nodes = trial.user_attrs.get("attributes", {}).get("nodes")
+    named = [str(trial.user_attrs["known"])] if "known" in trial.user_attrs else chosen
+    return ", ".join([*named, *([] if nodes is None else [counted(nodes, "node")])])
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
@@ -120,20 +129,6 @@ def method_of(config: Config, winner: Confirmed) -> str:
     """Return the method by which W&B groups studies: the winner's choice, else the class of its drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
-
-
-def setting_of(config: Config) -> dict[str, Any]:
-    """Return the settings that comparable studies share; passwords are hidden."""
-    whole = config.to_dict()
-    device = whole["pair"]["device"]
-    sections = {name: whole.get(name) for name in ("pair", "verifier", "data", "generation", "latency")}
-    return {
-        **{name: section for name, section in sections.items() if section is not None},
-        "model": whole["pair"]["target"],
-        "device": device,
-        "device_name": device_name(device),
-        "versions": package_versions(),
-    }
 
 
 @dataclass(frozen=True)

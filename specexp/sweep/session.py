@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from specexp.bench.experiment import use_threads
 from specexp.bench.progress import StageBar
-from specexp.bench.publish import PAGE, FolderBusyError, sole_writer, tracker_of
+from specexp.bench.publish import PAGE, FolderBusyError, sole_writer, tracked_config, tracker_of
 from specexp.bench.report import busy_machine
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, save_resolved
@@ -29,7 +29,7 @@ from specexp.config.sweep import Sweep
 from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
 from specexp.sweep.dry_run import check_prompts, open_models, without_impossible
-from specexp.sweep.output import StudyOutput, next_steps, setting_of, track_trial
+from specexp.sweep.output import StudyOutput, next_steps, track_trial
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
@@ -172,7 +172,7 @@ class Session:
     def _search(self) -> None:
         """Measure the missing trials, and write all trials to ``trials.csv``."""
         trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
-        setting = setting_of(self.config.config)
+        setting = tracked_config(self.config.config)
 
         def after(trial: FrozenTrial) -> None:
             if study.tracks_trials:

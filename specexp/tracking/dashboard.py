@@ -65,6 +65,33 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     )
 
 
+def describe_comparison(
+    name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False
+) -> Dashboard:
+    """Return the workspace of an experiment that compares ``arms``: its runs, on any device, model or prompts."""
+    before, word = (MODELLED, "modelled ") if modelled else ("", "")
+    speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
+    rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in ("engine", *arms)]
+    accepted = [f"{arm}/{TOKENS_PER_STEP}" for arm in arms]
+    return Dashboard(
+        f"specexp {name}",
+        ("Group", name),
+        entity,
+        project,
+        speedups[0],
+        tuple(speedups),
+        {
+            "Which setup is fastest": [
+                _bars(f"{word}speedup over plain decoding".capitalize(), *speedups),
+                _bars(f"{word}tokens per second".capitalize(), *rates),
+                _bars("Tokens per step", *accepted),
+                _table("arms"),
+            ],
+            "Prompts, token by token": [_table("prompts"), _media("Outputs", "prompts_view")],
+        },
+    )
+
+
 def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:

@@ -212,11 +212,15 @@ class Tracker:
         self.failures: Mapping[str, int] = self._guard.failures  # how often each operation failed
 
     def trial(
-        self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None
+        self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None, what: str = ""
     ) -> TrackedRun:
-        """Start the run of one trial, a context manager; ``params`` are the searched values by dotted key."""
+        """Start the run of one trial, a context manager; ``params`` are the searched values by dotted key.
+
+        ``what`` is the part of the run's name that describes the trial: ``chain of 2, 2 nodes``.
+        """
         whole = {**(config or {}), "trial": number, PARAMETERS: nest_parameters(params)}
-        return self.run(f"{self.name}-{number:03d}", job_type="trial", config=whole)
+        name = f"{self.name}-{number:03d}"
+        return self.run(f"{name}: {what}" if what else name, job_type="trial", config=whole)
 
     def study(self, config: Mapping[str, Any] | None = None) -> TrackedRun:
         """Start the run of the study as a whole: trial table, pictures, exported artifact."""

@@ -9,6 +9,7 @@ import subprocess
 from io import StringIO
 from pathlib import Path
 from unittest.mock import MagicMock, call
+from urllib.parse import unquote
 
 import pytest
 from helpers.made_records import outcome_of, record as four_tokens
@@ -147,10 +148,15 @@ addEventListener("load", () => setTimeout(() => {
   const tip = document.getElementById("vg-tooltip-element");
   const named = [...document.querySelectorAll("input, button, img, [role=img]")].every(
     (one) => one.ariaLabel || one.alt || one.textContent);
+  const light = (colour) => Math.max(...colour.match(/\d+/g).slice(0, 3).map(Number));
+  const look = getComputedStyle(document.body);
+  const contrast = Math.sign(light(look.color) - light(look.backgroundColor));
   document.title = ["LOOKED", highest, left, kept,
     tip ? tip.textContent.replace(/\s+/g, " ") : "no tip", named, point ? point.getAttribute("aria-label") : "none",
     document.documentElement.scrollWidth <= innerWidth,
-    document.querySelector(".answer").getBoundingClientRect().bottom < innerHeight].join("|");
+    document.querySelector("[aria-label='Type now'] pre").getBoundingClientRect().bottom < innerHeight,
+    contrast, [...table.querySelectorAll("td")].every((one) => one.getBoundingClientRect().right <= innerWidth),
+  ].join("|");
 }, 1500));
 </script>"""
 
@@ -176,7 +182,8 @@ def report() -> Report:
         "tree": folding_tree([(0,), (0, 0), (1,)], {(0,): 0.5, (0, 0): 0.25}, "The tree"),
         "prompts": prompt_section(texts, RECORDS, {"tree": "Tree", "engine": "AR"}, str),
     }
-    look = {"title": "Which tree?", "answer": ANSWER, "charts": {"prompts": chart}}
+    look = {"title": "Which tree?", "answer": ANSWER, "proof": "Safe: 6/6 outputs equal plain decoding's."}
+    look |= {"charts": {"prompts": chart}, "next_steps": {"serve it": "specexp serve artifacts/tree/best"}}
     return Report({"arms": table}, {"figure": figure}, fragments=fragments, **look)
 
 
@@ -195,6 +202,40 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
     assert "a &lt;note&gt;" in own
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", own)
     assert len(text) < 3_000_000
+
+
+def test_the_first_screen_answers_proves_and_names_the_next_command(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("pair: {target: small}\n")
+    known = {
+        "command": ["specexp", "run"],
+        "time": "2030-01-02T03:04:05",
+        "git_commit": None,
+        "device": "cpu",
+    }
+    known |= {"device_name": "One core", "threads": 1, "python": "3.11", "packages": {}}
+    (tmp_path / "environment.json").write_text(json.dumps(known))
+    texts = {
+        "answer": "Twice as fast.",
+        "proof": "Safe: 2/2 outputs equal.",
+        "next_steps": {"serve it": "serve"},
+    }
+    fragments = {"prompts": "<p>prompts</p>", "tree": "<p>the tree</p>"}
+    text = html_page(Report({"arms": table()}, fragments=fragments, **texts), {}, tmp_path)
+    shown = [
+        "Twice as fast.",
+        "Safe: 2/2",
+        "small on One core, 2030-01-02",
+        "<pre>serve</pre>",
+        "the tree",
+        "<table",
+    ]
+    assert [*map(text.index, shown)] == sorted(map(text.index, shown))
+    assert text.index("<table") < text.index("<p>prompts</p>") < text.index("Go on")
+
+
+def test_every_table_is_downloaded_as_csv(page: Path) -> None:
+    (link,) = re.findall(r'download="arms.csv" href="data:text/csv;charset=utf-8,([^"]+)"', page.read_text())
+    assert unquote(link) == report().tables["arms"].to_csv()
 
 
 def test_texts_in_scripts_are_escaped_and_a_page_without_charts_has_no_library(tmp_path: Path) -> None:
@@ -305,9 +346,10 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
 @pytest.mark.parametrize("width", [1200, 400])
 def test_a_browser_draws_sorts_filters_and_has_nothing_to_complain_of(
-    page: Path, tmp_path: Path, width: int
+    page: Path, tmp_path: Path, width: int, dark: bool
 ) -> None:
     looked = tmp_path / "looked.html"
     before, end, after = page.read_text().rpartition("</body>")
@@ -315,16 +357,18 @@ def test_a_browser_draws_sorts_filters_and_has_nothing_to_complain_of(
     assert BROWSER is not None
     ran = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom",
-         "--enable-logging=stderr", f"--window-size={width},900", looked.as_uri()],
+         "--enable-logging=stderr", f"--window-size={width},900",
+         f"--blink-settings=preferredColorScheme={0 if dark else 1}", looked.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
     title = re.search(r"<title>(LOOKED.*?)</title>", ran.stdout)
     assert title is not None
-    _, highest, left, kept, tip, named, point, fits, seen = title[1].split("|")
+    _, highest, left, kept, tip, named, point, fits, seen, contrast, inside = title[1].split("|")
     assert highest == "arm 8"
     assert (left, kept) == ("1", "1"), "one row and one prompt match"
     assert "Why 0?" in tip, "hovering over a point shows the prompt"
     assert named == "true"
     assert "speed" in point
-    assert (fits, seen) == ("true", "true")
+    assert (fits, seen, inside) == ("true", "true", "true")
+    assert contrast == ("1" if dark else "-1"), "the ink is lighter than the paper in the dark"

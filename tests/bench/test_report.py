@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from rich.console import Console
 
 from specexp.bench import metrics
+from specexp.bench.by_task import FastestByTask
 from specexp.bench.equality import token_equality
 from specexp.bench.experiment import curves_of
 from specexp.bench.metrics import (
@@ -43,8 +44,12 @@ from specexp.bench.report import (
 )
 from specexp.bench.statistics import bootstrap_interval, breakdown, paired_speedup, summarise
 from specexp.bench.table import Column, Table, columns
+from specexp.builders import Chain
 from specexp.commands.run_report import summary_of
 from specexp.config import load_config
+from specexp.core.parts import Parts
+from specexp.drafters import PromptLookup
+from specexp.verifiers import Greedy
 
 
 def pair(prompt, plain, ours, **given):
@@ -422,3 +427,35 @@ def test_a_short_median_answer_warns(answers, start):
     found = short_answers(records, "plain")
     assert found is None if start is None else found.startswith(start)
     assert short_answers(records, "other") is None
+
+
+def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
+    def answers(task, prompt, seconds):
+        return [
+            replace(
+                record(arm, prompt, took, accepted_drafts=accepted),
+                prompt_id=f"{task}{prompt}",
+                category=task,
+            )
+            for arm, took, accepted in zip(("engine", "chain", "tree"), seconds, (0, 2, 3), strict=True)
+        ]
+
+    edits = [answers("edit", prompt, (2.0, 1.0, 4.0)) for prompt in (0, 2)]  # the chain is chosen on these,
+    edits += [answers("edit", prompt, (2.0, 0.5, 0.1)) for prompt in (1, 3)]  # and measured on these
+    chats = [answers("chat", prompt, (1.0, 2.0, 4.0)) for prompt in range(4)]
+    ordered = [
+        *(one for number in (0, 2, 1, 3) for one in edits[number]),
+        *(one for chat in chats for one in chat),
+    ]
+    analysis = FastestByTask()
+    plain = Parts(verifier=Greedy())
+    analysis.begin({"engine": plain, "chain": drafts(), "tree": drafts()})
+    report = analysis.report(ordered)
+    edit, chat = report.tables["tasks"].shown()
+    assert edit == ["edit", "2", "chain", "4.00x [4.00, 4.00]", "0.50", "2/2"]
+    assert chat == ["chat", "4", "plain, not chain", "0.50x [0.50, 0.50]", "0.50", "2/2"]
+    assert report.answer == "Drafting pays for 1 of 2 tasks: edit 4.00x [4.00, 4.00] (chain)."
+
+
+def drafts() -> Parts:
+    return Parts(drafter=PromptLookup(), verifier=Greedy(), builder=Chain())

@@ -11,6 +11,7 @@ from specexp.data import (
     MBPP,
     Alpaca,
     CNNDailyMail,
+    EverydayTasks,
     HumanEval,
     MTBench,
     OpenWebText,
@@ -113,6 +114,16 @@ class TestStdlibFunctions(PromptSetContract):
 
     def test_the_opening_is_the_prompt(self, prompt_set):
         assert rows_of(prompt_set) == [("os.walk", "os", ["def walk(top):\n"])]
+
+
+class TestEverydayTasks(PromptSetContract):
+    @pytest.fixture
+    def prompt_set(self):
+        return EverydayTasks()
+
+    def test_the_tasks_take_turns(self, prompt_set):
+        tasks = [task for _, task, _ in rows_of(prompt_set)]
+        assert tasks == 12 * ["edit a file", "summarise", "write code", "chat", "solve a word problem"]
 
 
 def test_the_first_texts_of_a_file_are_read_whole(tmp_path: Path):

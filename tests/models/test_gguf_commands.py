@@ -29,7 +29,7 @@ def test_a_sweep_confirms_without_the_loops_that_run_no_such_file(files, tmp_pat
     to = ["--output", str(tmp_path), "--sweep.export.to", str(tmp_path / "trees")]
     assert sweep([*arguments, *to, "--sweep.confirm.data.max_prompts", "2"]) in (0, None)
     said = capsys.readouterr().out
-    assert "AR (engine)" in said
+    assert "plain decoding" in said
     assert "hf-eager" not in said
     assert load_artifact(tmp_path / "trees" / "best-tree").builder is not None
 

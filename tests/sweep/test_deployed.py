@@ -113,7 +113,7 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    for text in ("AR (engine)", "artifacts/small/v1, with its learned state (", "so nothing was measured"):
+    for text in ("plain decoding", "artifacts/small/v1, with its learned state (", "so nothing was measured"):
         assert text in printed
     after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {

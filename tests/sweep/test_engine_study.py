@@ -126,7 +126,7 @@ class TestOpenVino:
             export={"kind": "engine-settings", "to": str(tmp_path / "artifacts" / "tiny")},
         )
         assert main([path]) == 0
-        assert "that equal plain decoding's: 2/2" in capsys.readouterr().out
+        assert "Safe: 2/2 outputs equal plain decoding's." in capsys.readouterr().out
         folder = tmp_path / "artifacts" / "tiny" / "best-tree"
         settings = json.loads((tmp_path / "artifacts" / "tiny" / "v1" / "settings.json").read_text())
         assert settings["engine"] == "openvino"
@@ -144,7 +144,7 @@ def test_hugging_faces_generate_is_an_engine_too(of_engine, capsys):
     ]
     path = of_engine(choices, confirm={"best": 3, "data": {"max_prompts": 1}})
     assert main([path]) == 0
-    assert "that equal plain decoding's: 3/3" in capsys.readouterr().out
+    assert "Safe: 3/3 outputs equal plain decoding's." in capsys.readouterr().out
 
 
 MISSPELT = openvino("one", "model", num_assistant_token=3)

@@ -125,7 +125,7 @@ def refused(capsys, *arguments):
 def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     assert main([write(experiment)]) == 0
     printed = capsys.readouterr().out
-    for word in ("chain of 2", "80-node tree", "AR (engine)", "hf-eager", "prompt by prompt"):
+    for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
     folder = Path("runs/small")
     files = (

@@ -9,9 +9,10 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from helpers.offline_runs import forget_account, offline_runs, records
 
+from specexp.bench.publish import tracked_config
 from specexp.bench.statistics import Speedup
 from specexp.config import load_config
-from specexp.sweep.output import method_of, setting_of, summary_of, track_trial
+from specexp.sweep.output import method_of, summary_of, track_trial
 from specexp.sweep.trials import Confirmed
 from specexp.tracking import Tracker
 
@@ -41,6 +42,10 @@ def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
     refused, whole = runs = offline_runs(tmp_path)
     assert [run["summary"]["state"] for run in runs] == ["failed", "complete"]
     assert refused["summary"]["reason"] == "ValueError: thirteen nodes do not go together"
+    assert [run["name"].partition(": ")[2] for run in runs] == [
+        "Chain(nodes=13)",
+        "Chain(nodes=20), 20 nodes",
+    ]
     assert all((run["config"]["model"], run["config"]["device"]) == ("stdlib", "cpu") for run in runs)
     history = [record["item"]["speedup"] for record in records(whole["folder"], "history")]
     assert len(history) == PROMPTS
@@ -51,12 +56,13 @@ def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
 def test_the_configuration_of_a_run_names_pair_device_and_versions_and_no_password(tmp_path):
     (tmp_path / "mine.yaml").write_text(FILE)
     config = load_config(tmp_path / "mine.yaml")
-    setting = setting_of(config)
+    setting = tracked_config(config)
     assert {"pair", "verifier", "data", "generation", "device_name"} <= setting.keys()
     assert (setting["model"], setting["device"]) == ("stdlib", "cpu")
     assert setting["verifier"]["class_path"].endswith("KeyedSampling")
+    assert (setting["prompt_set"], setting["parts"]) == ("StdlibFunctions", "TokenRecycling + Chain")
     assert "torch" in setting["versions"]
-    assert "very-secret" not in str({**config.to_dict(), **setting})
+    assert "very-secret" not in str(setting)
 
 
 @pytest.mark.parametrize(

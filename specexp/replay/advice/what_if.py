@@ -60,7 +60,7 @@ def run(config: Config) -> Comparison:
 
     Raises ConfigError if the file cannot be used, or the recording lacks a prediction; no file is written then.
     """
-    from specexp.bench.publish import publish, terminal, tracker_of
+    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.replay.advice.what_if_report import report
 
     found, recording = compare_devices(config)
@@ -70,7 +70,7 @@ def run(config: Config) -> Comparison:
     tracker = tracker_of(config, name, folder)
     made = report(found, recording, config.get("question") or "What if")
     # the tables have many columns
-    publish(made, folder, tracker, terminal(180), kind="what_if", config=config.to_dict())
+    publish(made, folder, tracker, terminal(180), kind="what_if", config=tracked_config(config))
     current_result().next = (
         f"to confirm a device's tree ({folder / 'trees.json'}), run it with the models on that device"
     )

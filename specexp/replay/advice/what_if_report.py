@@ -141,7 +141,12 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
         summary |= {f"{name}/{key}": value for key, value in figures.items()}
         answers.append(f"{name}: the best tree has {nodes} and decodes {speedup} as fast as plain decoding")
         facts = f"{nodes}, depth {shape.max_depth}\n{counts.tokens_per_step:.2f} tokens/step, "
-        panels.append((shape, f"{device.letter}: {name}\n{facts}{speedup.ratio:.2f}x plain decoding"))
+        panels.append(
+            (
+                shape,
+                f"{device.letter}: {name} ({device.profile.source})\n{facts}{speedup.ratio:.2f}x plain decoding",
+            )
+        )
     meaning = "share of output positions at which the path is right"
     return Report(
         tables,

@@ -109,7 +109,7 @@ def run(config: Config) -> Explained:
     Raises ConfigError if the file cannot be used, the profile or the recording cannot be made, or the recording lacks
     a prediction.
     """
-    from specexp.bench.publish import publish, terminal, tracker_of
+    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.replay.advice.why_report import report
 
     name = config.get("name")
@@ -120,7 +120,7 @@ def run(config: Config) -> Explained:
     found = explain(config)
     shown = report(found, config.get("question") or f"Where does {name} lose time?")
     tracker = tracker_of(config, name, folder)
-    publish(shown, folder, tracker, terminal(180), kind="why", config=config.to_dict())
+    publish(shown, folder, tracker, terminal(180), kind="why", config=tracked_config(config))
     return found
 
 

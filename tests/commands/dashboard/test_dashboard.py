@@ -7,7 +7,12 @@ import sys
 import pytest
 
 from specexp.commands.dashboard import main
-from specexp.tracking.dashboard import build_workspace, describe_dashboard, describe_studies
+from specexp.tracking.dashboard import (
+    build_workspace,
+    describe_comparison,
+    describe_dashboard,
+    describe_studies,
+)
 
 EXPERIMENT = """
 name: shapes
@@ -56,6 +61,16 @@ def test_the_workspace_compares_the_runs_of_its_study():
         "summary:speedup",
     ]
     assert ws.Workspace._from_model(view).sections[0].name == workspace.sections[0].name
+
+
+def test_an_experiment_without_a_sweep_has_a_workspace_of_its_arms(experiment, tmp_path, capsys):
+    compared = tmp_path / "compared.yaml"
+    compared.write_text(EXPERIMENT.partition("sweep:")[0] + "arms:\n  short: {title: a short chain}\n")
+    assert main([str(compared), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "BarPlot: Speedup over plain decoding" in shown
+    described = describe_comparison("compared", ["a short chain"], "team", "specexp")
+    assert described.pinned == ("a short chain/speedup",)
 
 
 def test_the_workspace_of_a_project_compares_the_winners_of_its_studies():
@@ -111,8 +126,8 @@ def test_a_mistake_is_one_sentence(experiment, tmp_path, monkeypatch, capsys):
 
     assert "set it with --entity" in error(experiment)[1]
     without = tmp_path / "arms.yaml"
-    without.write_text(EXPERIMENT.split("sweep:")[0])
-    assert "has no sweep: section" in error(str(without), "--dry-run")[1]
+    without.write_text(EXPERIMENT.split("drafter:")[0])
+    assert "has neither a sweep: section nor arms" in error(str(without), "--dry-run")[1]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
         code, shown = error(experiment, "--entity", "team")

@@ -14,6 +14,7 @@ from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
+from specexp.bench.by_task import FastestByTask
 from specexp.bench.table import Table, columns
 from specexp.builders import Chain
 from specexp.controllers import Fixed, Oracle
@@ -54,6 +55,7 @@ TestTargetUtilisation = contract(TargetUtilisation)
 TestTimeLines = contract(TimeLines)
 TestRegret = contract(Regret)
 TestStorage = contract(Storage)
+TestFastestByTask = contract(FastestByTask)
 
 
 class TestTreeReorder(AnalysisContract):

@@ -1,0 +1,90 @@
+"""The fastest setup of each category of prompts: one row a task, plain decoding where nothing is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from typing_extensions import override
+
+from specexp.bench import clock
+from specexp.bench.analysis import Analysis, check_arms, drafting, over
+from specexp.bench.equality import token_equality
+from specexp.bench.publish import Report
+from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
+from specexp.bench.table import Table, columns
+
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.core.parts import Parts
+
+
+class FastestByTask(Analysis):
+    """The fastest arm of each category, chosen on every other prompt and measured on the rest.
+
+    If the interval of its speedup is not above 1, the best setup of the category is plain decoding.
+    """
+
+    name: ClassVar[str] = "tasks"
+
+    def __init__(self, baseline: str = "engine") -> None:
+        self.baseline = baseline
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        check_arms(self, "baseline", [self.baseline], arms)
+        self._drafting = list(drafting(arms))
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        used = summarise(records, self.baseline).clock
+        adjective = clock.adjective(used)
+        heads = f"task | plain {adjective}tokens/s:.0 | best setup | {adjective}speedup:interval"
+        table = Table(
+            clock.titled("Which setup for which task?", used),
+            columns(f"{heads} | accepted/step | output equal"),
+            notes=[
+                "The setup of a task was chosen on every other prompt. All figures of a row are of the other prompts.",
+                'A row with "plain" has the figures of the fastest setup that drafts, which is not faster.',
+            ],
+        )
+        faster = []
+        for task in categories(records):
+            found = _fastest([one for one in records if one.category == task], self._drafting, self.baseline)
+            if found is None:
+                continue
+            arm, speedup, measured = found
+            plain = summarise(measured, self.baseline)
+            equal = str(token_equality(measured, arm, self.baseline))
+            setup = arm if speedup.is_faster else f"plain, not {arm}"
+            counted = [one for one in measured if one.arm == arm and not one.error]
+            accepted = over(sum(one.accepted_drafts for one in counted), sum(one.steps for one in counted))
+            table.rows.append([task, plain.tokens_per_second, setup, speedup, accepted, equal])
+            if speedup.is_faster:
+                faster.append(f"{task} {speedup} ({arm})")
+        pays = "; ".join(faster)
+        answer = f"Drafting pays for {len(faster)} of {len(table.rows)} tasks{': ' if pays else ''}{pays}."
+        return Report({self.name: table}, sentences=[answer], answer=answer, page=self.name)
+
+
+def _fastest(
+    records: Sequence[PromptRecord], names: Sequence[str], baseline: str
+) -> tuple[str, Speedup, list[PromptRecord]] | None:
+    """Return the arm that is fastest on every other prompt, with speedup and records of the rest.
+
+    A single prompt is both. None if no arm can be compared with the baseline.
+    """
+    prompts = list(dict.fromkeys(one.prompt_id for one in records))
+    chosen_on, measured_on = prompts[::2], prompts[1::2] or prompts
+    choosing = [one for one in records if one.prompt_id in chosen_on]
+    found = {
+        name: paired_speedup(choosing, name, baseline, interval=False)
+        for name in arm_names(records)
+        if name in names
+    }
+    fair = {name: speedup.ratio for name, speedup in found.items() if speedup.refused is None}
+    if not fair:
+        return None
+    best = max(fair, key=fair.__getitem__)
+    measured = [one for one in records if one.prompt_id in measured_on]
+    return best, paired_speedup(measured, best, baseline), measured

@@ -1,0 +1,109 @@
+"""A rule of thumb: from which acceptance on drafting pays, given what a step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from specexp.builders import Chain
+from specexp.builders.sequoia import best_trees
+from specexp.core.latency import LatencyProfile
+from specexp.core.loop import Decoder
+from specexp.drafters import DraftModel
+from specexp.profile.passes import PassSamples, TargetPass, TimedPass
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+
+MOST_NODES, DEEPEST = 32, 12
+LATER = (0.34, 0.14, 0.09, 0.06, 0.03)
+"""Shares of the draft's misses that its second, third, ... candidate is right about; the embedded pair at temperature
+0.7 (``experiments/dyspec/acceptance/sampling.json``)."""
+_ROWS = (1, 2, 4, 8, 16, MOST_NODES + 1)
+_PREFIX, _REPEATS, _LENGTH, _NEW_TOKENS = 64, 8, 3, 48
+_TEXT = 'def read_config(path):\n    """Return the settings of a file as a dictionary."""\n'
+
+
+class Payoff(NamedTuple):
+    """The best of some trees, and its modelled speedup over plain decoding."""
+
+    speedup: float
+    nodes: int
+    depth: int
+
+
+def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff:
+    """Return the best chain, or the best tree of at most 32 nodes, and its speedup; 1 and no nodes if none pays.
+
+    Args:
+        acceptance: probability that the drafter's first candidate is accepted after an accepted token.
+    """
+    # candidates are ranked, so none is likelier than the first
+    later = () if chain else tuple(min(acceptance, (1 - acceptance) * share) for share in LATER)
+    trees, plain = best_trees((acceptance, *later), MOST_NODES), profile.step_seconds(1)
+    best = Payoff(1.0, 0, 0)
+    for depth in range(1, DEEPEST + 1):
+        passes = [1] * depth if profile.draft_ms else []
+        values = trees.values(depth).tolist()  # [nodes + 1] tokens per step
+        for nodes in range(depth, depth + 1 if chain else MOST_NODES + 1):
+            further = values[nodes] - 1  # new tokens, without the one that step_seconds counts
+            seconds = profile.step_seconds(nodes + 1, passes) + further * profile.token_ms / 1e3
+            best = max(best, Payoff(values[nodes] * plain / seconds, nodes, depth))
+    return best
+
+
+def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> float | None:
+    """Return the lowest acceptance, in steps of 0.05, with a speedup of at least ``gain``; None if there is none."""
+    grid = (number / 20 for number in range(1, 20))
+    return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= gain), None)
+
+
+def scaled(profile: LatencyProfile, tokens_per_second: float, draft_share: float) -> LatencyProfile:
+    """Return the profile of a slower or faster target with the same relative cost of rows, on the same host.
+
+    ``draft_share`` is the cost of a draft pass, as a share of a target pass over one token; 0 is a drafter without a
+    model. The costs outside the passes stay.
+    """
+    one = 1e3 / tokens_per_second
+    rows = {tokens: one * ms / profile.target_ms[1] for tokens, ms in profile.target_ms.items()}
+    draft = {1: one * draft_share} if draft_share else {}
+    return replace(profile, name=f"{tokens_per_second:g} tokens/s", target_ms=rows, draft_ms=draft)
+
+
+def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, float]:
+    """Time the passes and steps of a pair with a draft for a few seconds; returns its profile and its acceptance.
+
+    ``python -m specexp.profile`` measures the same with intervals, by prefix and by composition.
+    """
+    model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
+    text = np.arange(5, 5 + 2 * _PREFIX)  # arbitrary tokens: the time depends only on their number
+    target_ms = _milliseconds(TargetPass(model, text), _ROWS)
+    decoder = Decoder(model, draft, Chain(length=_LENGTH))
+    prompt = pair.tokenizer(_TEXT).input_ids
+    for _ in range(2):  # the first is the warm-up
+        found = decoder.generate(prompt, max_new_tokens=_NEW_TOKENS, seed=0)
+    outside = sum(found.seconds.values()) - found.seconds["target"] - found.seconds["draft"]
+    profile = LatencyProfile(
+        pair.name,
+        target_ms,
+        {1: 1e3 * found.seconds["draft"] / max(found.draft_passes, 1)},
+        step_ms=1e3 * outside / found.steps,
+        source="measured",
+    )
+    return profile, found.accepted_drafts / max(sum(found.drafted_at), 1)
+
+
+def _milliseconds(timed: TimedPass, rows: Sequence[int]) -> dict[int, float]:
+    samples = PassSamples(timed, [_PREFIX], rows)
+    samples.warm_up()
+    for repetition in range(_REPEATS):
+        for block in samples.blocks(repetition):
+            block()
+    medians = [median(samples.milliseconds[_PREFIX, size]) for size in rows]
+    # a pass over more rows never takes less, except by disturbances
+    return dict(zip(rows, accumulate(medians, max), strict=True))
