@@ -44,7 +44,7 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_132, 17),
     "testing": (2_532, 13),
-    "experiments": (7_039, 43),
+    "experiments": (7_041, 43),
     "tests": (34_769, 251),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
