@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_132, 17),
     "testing": (2_532, 13),
-    "experiments": (7_041, 43),
-    "tests": (34_769, 251),
+    "experiments": (7_046, 43),
+    "tests": (34_773, 251),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -161,7 +161,7 @@ def _clauses(found: Finding) -> Iterator[str]:
     if found.outcomes:
         yield from (f"  - {outcome}" for outcome in found.outcomes)
         return
-    yield from (f"  - `{clause.text}`" for clause in found.row.test)
+    yield from (f"  - {clause.named()}" for clause in found.row.test)
     yield f"  - {found.why_not}"
 
 

@@ -78,20 +78,25 @@ class Clause:
 
     @property
     def inequalities(self) -> dict[str, tuple[str, str]]:
-        """The left and the right side of each inequality, by its text ``LEFT / RIGHT``."""
+        """The left and the right side of each inequality, by its text ``LEFT over RIGHT``."""
         comparison = ast.parse(self.text, mode="eval").body
         assert isinstance(comparison, ast.Compare)
         sides = map(ast.unparse, [comparison.left, *comparison.comparators])
-        return {f"{left} / {right}": (left, right) for left, right in pairwise(sides)}
+        return {f"{left} over {right}": (left, right) for left, right in pairwise(sides)}
+
+    def named(self, name: Callable[[str, Term], str] = lambda _, term: str(term)) -> str:
+        """Return the clause with names for its figures; ``name`` gets the source text of a term and the term."""
+        shown = ast.unparse(ast.parse(self.text))
+        for source, term in self.terms.items():
+            shown = shown.replace(source, name(source, term))
+        return shown
 
     def test(
         self, look_up: Callable[[Term], Figure], ratios: Mapping[str, Figure] = MappingProxyType({})
     ) -> Outcome:
         """Test the clause. ``look_up`` returns a term's figure, ``ratios`` has the paired ratios by inequality."""
         found = {source: look_up(term) for source, term in self.terms.items()}
-        shown = ast.unparse(ast.parse(self.text))
-        for source, term in self.terms.items():
-            shown = shown.replace(source, f"{term} {format_figure(found[source])}")
+        shown = self.named(lambda source, term: f"{term} {format_figure(found[source])}")
         paired = {name: ratios[name] for name in self.inequalities if name in ratios}
         noise = any(
             paired[name][1] <= 1 <= paired[name][2]

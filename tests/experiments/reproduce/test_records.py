@@ -104,7 +104,7 @@ def test_verdicts_are_a_json_file_with_figures_and_ratios(record, row_of, tmp_pa
     first, second, _ = verdict["measured"]["clauses"]
     assert first["figures"]["tokens_per_step of tree"] == [3.0, 3.0, 3.0]
     assert first["ratios"] == {
-        "figure('tokens_per_step', 'tree') / figure('tokens_per_step', 'engine')": [3.0, 3.0, 3.0]
+        "figure('tokens_per_step', 'tree') over figure('tokens_per_step', 'engine')": [3.0, 3.0, 3.0]
     }
     assert (second["holds"], second["within_noise"]) == (True, False)
 

@@ -57,8 +57,8 @@ def test_a_paired_ratio_decides_in_place_of_two_intervals(text, ratio, holds, wi
 
 def test_an_inequality_is_named_by_its_sides():
     assert list(Clause("3 > 2*figure('alpha', 'x') > 1").inequalities) == [
-        "3 / 2 * figure('alpha', 'x')",
-        "2 * figure('alpha', 'x') / 1",
+        "3 over 2 * figure('alpha', 'x')",
+        "2 * figure('alpha', 'x') over 1",
     ]
 
 
