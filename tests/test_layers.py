@@ -30,7 +30,7 @@ BUDGETS = {
     "artifacts": (2_007, 15),
     "data": (2_910, 17),
     "models": (3_734, 15),
-    "scheduling": (1_611, 8),
+    "scheduling": (1_625, 8),
     "tracking": (600, 5),
     "config": (3_412, 14),
     "bench": (4_718, 23),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_132, 17),
     "testing": (2_532, 13),
     "experiments": (7_046, 43),
-    "tests": (34_773, 251),
+    "tests": (34_815, 251),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3
