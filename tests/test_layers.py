@@ -30,7 +30,7 @@ BUDGETS = {
     "artifacts": (2_007, 15),
     "data": (2_929, 17),
     "models": (3_783, 15),
-    "scheduling": (1_611, 8),
+    "scheduling": (1_625, 8),
     "tracking": (631, 5),
     "config": (3_412, 14),
     "bench": (4_878, 24),
@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_210, 18),
     "testing": (2_532, 13),
-    "experiments": (6_785, 44),
-    "tests": (34_841, 252),
+    "experiments": (7_118, 44),
+    "tests": (35_024, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -1,7 +1,7 @@
 """``python -m experiments.reproduce``: reproduce the tables and figures of the four papers, measuring missing ones.
 
 The command keeps a record of every row in ``experiments/results/ROW.json``, and writes
-``experiments/REPRODUCTION.md`` and ``experiments/reproduction.csv`` from the records.
+``experiments/REPRODUCTION.md`` and ``experiments/verdicts.json`` from the records.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def _act(options: argparse.Namespace) -> int:
     rows, failed = choose(options.only.split(",") if options.only else ()), 0
     if options.list:
         for one in assess(rows, RECORDS):
-            print(f"{one.row.name}: {one.row.paper}, {one.row.place}: {one.state}")
+            print(f"{one.row.name}: {one.row.paper}, {one.row.place}: {one.state}; {one.modelled_state}")
         return 0
     if not options.report:
-        runs = [run for row in rows for part in row.measured for run in part.each_run()]
+        runs = [run for row in rows for part in row.recorded for run in part.each_run()]
         needed = [run for run in runs if RowRecord.read(RECORDS, run.row).why_not(run)]
         for run in runs:
             check_run(run)
@@ -67,7 +67,8 @@ def _act(options: argparse.Namespace) -> int:
     for one in found:
         if one.why_not:
             print(f"{one.row.name}: {one.why_not}")
-    print(f"Of {len(found)} tables and figures: {count(found)} See {RECORDS.parent / 'REPRODUCTION.md'}")
+    states = count([one.state for one in found])
+    print(f"Of {len(found)} tables and figures: {states} See {RECORDS.parent / 'REPRODUCTION.md'}")
     return min(failed, 1)
 
 

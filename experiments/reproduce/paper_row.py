@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -24,6 +24,8 @@ _Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
 _Runs = Annotated[
     dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
 ]
+_SHARED = frozenset({"paper", "place", "claim", "runs", "tables", "timed"})
+"""Fields that a modelled test and an explanation have from their row."""
 _Clause = Annotated[Clause, BeforeValidator(Clause)]
 
 
@@ -33,14 +35,19 @@ class PaperRow(BaseModel):
     Attributes:
         name: ``PAPER.PLACE``, e.g. ``dyspec.table4``.
         claim: The trend, in a sentence.
-        published: The paper's figures, in short.
+        published: The paper's figures, all cells of which the claim speaks.
         runs: Arguments of ``python -m specexp.run`` by the run's name, which is empty if there is one run.
-        test: The test of the trend.
+        test: The test of the trend, on what this machine measures; empty if the row is not measured.
+        not_measured: The reason why the row is not measured.
+        untestable: Parts of the claim that cannot be tested on this machine, each with the reason.
+        modelled: The test of the same trend at other costs of a pass.
+        not_modelled: The reason why there is no such test.
+        deviations: Differences of the runs from the paper's.
         tables: Names of the analyses' tables that a record keeps.
         picture: File name of the last run's picture without suffix; empty if there is no picture.
         timed: Whether any figure depends on the machine's speed. Then each run has the machine to itself.
-        cause: The reason why the row differs, declared after its measurement: a claim with its own test. It is tested
-            on the row's record unless it has runs of its own.
+        explanation: The reason why the row differs, found after its measurement: a claim with its own test.
+        correction: An error of an earlier report on this row.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,25 +57,35 @@ class PaperRow(BaseModel):
     place: str
     claim: str
     published: str = ""
-    runs: _Runs
-    test: tuple[_Clause, ...]
+    runs: _Runs = {}
+    test: tuple[_Clause, ...] = ()
+    not_measured: str = ""
+    untestable: dict[str, str] = {}
+    modelled: Modelled | None = None
+    not_modelled: str = ""
+    deviations: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     picture: str = "figure"
     timed: bool = True
-    cause: PaperRow | None = None
+    explanation: PaperRow | None = None
+    correction: str = ""
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_cause(cls, declared: dict[str, Any]) -> dict[str, Any]:
-        """Fill in a cause's missing fields from its row."""
-        if not isinstance(cause := declared.get("cause"), dict):
-            return declared
-        shared = {key: declared[key] for key in declared.keys() - {"cause", "published", "timed"}}
-        name = declared["name"] + (".cause" if "runs" in cause else "")
-        return {**declared, "cause": {**shared, "name": name, "picture": "", **cause}}
+    def _complete_parts(cls, declared: dict[str, Any]) -> dict[str, Any]:
+        """Fill in missing fields of the modelled test and of the explanation from their row."""
+        found = dict(declared)
+        for key in ("modelled", "explanation"):
+            if isinstance(part := declared.get(key), dict):
+                shared = {field: declared[field] for field in _SHARED & declared.keys()}
+                name = declared["name"] + (f".{key}" if "runs" in part else "")
+                found[key] = {**shared, "name": name, "picture": "", **part}
+        return found
 
     @model_validator(mode="after")
-    def _check_terms(self) -> PaperRow:
+    def _check(self) -> PaperRow:
+        if bool(self.test) == bool(self.not_measured):
+            raise ValueError("must have either a test or not_measured, the reason why there is none")
         for term in self.terms:
             run, place = self.place_of(term)
             if run not in self.runs or not place:
@@ -79,15 +96,21 @@ class PaperRow(BaseModel):
         return self
 
     @property
+    def clauses(self) -> list[Clause]:
+        """The clauses that are tested on the row's own record, except those of an explanation."""
+        shared = self.modelled.test if self.modelled and self.modelled.name == self.name else ()
+        return [*self.test, *shared]
+
+    @property
     def terms(self) -> list[Term]:
-        """All figures of the test."""
-        return [term for clause in self.test for term in clause.terms.values()]
+        """All figures of :attr:`clauses`."""
+        return [term for clause in self.clauses for term in clause.terms.values()]
 
     @property
     def declaration(self) -> str:
-        """Digest of the runs and the test; a record counts only if its digest is the same."""
+        """Digest of the runs and the clauses; a record counts only if its digest is the same."""
         # claims and published figures may be reworded without a new measurement
-        declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.test]]
+        declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.clauses]]
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
 
     def place_of(self, term: Term) -> tuple[str, tuple[str, ...]]:
@@ -97,13 +120,28 @@ class PaperRow(BaseModel):
         return term.place[0], term.place[1:]
 
     @property
-    def measured(self) -> list[PaperRow]:
-        """The row, and its cause if the cause has runs of its own."""
-        return [self, *([self.cause] if self.cause and self.cause.name != self.name else [])]
+    def recorded(self) -> list[PaperRow]:
+        """The row, and its modelled test and explanation if they have runs of their own."""
+        parts = [part for part in (self.modelled, self.explanation) if part and part.name != self.name]
+        return [self, *parts]
 
     def each_run(self) -> list[Run]:
-        """Return the row's runs, without those of its cause."""
+        """Return the row's own runs."""
         return [Run(self, key, arguments) for key, arguments in self.runs.items()]
+
+
+class Modelled(PaperRow):
+    """The test of a row's trend at costs of a pass other than this machine's.
+
+    It is tested on the row's record, unless it has runs of its own.
+
+    Attributes:
+        costs: The costs and their source, in a phrase.
+        source: Whether the paper publishes these costs, or we assume them.
+    """
+
+    costs: str
+    source: Literal["published", "assumed"]
 
 
 @dataclass(frozen=True)

@@ -1,103 +1,168 @@
-"""The report: the published figures of every row, ours, and whether the trend agrees."""
+"""The report: the published figures of every row, ours, whether the trend agrees, and what differs from the papers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
-
-from experiments.reproduce.paper_row import PaperRow
+from experiments.reproduce.paper_row import Modelled, PaperRow
 from experiments.reproduce.row_record import RowRecord
 from experiments.reproduce.trend import AGREES, DISAGREES, PARTLY, Outcome, verdict
 from specexp.artifacts.atomic_write import atomic_write
 
 NOT_MEASURED = "not measured on this pair"
-# Remove the second paragraph once all rows are measured again, with whole prompts.
-_HEAD = """# The tables and figures of the four papers
-
-Written by `python -m experiments.reproduce --report` from the records in `results/`. A trend is tested as it was \
-declared before the measurement (`experiments/reproduce/rows`); intervals are 95 % bootstrap ones over prompts. Causes \
-of what differs were looked for after it: they have a test too, on a run of their own or on the row's record.
-
-**These figures are preliminary.** The prompts of every record were cut short: the line break at their end was \
-stripped, so the target continued texts unlike those of its training. All rows will be measured again.
-"""
+NEVER_MEASURED = "not measured"
+PARTS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a row: its state, its outcomes or the reason why there are none, and the result of its cause."""
+    """The result of a row, a modelled test or an explanation: a verdict with outcomes, or the reason for none."""
 
     row: PaperRow
     state: str
+    modelled: Finding | None
+    explanation: Finding | None
     outcomes: Sequence[Outcome] = ()
     record: RowRecord | None = None
     why_not: str = ""
-    cause: Finding | None = None
+
+    @property
+    def modelled_state(self) -> str:
+        """The modelled verdict with the source of its costs."""
+        if self.modelled is None:
+            return "not modelled"
+        assert isinstance(self.modelled.row, Modelled)
+        return f"{self.modelled.state} ({self.modelled.row.source} costs)"
 
 
 def assess(rows: Iterable[PaperRow], records: Path) -> list[Finding]:
-    """Test rows and their causes on the records in a folder."""
+    """Test rows, their modelled tests and their explanations on the records in a folder."""
     return [_test(row, row, records) for row in rows]
 
 
-def _test(row: PaperRow, measured: PaperRow, records: Path) -> Finding:
-    """Test a row on the record of ``measured``; it is not measured if a run is missing or outdated."""
-    cause = _test(row.cause, row.measured[-1], records) if row.cause else None
-    record = RowRecord.read(records, measured)
+def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
+    """Test a row on the record of ``recorded``; it is not measured if a run is missing or outdated."""
+    modelled, explanation = (
+        None if part is None else _test(part, row if part.name == row.name else part, records)
+        for part in (row.modelled, row.explanation)
+    )
+    if row.not_measured:
+        return Finding(row, NEVER_MEASURED, modelled, explanation, why_not=row.not_measured)
+    record = RowRecord.read(records, recorded)
     try:
-        for run in measured.each_run():
+        for run in recorded.each_run():
             if why_not := record.why_not(run):
                 raise LookupError(why_not)
-        outcomes = [clause.test(lambda term: record.look_up(row, term)) for clause in row.test]
+        outcomes = [clause.test(lambda term: record.look_up(row, term), record.ratios) for clause in row.test]
     except LookupError as error:
-        return Finding(row, NOT_MEASURED, why_not=str(error), cause=cause)
-    return Finding(row, verdict(outcomes), outcomes, record, cause=cause)
+        return Finding(row, NOT_MEASURED, modelled, explanation, why_not=str(error))
+    return Finding(row, verdict(outcomes), modelled, explanation, outcomes, record)
 
 
-def count(found: Sequence[Finding]) -> str:
+def count(states: Sequence[str]) -> str:
     """Return a sentence with the number of rows in each state."""
-    words = (AGREES, PARTLY, DISAGREES, NOT_MEASURED)
-    counts = {word: sum(one.state.startswith(word) for one in found) for word in words}
+    counts = dict.fromkeys((AGREES, PARTLY, DISAGREES, NOT_MEASURED), 0)
+    for state in states:
+        word = next((word for word in counts if state.startswith(word)), state)
+        counts[word] = counts.get(word, 0) + 1
     shown = [f"{n} {word if n == 1 else word.removesuffix('s')}" for word, n in counts.items() if n]
     return f"{', '.join(shown)}."
 
 
 def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
-    """Write ``REPRODUCTION.md`` and ``reproduction.csv``; ``pictures`` is the pictures' path relative to ``folder``."""
+    """Write ``REPRODUCTION.md`` and ``verdicts.json``; ``pictures`` is the pictures' path relative to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / "REPRODUCTION.md", markdown(found, pictures))
-    columns = ["row", "paper", "where", "trend", "published", "here"]
-    cells = [
-        (row.name, row.paper, row.place, one.state, row.published, "; ".join(map(str, one.outcomes)) or "-")
-        for one in found
-        for row in [one.row]
+    verdicts = json.dumps(list(map(_verdict, found)), indent=1, ensure_ascii=False)
+    atomic_write(folder / "verdicts.json", verdicts + "\n")
+
+
+def _verdict(found: Finding) -> dict[str, Any]:
+    """Return a row's entry in ``verdicts.json``."""
+    row, modelled, explanation = found.row, found.modelled, found.explanation
+    entry: dict[str, Any] = {"row": row.name, "paper": row.paper, "place": row.place, "claim": row.claim}
+    entry |= {"published": row.published, "measured": _tested(found), "untestable": row.untestable}
+    if modelled is None:
+        entry["modelled"] = {"verdict": found.modelled_state, "why_not": row.not_modelled}
+    else:
+        assert isinstance(modelled.row, Modelled)
+        entry["modelled"] = {**_tested(modelled), "source": modelled.row.source, "costs": modelled.row.costs}
+    return entry | {"explanation": explanation and {"claim": explanation.row.claim, **_tested(explanation)}}
+
+
+def _tested(found: Finding) -> dict[str, Any]:
+    clauses = [
+        {
+            "clause": clause.text,
+            "figures": {name: list(figure) for name, figure in outcome.figures.items()},
+            "ratios": {name: list(ratio) for name, ratio in outcome.ratios.items()},
+            "holds": outcome.holds,
+            "within_noise": outcome.within_noise,
+        }
+        for clause, outcome in zip(found.row.test, found.outcomes, strict=False)
     ]
-    atomic_write(folder / "reproduction.csv", pd.DataFrame(cells, columns=columns).to_csv(index=False))
+    return {"verdict": found.state, "why_not": found.why_not, "clauses": clauses}
 
 
 def markdown(found: Sequence[Finding], pictures: str) -> str:
-    """Return the report: an overview, then a section for each row."""
-    lines = [_HEAD, count(found), "", "| row | where | trend |", "|---|---|---|"]
+    """Return the report: an overview, a section for each row, and the deviations from the papers."""
+    measured, modelled = ([getattr(one, key) for one in found] for key in ("state", "modelled_state"))
+    apart = sum(len(one.row.untestable) for one in found)
+    lines = [
+        (PARTS / "introduction.md").read_text(encoding="utf-8"),
+        f"Measured, of {len(found)} rows: {count(measured)} Modelled: {count(modelled)} "
+        f"{apart} parts of claims cannot be tested here and are not counted.",
+        "",
+        "| row | measured | modelled | the trend |",
+        "|---|---|---|---|",
+    ]
     for one in found:
-        name, anchor = one.row.name, one.row.name.replace(".", "")
-        lines.append(f"| [{name}](#{anchor}) | {one.row.paper}, {one.row.place} | {one.state} |")
+        row, anchor = one.row, one.row.name.replace(".", "")
+        lines.append(
+            f"| [{row.paper}, {row.place}](#{anchor}) | {one.state} | {one.modelled_state} | {row.claim} |"
+        )
     for one in found:
-        row, cause = one.row, one.cause
-        lines += ["", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", ""]
-        lines += [f"- Published: {row.published}", f"- Here: **{one.state}**"]
-        lines += [f"- Test: `{clause.text}`" for clause in row.test if not one.outcomes]
-        lines += [f"- {line}" for line in (*one.outcomes, one.why_not) if line]
-        if cause:
-            own = _conditions(cause.record) if len(row.measured) > 1 else []
-            lines += [f"- Why: {cause.row.claim}"]
-            lines += [f"  - {line}" for line in (*cause.outcomes, cause.why_not, *own) if line]
-        lines += [f"- {line}" for line in _conditions(one.record)]
-        if one.record and row.picture:
-            lines += ["", f"![{row.name}]({pictures}/{row.name}.png)"]
-    return "\n".join(lines) + "\n"
+        lines += _section(one, pictures)
+    return "\n".join([*lines, "", (PARTS / "deviations.md").read_text(encoding="utf-8").rstrip()]) + "\n"
+
+
+def _section(one: Finding, pictures: str) -> Iterator[str]:
+    row, modelled = one.row, one.modelled
+    yield from ("", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", "")
+    yield f"- Published: {row.published}"
+    yield f"- Measured: **{one.state}**"
+    yield from _clauses(one)
+    if modelled is None:
+        yield f"- Modelled: **not modelled**: {row.not_modelled}"
+    else:
+        assert isinstance(modelled.row, Modelled)
+        yield f"- Modelled: **{one.modelled_state}**. Costs: {modelled.row.costs}"
+        yield from _clauses(modelled)
+    yield from (f"- Untestable here: {part}: {why}" for part, why in row.untestable.items())
+    if one.explanation:
+        yield f"- Explanation, found afterwards: {one.explanation.row.claim}"
+        yield from _clauses(one.explanation)
+    yield from (f"- Differs from the paper: {deviation}" for deviation in row.deviations)
+    if row.correction:
+        yield f"- Correction of earlier reports: {row.correction}"
+    yield from (f"- {line}" for line in _conditions(one.record))
+    if modelled and modelled.row.name != row.name:
+        yield from (f"- {line}" for line in _conditions(modelled.record))
+    if one.record and row.picture:
+        yield from ("", f"![{row.name}]({pictures}/{row.name}.png)")
+
+
+def _clauses(found: Finding) -> Iterator[str]:
+    """Yield a line for each clause, and the reason why there is no result."""
+    if found.outcomes:
+        yield from (f"  - {outcome}" for outcome in found.outcomes)
+        return
+    yield from (f"  - {clause.named()}" for clause in found.row.test)
+    yield f"  - {found.why_not}"
 
 
 def _conditions(record: RowRecord | None) -> list[str]:

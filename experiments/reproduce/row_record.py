@@ -6,32 +6,30 @@ import hashlib
 import json
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, reduce
 from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from experiments.reproduce.paper_row import PaperRow, Run
-from experiments.reproduce.trend import Figure, Term
+from experiments.reproduce.resampled import Resampled, interval
+from experiments.reproduce.trend import Clause, Figure, Term, value_of
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.clock import clock_of
-from specexp.bench.metrics import figures_of
-from specexp.bench.record import PromptRecord, read_records
-from specexp.bench.statistics import arm_names, breakdown, categories, metric_interval, paired_speedup
+from specexp.bench.record import read_records
+from specexp.bench.statistics import categories
 from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
 
-_WITH_INTERVAL = {"tokens_per_step", "alpha", "utilisation"}
-_METRICS = (
-    *("tokens_per_step", "alpha", "utilisation", "nodes_per_step", "draft_passes_per_step"),
-    *("target_utilisation", "eos_share", "loop_share"),
-)
+_INFINITE = 1e9  # a ratio to 0
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
 
 
@@ -40,8 +38,9 @@ class RowRecord(BaseModel):
 
     Attributes:
         runs: By the run's key: ``command``, ``time``, ``commit``, ``dirty``, ``declaration``, ``pair`` (names and
-            digest), ``device``, ``versions``, ``prompts``, ``clock``, and the figures of ``arms``, of the
-            ``categories`` that the test names and of ``tables``: numbers or ``[figure, low, high]``.
+            digest), ``device``, ``versions``, ``prompts``, ``clock``, and figures: of ``arms``, of the ``categories``
+            that the test names and of ``tables``, each a number or ``[figure, low, high]``; and ``ratios`` of the
+            tests' inequalities, paired by prompt.
     """
 
     format: Literal[1] = 1
@@ -72,8 +71,8 @@ class RowRecord(BaseModel):
         pair, today, commit = found["pair"], pair_of(run.arguments), found["commit"]
         # the digest is empty if the files of the pair are not on this machine
         if pair["digest"] != today["digest"] and pair["digest"] and today["digest"]:
-            names = [f"({one['target']}, {one['digest']})" for one in (pair, today)]
-            why = f"another pair {names[0]} than today's {names[1]}"
+            # without today's digest, so that the page changes only with the records
+            why = f"another pair ({pair['target']}, {pair['digest']}) than today's"
         elif found["declaration"] != run.row.declaration:
             why = "another declaration of its runs and test"
         elif commit and not _in_history(commit):
@@ -92,6 +91,11 @@ class RowRecord(BaseModel):
         except KeyError as error:
             raise LookupError(f"the record of {row.name} has no {term}: there is no {error}") from error
         return found if isinstance(found, list) else [float(found)]
+
+    @property
+    def ratios(self) -> dict[str, Figure]:
+        """The paired ratios of all runs by inequality."""
+        return {name: ratio for run in self.runs.values() for name, ratio in run.get("ratios", {}).items()}
 
 
 def pair_of(arguments: Sequence[str]) -> dict[str, str]:
@@ -120,13 +124,13 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
     """Return the compact results of a run from the files in its folder."""
     records = [record for record in read_records(folder / "records.jsonl") if not record.error]
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    arms = arm_names(records)
     named = {category for term in run.row.terms for category in run.row.place_of(term)[1][1:]}
     groups = {
-        name: [record for record in records if record.category == name]
+        name: Resampled([record for record in records if record.category == name])
         for name in categories(records)
         if name in named
     }
+    whole = Resampled(records)
     tables = {name: folder / f"{name}.csv" for name in run.row.tables}
     return {
         "command": f"python -m specexp.run {shlex.join(run.arguments)}",
@@ -138,31 +142,46 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "device": {name: environment[name] for name in ("device", "device_name", "cpu_count", "threads")},
         "versions": environment["packages"],
         "prompts": len({record.prompt_id for record in records}),
-        "clock": clock_of(record for record in records if record.arm == arms[0]),
-        "arms": {arm: _figures(records, arm, arms[0]) for arm in arms},
-        "categories": {
-            name: {arm: _figures(group, arm, arms[0]) for arm in arms} for name, group in groups.items()
-        },
+        "clock": clock_of(record for record in records if record.arm == whole.arms[0]),
+        "arms": _figures(whole),
+        "categories": {name: _figures(group) for name, group in groups.items()},
         "tables": {name: _table(path) for name, path in tables.items() if path.is_file()},
+        "ratios": {
+            name: ratio for clause in run.row.clauses for name, ratio in _ratios(run, clause, whole, groups)
+        },
     }
 
 
-def _figures(records: Sequence[PromptRecord], arm: str, baseline: str) -> dict[str, Any]:
-    """Return the figures of an arm by name, with their intervals if they have one."""
-    own = [record for record in records if record.arm == arm]
-    if not own:
-        return {}
-    values = figures_of(own)
-    found: dict[str, Figure] = {name: [values[name]] for name in _METRICS if name in values}
-    for name in _WITH_INTERVAL & found.keys():
-        found[name] = [values[name], *(metric_interval(own, arm, name) or ())]
-    if parts := breakdown(own, arm):
-        found["outside_forward"] = [parts.outside_forward]
-        found |= {f"share of {phase}": [share] for phase, share in parts.shares.items()}
-    speedup = None if arm == baseline else paired_speedup(records, arm, baseline)
-    if speedup and speedup.refused is None:
-        found["speedup"] = [speedup.ratio, speedup.low, speedup.high]
-    return {name: _compact(figure) for name, figure in found.items()}
+def _figures(found: Resampled) -> dict[str, dict[str, Any]]:
+    """Return the figures of every arm and level by name, with their intervals."""
+    figures: dict[str, dict[str, Any]] = {}
+    for arm in [*found.arms, *found.levels]:
+        own = figures[arm] = {}
+        for name in found.names(arm):
+            with suppress(LookupError):
+                own[name] = _compact(found.figure(name, arm))
+    return figures
+
+
+def _ratios(
+    run: Run, clause: Clause, whole: Resampled, groups: Mapping[str, Resampled]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the inequalities of a clause of which all figures are of this run's prompts, and their ratios."""
+
+    def draws(term: Term) -> Figure:
+        key, (arm, *category) = run.row.place_of(term)
+        if key != run.key or ": " in term.figure:
+            raise LookupError(term)
+        return (groups[category[0]] if category else whole).draws(term.figure, arm)
+
+    for name, sides in clause.inequalities.items():
+        try:
+            left, right = (value_of(side, draws) for side in sides)
+        except LookupError:
+            continue
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.nan_to_num(left / right, nan=1.0, posinf=_INFINITE)
+        yield name, _compact(interval(np.broadcast_to(ratio, max(left.size, right.size))))
 
 
 def _table(path: Path) -> dict[str, dict[str, Any]]:

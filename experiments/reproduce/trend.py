@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
 
-Figure = Sequence[float]  # ``[number]``, or ``[number, low, high]`` with its 95 % interval
+Figure = (
+    Sequence[float] | NDArray[np.float64]
+)  # ``[number]``, or ``[number, low, high]`` with its 95 % interval
 
 
 class Term(NamedTuple):
@@ -28,20 +31,32 @@ class Term(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a clause: its text with figures, whether all inequalities hold, and whether intervals overlap."""
+    """The result of a clause: its text with figures, whether it holds, and whether it is within noise.
+
+    ``ratios`` are left over right sides of its inequalities, with paired intervals; empty where there is none.
+    """
 
     text: str
     holds: bool
     within_noise: bool
+    figures: dict[str, Figure]
+    ratios: dict[str, Figure]
 
     def __str__(self) -> str:
         holds = "holds" if self.holds else "does not hold"
-        return f"{self.text}: {holds}{', within noise' if self.within_noise else ''}"
+        paired = [f"ratio {format_figure(ratio)}" for ratio in self.ratios.values()]
+        shown = f"{self.text} ({'; '.join(paired)})" if paired else self.text
+        return f"{shown}: {holds}{', within noise' if self.within_noise else ''}"
 
 
 @dataclass(frozen=True)
 class Clause:
-    """A chain of inequalities, e.g. ``figure("alpha", "tree") > 0.9 * figure("alpha", "chain") > 0.5``."""
+    """A chain of inequalities, e.g. ``figure("alpha", "tree") > 0.9 * figure("alpha", "chain") > 0.5``.
+
+    It holds if it holds for the point estimates. It is within noise if the 95 % interval of the ratio of two sides,
+    paired by prompt, includes 1. Sides without a paired ratio (figures of two runs, or of an analysis' table) are
+    within noise if their separate intervals overlap. A number without an interval counts as a point.
+    """
 
     text: str
 
@@ -61,34 +76,60 @@ class Clause:
         arguments = {ast.unparse(call): list(map(ast.literal_eval, call.args)) for call in calls}
         return {source: Term(name, tuple(place)) for source, (name, *place) in arguments.items()}
 
-    def test(self, look_up: Callable[[Term], Figure]) -> Outcome:
-        """Test the clause; ``look_up`` returns the figure of a term."""
+    @property
+    def inequalities(self) -> dict[str, tuple[str, str]]:
+        """The left and the right side of each inequality, by its text ``LEFT over RIGHT``."""
         comparison = ast.parse(self.text, mode="eval").body
         assert isinstance(comparison, ast.Compare)
-        shown = ast.unparse(comparison)
+        sides = map(ast.unparse, [comparison.left, *comparison.comparators])
+        return {f"{left} over {right}": (left, right) for left, right in pairwise(sides)}
+
+    def named(self, name: Callable[[str, Term], str] = lambda _, term: str(term)) -> str:
+        """Return the clause with names for its figures; ``name`` gets the source text of a term and the term."""
+        shown = ast.unparse(ast.parse(self.text))
         for source, term in self.terms.items():
-            value, *ends = (f"{number:.4g}" for number in look_up(term))
-            shown = shown.replace(source, f"{term} {value}" + (f" [{', '.join(ends)}]" if ends else ""))
+            shown = shown.replace(source, name(source, term))
+        return shown
 
-        def ends_of(side: ast.expr) -> NDArray[np.float64]:
-            # an array, so that a factor scales the ends of the interval too
-            scope = {"figure": lambda name, *place: np.array(look_up(Term(name, place)))}
-            return np.atleast_1d(eval(ast.unparse(side), scope))  # the declarations are our own
+    def test(
+        self, look_up: Callable[[Term], Figure], ratios: Mapping[str, Figure] = MappingProxyType({})
+    ) -> Outcome:
+        """Test the clause. ``look_up`` returns a term's figure, ``ratios`` has the paired ratios by inequality."""
+        found = {source: look_up(term) for source, term in self.terms.items()}
+        shown = self.named(lambda source, term: f"{term} {format_figure(found[source])}")
+        paired = {name: ratios[name] for name in self.inequalities if name in ratios}
+        noise = any(
+            paired[name][1] <= 1 <= paired[name][2]
+            if name in paired
+            else _overlap(value_of(left, look_up), value_of(right, look_up))
+            for name, (left, right) in self.inequalities.items()
+        )
+        holds = bool(value_of(self.text, lambda term: look_up(term)[:1]).all())
+        figures = {str(term): found[source] for source, term in self.terms.items()}
+        return Outcome(shown, holds, noise, figures, paired)
 
-        sides = list(map(ends_of, [comparison.left, *comparison.comparators]))
-        holds = eval(self.text, {"figure": lambda name, *place: look_up(Term(name, place))[0]})
-        return Outcome(shown, bool(holds), any(_overlap(*pair) for pair in pairwise(sides)))
+
+def value_of(side: str, look_up: Callable[[Term], Figure]) -> NDArray[Any]:
+    """Return the value of an expression. Figures are arrays, so a factor scales all draws or ends of an interval."""
+    scope = {"figure": lambda name, *place: np.asarray(look_up(Term(name, place)))}
+    return np.atleast_1d(eval(side, scope))  # the declarations are our own
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Return ``agrees``, ``partly`` or ``disagrees`` for a row, with ``within noise`` if two intervals overlap."""
+    """Return ``agrees``, ``partly`` or ``disagrees`` for a row, with ``within noise`` if a clause is."""
     held = sum(outcome.holds for outcome in outcomes)
     word = AGREES if held == len(outcomes) else PARTLY if held else DISAGREES
     count = f" ({held} of {len(outcomes)} tests)" if word == PARTLY else ""
     return f"{word}{count}{', within noise' if any(outcome.within_noise for outcome in outcomes) else ''}"
 
 
-def _overlap(left: Figure | NDArray[np.float64], right: Figure | NDArray[np.float64]) -> bool:
+def format_figure(figure: Figure) -> str:
+    """Return a figure with its interval, e.g. ``3 [2.8, 3.2]``."""
+    value, *ends = (f"{number:.4g}" for number in figure)
+    return value + (f" [{', '.join(ends)}]" if ends else "")
+
+
+def _overlap(left: Figure, right: Figure) -> bool:
     """Return whether two intervals overlap; a number without an interval counts as a point."""
     (low, high), (other_low, other_high) = ((one[-2:][0], one[-1]) for one in (left, right))
     return bool(low <= other_high and other_low <= high)

@@ -151,6 +151,8 @@ class Executor(AbstractContextManager["Executor"]):
         self.closed = False
         self._begun: list[Lane] = []  # lanes started in this run
         self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt whose tokens its cache begins with
+        # stands in the model's ``conversation`` while nothing else has used the cache since the last run
+        self._mark = Context(())
         join_target(parts, self.model)
         self._parts = self._copies(parts)
 
@@ -178,9 +180,10 @@ class Executor(AbstractContextManager["Executor"]):
 
         self._check_open()
         self._check(jobs)
-        self.model.conversation = None
+        if self.model.conversation is not self._mark:
+            self._held.clear()
+        self.model.conversation = self._mark
         self.model.keep_hidden(self.parts.wants_hidden)
-        self._held.clear()
         self._begun = []
         timeline = TimeLine()
         before = torch.get_num_threads()
@@ -218,7 +221,7 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.finish()
 
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Start a sequence in a free slot. If another slot has the same prompt, its cache is copied."""
+        """Start a sequence in a free slot, with the longest common prefix of its prompt that any slot holds."""
         context = self.parts.context(job.prompt, seed, job.sequence)
         lane = Lane(
             context,
@@ -234,11 +237,16 @@ class Executor(AbstractContextManager["Executor"]):
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
         reads = wants_logits or self.parts.wants_hidden  # these exist only if the whole prompt is fed
-        held = [] if reads else [known for known, tokens in self._held.items() if tokens == job.prompt]
-        if held and slot not in held:
-            self.model.cache.fork(held[0], slot, len(job.prompt) - 1)
+        # A slot holds all tokens of its prompt but the last, which is fed with the first tree. Reuse may change the
+        # rounding, which depends on the tokens that were fed together.
+        shared = (
+            {} if reads else {one: _common(held[:-1], job.prompt[:-1]) for one, held in self._held.items()}
+        )
+        best = max(shared, key=lambda one: (shared[one], one == slot), default=slot)
+        if best == slot:
+            self.model.cache.truncate(slot, shared.get(slot, 0))
         else:
-            self.model.cache.truncate(slot, len(job.prompt) - 1 if held else 0)
+            self.model.cache.fork(best, slot, shared[best])
         self._held.pop(slot, None)
         lanes.start(lane, wants_logits, started)
         self._held[slot] = job.prompt
@@ -289,6 +297,12 @@ class Executor(AbstractContextManager["Executor"]):
                 self.model.check_request(job.prompt, job.max_new_tokens)
             except ValueError as error:
                 raise ValueError(f"sequence {job.sequence!r}: {error}") from error
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens with which both begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (own, their) in pairs if own != their), min(len(one), len(other)))
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:

@@ -18,7 +18,7 @@ class Job:
     """A sequence to decode.
 
     Attributes:
-        prompt: ``[p]`` token ids, at least one. Jobs of one run with the same prompt share its prefill.
+        prompt: ``[p]`` token ids, at least one. Jobs share the prefill of what their prompts have in common.
         sequence: key of the random draws, unique within a run. The same key gives the same output.
         stop: function of the new tokens that returns whether the output ends with them.
     """

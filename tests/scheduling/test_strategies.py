@@ -3,11 +3,16 @@
 from itertools import pairwise
 
 import pytest
+from helpers.small_models import small_model
 from helpers.toy_schedules import PARTS, PausingTarget, pausing
 
+from specexp.core.language_model import runtime_for
+from specexp.drafters import TokenRecycling
 from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial, SerialSpeculative
+from specexp.scheduling.timeline import TARGET
 from specexp.testing.executions import DraftingExecutionContract, ExecutionContract
 from specexp.testing.fakes import Pause
+from specexp.verifiers import KeyedSampling
 
 
 class TestSerial(ExecutionContract):
@@ -62,3 +67,40 @@ def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time():
 
     assert at_once(1) == 0
     assert at_once(2) > 0
+
+
+HEAD = tuple(range(20, 50))
+BRANCHES = [Job((*HEAD, *tail), number, 8) for number, tail in enumerate(((1, 2), (1, 3), (4,), (1, 2)))]
+EXECUTIONS = {
+    "serial": (Serial(), [31, 0, 0, 1]),
+    "serial speculative": (SerialSpeculative(), [31, 0, 0, 1]),
+    "batched": (Batched(2), [31, 0, 0, 0]),  # the last prompt is still held
+    "scheduled": (Scheduled(2, workers="thread"), [31, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", EXECUTIONS)
+def test_prompts_share_the_prefill_of_what_they_have_in_common_and_give_the_same_tokens(name):
+    """A run begins with what the last run of the executor left, unless another one has used the target."""
+    execution, fed = EXECUTIONS[name]
+    parts, target = PARTS["recycling"]()._replace(verifier=KeyedSampling()), runtime_for(small_model("Llama"))
+    parts = parts._replace(drafter=TokenRecycling(k=2, prefill_update=False))
+
+    def run(executor, jobs=BRANCHES):
+        found = executor.run(jobs)
+        spans = [span.tokens for span in found.timeline if span.what == "prefill" and span.who == TARGET]
+        return [tuple(result.token_ids) for result in found.results], spans
+
+    alone = []
+    for job in BRANCHES:
+        with execution.open(target, parts) as executor:
+            (tokens,), (rows,) = run(executor, [job])
+            alone.append(tokens)
+            assert rows == len(job.prompt) - 1
+    with execution.open(target, parts) as executor, execution.open(target, parts) as other:
+        assert run(executor) == (alone, fed)
+        tokens, rows = run(executor)
+        assert tokens == alone
+        assert sum(rows) < 10
+        run(other, BRANCHES[2:3])
+        assert run(executor) == (alone, fed)

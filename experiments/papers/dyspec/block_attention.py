@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from experiments.papers.shared import DraftingAnalysis, label, report_of, table_
 from specexp.bench.analysis import Analysis
 from specexp.bench.pictures import BLUE, GREY, INK, legend_below, new_figure
 from specexp.bench.publish import Report
-from specexp.bench.record import PromptRecord
+from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Table
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
@@ -202,6 +203,52 @@ class BlockMask:
         return given
 
 
+def median_times(ways: Sequence[Callable[..., torch.Tensor]], tensors: Any, repeats: int) -> list[float]:
+    """Return the median milliseconds of each way; the ways alternate, and the first round is a warm-up."""
+    taken: list[list[float]] = [[] for _ in ways]
+    for turn in range(repeats + 1):
+        for way, found in zip(ways, taken, strict=True):
+            started = perf_counter()
+            way(*tensors)
+            found += [1e3 * (perf_counter() - started)] if turn else []  # the first turn warms up
+    return [median(found) for found in taken]
+
+
+class TreeAttention(TreeReorder):
+    """Time of one layer's attention over the run's trees, in heap order over depth-first order (figures 6 to 9).
+
+    The interval is a bootstrap over the trees.
+    """
+
+    name: ClassVar[str] = "tree_attention"
+    needs_models: ClassVar[bool] = True
+    heads, head_dim, repeats = 8, 128, 5
+    most_trees = 16
+
+    @override
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        heads = f"arm | prefix | trees | {HEAP} over {DEPTH_FIRST}:interval"
+        table = table_of(f"Time of attention over blocks of {self.block} of the run's trees", heads)
+        for arm, trees in self.states.items():
+            for prefix in self.prefixes if trees and HEAP in trees[0] else ():
+                logs = np.array([self._log_ratio(tree, prefix) for tree in trees])
+                table.rows.append([arm, prefix, len(trees), Speedup.of(DEPTH_FIRST, HEAP, logs, MEASURED)])
+        return report_of(self, table)
+
+    def _log_ratio(self, tree: Orders, prefix: int) -> float:
+        size = tree[HEAP].parents.size
+        committed = torch.ones(size, prefix, dtype=torch.bool)
+        shapes = (torch.from_numpy(tree[order].ancestor_mask) for order in (HEAP, DEPTH_FIRST))
+        masks = [BlockMask(torch.cat([committed, mask], dim=1), self.block) for mask in shapes]
+        keys = torch.randn(
+            2, self.heads, prefix + size, self.head_dim, generator=torch.Generator().manual_seed(0)
+        )
+        heap, depth_first = median_times(
+            [mask.attention for mask in masks], (keys[0, :, :size], *keys), self.repeats
+        )
+        return float(np.log(heap / depth_first))
+
+
 class BlockAttention(Analysis):
     """Milliseconds of one layer's attention over random trees on the CPU: by blocks in two orders, and unblocked."""
 
@@ -245,18 +292,8 @@ class BlockAttention(Analysis):
             whole = torch.zeros(rows, rows).masked_fill_(~visible[0], -torch.inf)
             dense = partial(torch.nn.functional.scaled_dot_product_attention, attn_mask=whole)
             counts.append([mask.blocks for mask in masks])
-            times.append(self._turns([*(mask.attention for mask in masks), dense], tensors))
+            times.append(median_times([*(mask.attention for mask in masks), dense], tensors, self.repeats))
         return np.mean(counts, axis=0).tolist(), np.mean(times, axis=0).tolist()
-
-    def _turns(self, ways: Sequence[Callable[..., torch.Tensor]], tensors: torch.Tensor) -> list[float]:
-        """Return the median milliseconds of each way; the ways alternate, and the first round is a warm-up."""
-        taken: list[list[float]] = [[] for _ in ways]
-        for turn in range(self.repeats + 1):
-            for way, found in zip(ways, taken, strict=True):
-                started = perf_counter()
-                way(*tensors)
-                found += [1e3 * (perf_counter() - started)] if turn else []  # the first turn warms up
-        return [median(found) for found in taken]
 
     def _draw(self, title: str, times: Sequence[Sequence[float]]) -> Figure:
         figure, [[axes]] = new_figure(6, 4, title)

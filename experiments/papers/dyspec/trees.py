@@ -154,13 +154,13 @@ class AcceptanceVector(DraftingAnalysis[NDArray[np.int64]]):
         return Report({self.name: table}, files=files)
 
 
-class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
+class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]]):
     """Acceptance and target probability of a node by its draft probability (figure 2).
 
     The nodes are those that the verifier tried: the children of visited nodes in the order drawn, up to the accepted
-    one. The draft probability q is the token's given its parent, before earlier siblings are removed. The target
-    probability p is taken after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0
-    or 1).
+    one. The draft probability q is the token's given its parent, before earlier siblings are removed. The residual, by
+    which DySpec estimates acceptance, is q over the probability that these leave. The target probability p is taken
+    after the verifier's temperature, top-k and top-p (a verifier without them is greedy: p is 0 or 1).
     """
 
     name: ClassVar[str] = "draft_vs_acceptance"
@@ -168,7 +168,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
     bins = 20  # number of columns and of rows of the map
 
     @override
-    def watch(self, arm: str, state: list[tuple[float, float, float]], outcome: Outcome) -> None:
+    def watch(self, arm: str, state: list[tuple[float, float, float, float]], outcome: Outcome) -> None:
         tree = outcome.tree
         if tree.log_probs is None:
             return
@@ -181,22 +181,25 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
                 continue
             p = processors.probabilities(outcome.logits[row])  # [V]
             accepted = outcome.accepted[depth] if depth < len(outcome.accepted) else None
+            left = 1.0  # draft probability that the elder siblings leave
             for child in children:  # in the order tried, up to the accepted one
                 q = float(np.exp(tree.log_probs[child]))
-                state.append((q, float(p[tree.tokens[child]]), float(child == accepted)))
+                residual = min(1.0, q / left) if left > 0 else 1.0
+                state.append((q, float(p[tree.tokens[child]]), float(child == accepted), residual))
+                left -= q
                 if child == accepted:
                     break
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
         tries = {
-            arm: pd.DataFrame(rows, columns=["q", "p", "accepted"])
+            arm: pd.DataFrame(rows, columns=["q", "p", "accepted", "residual"])
             for arm, rows in self.states.items()
             if rows
         }
         table = table_of(
             "Draft probability q against acceptance and target probability p, of the nodes tried",
-            "arm | q | nodes | mean q:.3 | accepted:.1% | mean p:.3 | correlation q, p:.3"
+            "arm | q | nodes | mean q:.3 | accepted:.1% | mean p:.3 | mean residual:.3 | correlation q, p:.3"
             " | correlation q, accepted:.3",
         )
         for arm, seen in tries.items():
@@ -212,7 +215,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
         figure, [panels] = new_figure(1 + 4.6 * len(tries), 4.6, title, 1, len(tries), sharey=True)
         edges = np.linspace(0, 1, self.bins + 1)
         for axes, (arm, seen) in zip(panels, tries.items(), strict=True):
-            q, p, accepted = seen.to_numpy().T
+            q, p, accepted, _ = seen.to_numpy().T
             counts, _, _ = np.histogram2d(q, p, bins=(edges, edges))
             # every column adds up to one; empty cells stay white, and the power keeps rare ones visible
             shares = np.ma.masked_equal(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 0)
@@ -234,7 +237,7 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float]]]):
 
 
 def _means(seen: pd.DataFrame) -> list[float]:
-    return [float(seen[name].mean()) for name in ("q", "accepted", "p")]
+    return [float(seen[name].mean()) for name in ("q", "accepted", "p", "residual")]
 
 
 def _known(value: Any) -> float | None:

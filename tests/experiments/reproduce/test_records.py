@@ -1,9 +1,12 @@
 """Results of a run become a compact record. A record of another pair, declaration or history does not count."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from experiments.reproduce import row_record
-from experiments.reproduce.report import NOT_MEASURED, assess, markdown
+from experiments.reproduce.report import NOT_MEASURED, assess, markdown, write_report
 from experiments.reproduce.row_record import RowRecord, summarize
 from specexp.config import ConfigError
 
@@ -35,7 +38,10 @@ def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row
     (found,) = assess([row_of()], record(row_of()))
     assert found.state == "agrees"
     page = markdown([found], "results")
-    assert "tokens_per_step of tree 3 [3, 3] > tokens_per_step of engine 1 [1, 1]: holds" in page
+    assert (
+        "tokens_per_step of tree 3 [3, 3] > tokens_per_step of engine 1 [1, 1] (ratio 3 [3, 3]): holds"
+        in page
+    )
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](results/dyspec.made.png)" in page
 
@@ -45,7 +51,7 @@ def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row
     [
         (
             {"pair": {"target": "other", "digest": "0123"}},
-            "of another pair (other, 0123) than today's (stdlib, ",
+            "of another pair (other, 0123) than today's; measure it again",
         ),
         ({"declaration": "0"}, "of another declaration of its runs and test; measure it again"),
         ({"commit": "0" * 40}, "of commit 000000000, which is not in this history; measure it again"),
@@ -59,14 +65,48 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
     assert why in markdown([found], "results")
 
 
-def test_a_cause_is_tested_on_the_record_of_its_row(record, row_of, tmp_path):
+def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_row(record, row_of, tmp_path):
+    priced = ("figure('tokens_per_step', 'tree') / 1.5 > figure('tokens_per_step', 'engine')",)
     test = ("figure('tokens_per_step', 'tree') > 2.5", "figure('sizes: share', 'tree / 32') < 0.5")
-    row = row_of(cause={"claim": "Trees are dear.", "test": test})
+    row = row_of(
+        modelled={"costs": "a step takes 1.5", "source": "published", "test": priced},
+        explanation={"claim": "Trees are dear.", "test": test},
+    )
     (found,) = assess([row], record(row))
-    assert [outcome.holds for outcome in found.cause.outcomes] == [True, False]
-    assert "- Why: Trees are dear.\n  - tokens_per_step of tree 3" in markdown([found], "results")
+    assert found.modelled_state == "agrees (published costs)"
+    assert [list(outcome.ratios.values()) for outcome in found.modelled.outcomes] == [[[2.0, 2.0, 2.0]]]
+    assert [outcome.holds for outcome in found.explanation.outcomes] == [True, False]
+    page = markdown([found], "results")
+    assert "- Explanation, found afterwards: Trees are dear.\n  - tokens_per_step of tree 3" in page
+    assert "- Modelled: **agrees (published costs)**. Costs: a step takes 1.5\n" in page
     (found,) = assess([row], tmp_path / "empty")
-    assert (found.cause.state, found.cause.outcomes) == (NOT_MEASURED, ())
+    assert (found.explanation.state, found.explanation.outcomes) == (NOT_MEASURED, ())
+
+
+def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_apart(row_of):
+    row = row_of(
+        test=(),
+        not_measured="there is no second suite",
+        not_modelled="so is this",
+        untestable={"speed": "no GPU"},
+    )
+    (found,) = assess([row], Path("nowhere"))
+    assert (found.state, found.modelled_state) == ("not measured", "not modelled")
+    page = markdown([found], "results")
+    assert "1 parts of claims cannot be tested here" in page
+    assert "- Untestable here: speed: no GPU" in page
+
+
+def test_verdicts_are_a_json_file_with_figures_and_ratios(record, row_of, tmp_path):
+    write_report(assess([row_of(not_modelled="counts")], record(row_of())), tmp_path, "results")
+    (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
+    assert verdict["modelled"] == {"verdict": "not modelled", "why_not": "counts"}
+    first, second, _ = verdict["measured"]["clauses"]
+    assert first["figures"]["tokens_per_step of tree"] == [3.0, 3.0, 3.0]
+    assert first["ratios"] == {
+        "figure('tokens_per_step', 'tree') over figure('tokens_per_step', 'engine')": [3.0, 3.0, 3.0]
+    }
+    assert (second["holds"], second["within_noise"]) == (True, False)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "row": "dyspec.made", "runs": {}}'])

@@ -7,11 +7,19 @@ from experiments.reproduce.trend import Clause, Term, verdict
 FIGURES = {"tree": (3.0, 2.8, 3.2), "chain": (2.0, 1.9, 2.1), "wide": (3.1, 2.9, 3.3)}
 
 
-def outcome_of(text):
-    """Test a clause in which ``tree`` stands for the tokens per step of that arm."""
+def clause_of(text):
+    """Return a clause in which ``tree`` stands for the tokens per step of that arm."""
     for arm in FIGURES:
         text = text.replace(arm, f"figure('tokens_per_step', '{arm}')")
-    return Clause(text).test(lambda term: FIGURES[term.place[0]])
+    return Clause(text)
+
+
+def outcome_of(text, *ratios):
+    """Test a clause, with the ratios of its inequalities if they are paired."""
+    clause = clause_of(text)
+    return clause.test(
+        lambda term: FIGURES[term.place[0]], dict(zip(clause.inequalities, ratios, strict=False))
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,6 +39,27 @@ def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals
 ):
     outcome = outcome_of(text)
     assert (outcome.holds, outcome.within_noise) == (holds, within_noise)
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio", "holds", "within_noise"),
+    [
+        ("wide > tree", (1.03, 1.01, 1.05), True, False),  # the arms' own intervals overlap
+        ("tree > chain", (1.5, 0.9, 2.1), True, True),
+        ("chain > tree", (0.67, 0.6, 0.7), False, False),
+    ],
+)
+def test_a_paired_ratio_decides_in_place_of_two_intervals(text, ratio, holds, within_noise):
+    outcome = outcome_of(text, ratio)
+    assert (outcome.holds, outcome.within_noise) == (holds, within_noise)
+    assert f"(ratio {ratio[0]:.4g} [{ratio[1]:.4g}, {ratio[2]:.4g}]): " in str(outcome)
+
+
+def test_an_inequality_is_named_by_its_sides():
+    assert list(Clause("3 > 2*figure('alpha', 'x') > 1").inequalities) == [
+        "3 over 2 * figure('alpha', 'x')",
+        "2 * figure('alpha', 'x') over 1",
+    ]
 
 
 def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():

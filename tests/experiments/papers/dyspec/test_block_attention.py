@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from experiments.papers.dyspec.block_attention import (
     BlockAttention,
     BlockMask,
+    TreeAttention,
     TreeReorder,
     block_count,
     permuted,
@@ -84,6 +85,17 @@ def test_a_row_has_blocks_and_times_of_both_orders_and_of_the_whole_mask():
     assert row["unordered over depth-first"] == row["unordered"] / row["depth-first"]
     assert row["whole mask"] > 0
     assert row["published"] is None
+
+
+def test_a_runs_trees_have_a_time_ratio_for_each_prefix():
+    analysis = TreeAttention()
+    analysis.block, analysis.heads, analysis.head_dim, analysis.repeats = 2, 1, 8, 1
+    analysis.prefixes = (0, 4)
+    values = [1, 0.9, 0.1, 0.81, 0.05, 0.729, 0.025, 0.6561]
+    report = report_of(analysis, *[outcome_of(TWO_CHAINS, [1], values=values)] * 2)
+    rows = report.tables["tree_attention"].records()
+    assert [(row["prefix"], row["trees"]) for row in rows] == [(0, 2), (4, 2)]
+    assert all(row["heap order over depth-first"] for row in rows)
 
 
 def visible(shape, prefix=0):

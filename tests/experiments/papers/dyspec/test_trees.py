@@ -140,6 +140,11 @@ def test_which_children_were_tried(accepted, tried):
     assert (total["nodes"], total["accepted"]) == (len(tried), sum(share for _, share in tried) / len(tried))
 
 
+def test_a_residual_is_the_probability_among_what_elder_siblings_leave():
+    rows = heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q))[:-1]
+    assert [row["mean residual"] for row in rows] == pytest.approx([0.05 / 0.1, 0.25 / 0.35, 0.65])
+
+
 @pytest.mark.parametrize(
     ("verifier", "means"),
     [

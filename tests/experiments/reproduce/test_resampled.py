@@ -1,0 +1,89 @@
+"""Figures on resamples of the prompts: sums over sums, geometric means, and intervals of paired ratios."""
+
+import pytest
+
+from experiments.reproduce.resampled import Resampled, interval
+from specexp.bench.record import PromptRecord, Role, SequenceGroup
+
+
+def record_of(arm, prompt, tokens=8, steps=8, seconds=8.0, **more):
+    return PromptRecord(
+        arm, str(prompt), "a", token_ids=tuple(range(tokens)), turn_tokens=(tokens,), steps=steps,
+        decode_tokens=tokens, decode_seconds=seconds, dtype="float32", verifier="Greedy", **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def found():
+    """Three prompts of 2, 4 and 10 tokens; the tree takes half of the steps, and 2, 1 and 1 times less time."""
+    records = []
+    for prompt, (tokens, seconds) in enumerate(((2, 1.0), (4, 4.0), (10, 10.0))):
+        records.append(record_of("engine", prompt, tokens, tokens, float(tokens)))
+        records.append(record_of("tree", prompt, tokens, tokens // 2, seconds))
+    return Resampled(records)
+
+
+def test_counts_are_sums_over_sums_and_a_constant_ratio_has_no_width(found):
+    assert found.figure("tokens_per_step", "engine") == [1.0, 1.0, 1.0]
+    assert found.figure("tokens_per_step", "tree") == [2.0, 2.0, 2.0]
+
+
+def test_throughput_is_of_all_tokens_and_speedup_the_geometric_mean_over_prompts(found):
+    assert found.figure("throughput", "tree")[0] == pytest.approx(16 / 15)
+    assert found.figure("speedup", "tree")[0] == pytest.approx(2 ** (1 / 3))
+    low, high = found.figure("speedup", "tree")[1:]
+    assert low == pytest.approx(1.0)
+    assert high == pytest.approx(2.0)
+
+
+def test_a_ratio_is_paired_by_prompt():
+    # prompts differ much, arms by a tenth each
+    records = [
+        record_of(arm, prompt, tokens, 10)
+        for prompt, tokens in enumerate((10, 20, 40))
+        for arm, tokens in (("engine", tokens), ("tree", tokens + tokens // 10))
+    ]
+    found = Resampled(records)
+    assert found.figure("tokens_per_step", "tree")[1] < found.figure("tokens_per_step", "engine")[2]
+    ratio = interval(found.draws("tokens_per_step", "tree") / found.draws("tokens_per_step", "engine"))
+    assert ratio == pytest.approx([1.1, 1.1, 1.1])
+
+
+def test_only_prompts_that_every_arm_answered_count():
+    records = [record_of("engine", 0), record_of("engine", 1, steps=4), record_of("tree", 0)]
+    assert Resampled(records).figure("tokens_per_step", "engine")[0] == 1.0
+
+
+def test_the_best_length_is_that_of_the_highest_throughput():
+    records = [record_of("engine", 0)]
+    records += [
+        record_of(f"chain, length={length}", 0, seconds=seconds) for length, seconds in ((3, 4), (6, 2))
+    ]
+    found = Resampled(records)
+    assert found.figure("best_length", "chain") == [6.0, 6.0, 6.0]
+    assert found.names("chain") == ["best_length"]
+
+
+def test_a_search_has_an_accuracy_and_figures_of_its_roles():
+    def group(seconds, accepted, correct):
+        roles = {"generator": Role(1, 8, 4, accepted, 0, 0, 1.0, seconds - 1.0, 8)}
+        return SequenceGroup(1, seconds, seconds, 0.0, roles=roles, correct=correct)
+
+    records = [
+        record_of("engine", 0, group=group(8.0, 0, True)),
+        record_of("engine", 1, group=group(8.0, 0, False)),
+        record_of("SEED", 0, group=group(4.0, 4, True)),
+        record_of("SEED", 1, group=group(4.0, 2, True)),
+    ]
+    found = Resampled(records)
+    assert found.figure("accuracy", "engine")[0] == 0.5
+    assert found.figure("accuracy", "SEED")[0] == 1.0
+    assert found.figure("generator_alpha", "SEED")[0] == 6 / 16
+    assert found.figure("generator_throughput", "SEED")[0] == 2.0
+    assert found.figure("end_to_end_throughput", "SEED")[0] == 2.0
+
+
+@pytest.mark.parametrize("name", ["utilisation", "accuracy", "throughput", "share of draft"])
+def test_a_figure_that_an_arm_lacks_is_a_lookup_error(found, name):
+    with pytest.raises(LookupError):
+        found.figure(name, "engine")
