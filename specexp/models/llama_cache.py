@@ -55,8 +55,8 @@ class Batch:
         self._first = self._ids.ctypes.data
         self._places = np.empty(rows, dtype=np.int64)  # address of each row's ids
         self._wanted = np.empty(rows, dtype=np.int8)
-        arrays = {"token": self._tokens, "pos": self._positions, "n_seq_id": self._counts}
-        arrays |= {"seq_id": self._places, "logits": self._wanted}
+        arrays: dict[str, NDArray[Any]] = {"token": self._tokens, "pos": self._positions}
+        arrays |= {"n_seq_id": self._counts, "seq_id": self._places, "logits": self._wanted}
         kinds = dict(batch._fields_)
         self.given = batch(**{name: array.ctypes.data_as(kinds[name]) for name, array in arrays.items()})
 
