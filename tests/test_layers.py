@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_210, 18),
     "testing": (2_532, 13),
-    "experiments": (7_118, 44),
-    "tests": (35_024, 252),
+    "experiments": (7_106, 44),
+    "tests": (35_019, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -115,27 +115,15 @@ def continuations(
     max_new_tokens: int = 128,
 ) -> list[list[int]]:
     """Return the new token ids of each prompt, up to EOS; greedy at temperature 0."""
-    torch.manual_seed(0)
-    tokenizer.padding_side = "left"  # generation continues at the right end
-    sampling: dict[str, Any] = {"do_sample": False}
-    if temperature > 0:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}
-    results, eos = [], tokenizer.eos_token_id
-    for first in range(0, len(prompts), 50):  # prompts of a batch
-        inputs = tokenizer(list(prompts[first : first + 50]), return_tensors="pt", padding=True)
-        generate: Any = model.generate
-        with torch.inference_mode():
-            output = generate(
-                input_ids=inputs["input_ids"].to(model.device),
-                attention_mask=inputs["attention_mask"].to(model.device),
-                max_new_tokens=max_new_tokens,
-                pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=eos,
-                **sampling,
-            )
-        for new in output[:, inputs["input_ids"].shape[1] :].tolist():
-            results.append(new[: new.index(eos) + 1] if eos in new else new)
-    return results
+    from specexp.core.loop import Decoder
+    from specexp.verifiers import Greedy, KeyedSampling
+
+    decoder = Decoder(model, verifier=KeyedSampling(temperature) if temperature > 0 else Greedy())
+    until: dict[str, Any] = {"max_new_tokens": max_new_tokens, "eos_token_id": tokenizer.eos_token_id}
+    return [
+        decoder.generate(tokenizer(prompt)["input_ids"], seed=0, sequence=number, **until).token_ids
+        for number, prompt in enumerate(prompts)
+    ]
 
 
 def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, float]:

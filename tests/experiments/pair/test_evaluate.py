@@ -17,14 +17,10 @@ from specexp.data.training_text import Probe, Text
 class Letters:
     """A tokenizer of single letters, of which ``.`` closes a text."""
 
-    eos_token_id = pad_token_id = ord(".")
-    padding_side = "left"
+    eos_token_id = ord(".")
 
-    def __call__(self, text: Any, return_tensors: str | None = None, **_: Any) -> dict[str, Any]:
-        if return_tensors is None:
-            return {"input_ids": [ord(letter) for letter in text]}
-        ids = torch.tensor([[ord(letter) for letter in one] for one in text])
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        return {"input_ids": [ord(letter) for letter in text]}
 
     def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
         text = "".join(chr(int(token)) for token in ids)
@@ -42,11 +38,6 @@ class Alphabet:
     def __call__(self, input_ids: torch.Tensor, **_: Any) -> Any:
         p = torch.full((*input_ids.shape, 128), (1 - self.sure) / 127)
         return SimpleNamespace(logits=p.scatter(-1, (input_ids + 1)[..., None] % 128, self.sure).log())
-
-    def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
-        for _step in range(max_new_tokens):
-            input_ids = torch.cat([input_ids, input_ids[:, -1:] + 1], dim=1)
-        return input_ids
 
 
 TOKENIZER: Any = Letters()
@@ -76,7 +67,11 @@ def test_agreement_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["shared at T = 1"] == pytest.approx(0.25 + 127 * 0.5 / 127)
 
 
-def test_answers_are_read_up_to_their_ending() -> None:
+def test_answers_are_read_up_to_their_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    def letters(model: Any, tokenizer: Any, prompts: Any, *, max_new_tokens: int, **_: Any) -> Any:
+        return [[ord(prompt[-1]) + 1 + step for step in range(max_new_tokens)] for prompt in prompts]
+
+    monkeypatch.setattr("experiments.pair.evaluate.continuations", letters)
     probe = Probe("next", "a", lambda text: {"bc": True, "cd": False}.get(text), Ending(("d",), 4))
     others = [probe._replace(prompt="b", ending=Ending(("e",), 4)), probe._replace(prompt="f")]
     found = answers(SURE, TOKENIZER, [probe, *others])
