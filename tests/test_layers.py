@@ -29,8 +29,8 @@ BUDGETS = {
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_929, 17),
-    "models": (3_783, 15),
-    "scheduling": (1_625, 8),
+    "models": (3_784, 15),
+    "scheduling": (1_624, 8),
     "tracking": (631, 5),
     "config": (3_412, 14),
     "bench": (4_878, 24),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_210, 18),
     "testing": (2_532, 13),
     "experiments": (7_106, 44),
-    "tests": (35_019, 252),
+    "tests": (35_015, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -217,7 +217,7 @@ class CompiledModel(Runtime):
         self.cache = self._empty_cache()
         self._rows = _Rows(np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
         self._room(16)
-        self._logits = torch.empty((0, 0))
+        self._logits = torch.empty((0, 0), dtype=torch.float32)
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
@@ -464,13 +464,13 @@ class CompiledModel(Runtime):
             for wanted, size in zip((rows, pairs), known, strict=True)
         )
         self._rows = _Rows(np.zeros((len(_NUMBERS), rows), dtype=np.int64), np.ones(pairs, dtype=np.uint8))
-        self._buffers = [torch.empty(rows * width) for width in self._weights.widths]
+        self._buffers = [torch.empty(rows * width, dtype=torch.float32) for width in self._weights.widths]
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
     def _scratch(self, rows: int) -> int:
         """Return the address of float32 logits of some rows, which the next pass overwrites."""
         if rows > self._logits.shape[0]:
-            self._logits = torch.empty((rows, self._weights.outputs))
+            self._logits = torch.empty((rows, self._weights.outputs), dtype=torch.float32)
         return self._logits.data_ptr()
 
     def _counted(self, count: int, answered: int) -> _Rows:
@@ -499,7 +499,7 @@ class CompiledModel(Runtime):
             answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
             reading.rounded = answers.data_ptr()
         else:
-            answers = torch.empty(size)
+            answers = torch.empty(size, dtype=torch.float32)
             logits = answers.data_ptr()
         given = self._weights.model, rows.given, self._cache(), reading, self._addresses, logits
         self._kernels.forward(*given, torch.get_num_threads())

@@ -126,7 +126,8 @@ class LlamaCppModel(Runtime):
         self.passes += 1
         if not address:
             return None
-        logits = torch.empty((sum(lane.tokens.size for lane in lanes), self.vocab_size))
+        rows = sum(lane.tokens.size for lane in lanes)
+        logits = torch.empty((rows, self.vocab_size), dtype=torch.float32, device="cpu")
         ctypes.memmove(logits.data_ptr(), address, logits.nbytes)
         return logits
 

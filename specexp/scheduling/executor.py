@@ -151,8 +151,6 @@ class Executor(AbstractContextManager["Executor"]):
         self.closed = False
         self._begun: list[Lane] = []  # lanes started in this run
         self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt whose tokens its cache begins with
-        # stands in the model's ``conversation`` while nothing else has used the cache since the last run
-        self._mark = Context(())
         join_target(parts, self.model)
         self._parts = self._copies(parts)
 
@@ -180,10 +178,9 @@ class Executor(AbstractContextManager["Executor"]):
 
         self._check_open()
         self._check(jobs)
-        if self.model.conversation is not self._mark:
-            self._held.clear()
-        self.model.conversation = self._mark
+        self.model.conversation = None
         self.model.keep_hidden(self.parts.wants_hidden)
+        self._held.clear()
         self._begun = []
         timeline = TimeLine()
         before = torch.get_num_threads()
@@ -237,11 +234,13 @@ class Executor(AbstractContextManager["Executor"]):
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
         reads = wants_logits or self.parts.wants_hidden  # these exist only if the whole prompt is fed
-        # A slot holds all tokens of its prompt but the last, which is fed with the first tree. Reuse may change the
-        # rounding, which depends on the tokens that were fed together.
-        shared = (
-            {} if reads else {one: _common(held[:-1], job.prompt[:-1]) for one, held in self._held.items()}
-        )
+        # A slot holds all tokens of its prompt but the last, which is fed with the first tree. Fed alone, the rest of a
+        # prompt may round differently.
+        shared = {
+            one: _common(held[:-1], job.prompt[:-1])
+            for one, held in self._held.items()
+            if not reads and (held == tuple(job.prompt) or self.model.independent_rows)
+        }
         best = max(shared, key=lambda one: (shared[one], one == slot), default=slot)
         if best == slot:
             self.model.cache.truncate(slot, shared.get(slot, 0))
@@ -249,7 +248,7 @@ class Executor(AbstractContextManager["Executor"]):
             self.model.cache.fork(best, slot, shared[best])
         self._held.pop(slot, None)
         lanes.start(lane, wants_logits, started)
-        self._held[slot] = job.prompt
+        self._held[slot] = tuple(job.prompt)
 
     def _lanes(self, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> Lanes:
         return Lanes(self.model, self.parts, observers, timeline)

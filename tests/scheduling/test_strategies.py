@@ -81,12 +81,12 @@ EXECUTIONS = {
 
 @pytest.mark.parametrize("name", EXECUTIONS)
 def test_prompts_share_the_prefill_of_what_they_have_in_common_and_give_the_same_tokens(name):
-    """A run begins with what the last run of the executor left, unless another one has used the target."""
     execution, fed = EXECUTIONS[name]
     parts, target = PARTS["recycling"]()._replace(verifier=KeyedSampling()), runtime_for(small_model("Llama"))
     parts = parts._replace(drafter=TokenRecycling(k=2, prefill_update=False))
+    target.independent_rows = True  # otherwise only equal prompts share
 
-    def run(executor, jobs=BRANCHES):
+    def run(executor, jobs):
         found = executor.run(jobs)
         spans = [span.tokens for span in found.timeline if span.what == "prefill" and span.who == TARGET]
         return [tuple(result.token_ids) for result in found.results], spans
@@ -97,10 +97,6 @@ def test_prompts_share_the_prefill_of_what_they_have_in_common_and_give_the_same
             (tokens,), (rows,) = run(executor, [job])
             alone.append(tokens)
             assert rows == len(job.prompt) - 1
-    with execution.open(target, parts) as executor, execution.open(target, parts) as other:
-        assert run(executor) == (alone, fed)
-        tokens, rows = run(executor)
-        assert tokens == alone
-        assert sum(rows) < 10
-        run(other, BRANCHES[2:3])
-        assert run(executor) == (alone, fed)
+    with execution.open(target, parts) as executor:
+        assert run(executor, BRANCHES) == (alone, fed)
+        assert run(executor, BRANCHES) == (alone, fed)  # the weights may have changed between two runs
