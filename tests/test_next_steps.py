@@ -273,7 +273,7 @@ def python_of(line):
 
 
 def test_hugging_face_decodes_with_the_config(here, model_folder):
-    exec(python_of(exported("hf-generation-config").replace("MODEL", model_folder).replace("32", "3")), {})
+    exec(python_of(exported("hf-generation-config").replace("32", "3").replace("MODEL", model_folder)), {})
     assert 'assistant_model="DRAFT"' in exported("hf-generation-config", {"class_path": "DraftModel"})
 
 
