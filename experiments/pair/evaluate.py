@@ -211,7 +211,10 @@ def tables(
         for kind, share in answers(pair.target, pair.tokenizer, probes).items():
             right, count = share["right"], int(share["problems"])
             low, high = binomtest(round(right * count), count).proportion_ci(method="wilson")
-            shown = {"right": f"{right:.0%} [{low:.0%}, {high:.0%}]", "chance": CHANCE.get(kind, "0 %")}
+            shown = {
+                "right": f"{100 * right:.0f} % [{100 * low:.0f}, {100 * high:.0f}]",
+                "chance": CHANCE.get(kind, "0 %"),
+            }
             answered.add({"domain": domain, "problem": kind, **share, **shown})
     yield answered
 
