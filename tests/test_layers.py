@@ -44,7 +44,7 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_210, 18),
     "testing": (2_532, 13),
-    "experiments": (7_109, 44),
+    "experiments": (7_110, 44),
     "tests": (35_015, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
