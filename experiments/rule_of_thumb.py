@@ -1,9 +1,9 @@
-# python -m experiments.rule_of_thumb [--measure]
+# python -m experiments.rule_of_thumb
 """A rule of thumb, by the target's speed and the acceptance: the table and picture of ``docs/methods.md``."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from specexp.bench.pictures import INK, new_figure, png
 from specexp.bench.table import Column, Table
 from specexp.core.latency import LatencyProfile
-from specexp.profile.rule import measure_quickly, payoff, scaled
+from specexp.profile.rule import payoff, scaled
 
 SPEEDS = (10, 30, 100, 300, 1000, 3000)  # tokens per second of plain decoding
 ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -59,15 +59,10 @@ def draw_rule(costs: LatencyProfile) -> bytes:
 
 
 def main() -> None:
-    """Print the table and write the picture, from the costs above or, with ``--measure``, from this machine's."""
-    costs = COSTS
-    if "--measure" in sys.argv[1:]:
-        from specexp.models.pair import load_pair
-
-        costs, _ = measure_quickly(load_pair("stdlib"))
-    print(rule_table(costs).to_markdown(), end="")
-    if costs is COSTS:
-        PICTURE.write_bytes(draw_rule(costs))
+    """Print the table and write the picture."""
+    argparse.ArgumentParser("python -m experiments.rule_of_thumb", description=__doc__).parse_args()
+    print(rule_table(COSTS).to_markdown(), end="")
+    PICTURE.write_bytes(draw_rule(COSTS))
 
 
 if __name__ == "__main__":

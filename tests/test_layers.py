@@ -42,10 +42,10 @@ BUDGETS = {
     "profile": (1_223, 9),
     "sweep": (3_705, 17),
     "verify": (2_068, 11),
-    "commands": (1_210, 18),
+    "commands": (1_211, 18),
     "testing": (2_532, 13),
-    "experiments": (7_110, 44),
-    "tests": (35_015, 252),
+    "experiments": (7_105, 44),
+    "tests": (35_036, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -45,7 +45,7 @@ class FastestByTask(Analysis):
             columns(f"{heads} | accepted/step | output equal"),
             notes=[
                 "The setup of a task was chosen on every other prompt. All figures of a row are of the other prompts.",
-                'A row with "plain" has the figures of the fastest setup that drafts, which is not faster.',
+                'The figures of a row with "plain" are those of the next setup, which is not faster.',
             ],
         )
         faster = []
@@ -56,7 +56,7 @@ class FastestByTask(Analysis):
             arm, speedup, measured = found
             plain = summarise(measured, self.baseline)
             equal = str(token_equality(measured, arm, self.baseline))
-            setup = arm if speedup.is_faster else f"plain, not {arm}"
+            setup = arm if speedup.is_faster else f"plain; next {arm}"
             counted = [one for one in measured if one.arm == arm and not one.error]
             accepted = over(sum(one.accepted_drafts for one in counted), sum(one.steps for one in counted))
             table.rows.append([task, plain.tokens_per_second, setup, speedup, accepted, equal])
@@ -64,7 +64,7 @@ class FastestByTask(Analysis):
                 faster.append(f"{task} {speedup} ({arm})")
         pays = "; ".join(faster)
         answer = f"Drafting pays for {len(faster)} of {len(table.rows)} tasks{': ' if pays else ''}{pays}."
-        return Report({self.name: table}, sentences=[answer], answer=answer, page=self.name)
+        return Report({self.name: table}, answer=answer, page=self.name)
 
 
 def _fastest(

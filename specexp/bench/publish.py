@@ -87,9 +87,9 @@ class Report:
 
     def closing(self) -> Iterator[str | Text]:
         """Yield what is printed below the tables: answer and proof, the other sentences, the drawing."""
-        yield from (one for one in (self.answer, self.proof) if one and one not in self.sentences)
-        yield from self.sentences
-        yield from filter(None, [self.drawing])
+        later = [*self.sentences, *(part.answer for part in self.parts)]
+        yield from (one for one in (self.answer, self.proof) if one and one not in later)
+        yield from [*self.sentences, *filter(None, [self.drawing])]
 
     def to_markdown(self) -> str:
         """Return the markdown page: heading, tables, sentences, pictures by their file names."""

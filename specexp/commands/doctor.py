@@ -203,14 +203,15 @@ def speculation() -> Iterator[Diagnosis]:
     found, pays = [], []
     for word, chain in (("chain", True), ("tree", False)):
         best, least = payoff(profile, acceptance, chain=chain), break_even(profile, chain=chain)
-        found.append(f"the best {word} {best.speedup:.1f}x ({counted(best.nodes, 'node')})")
+        gain = f"the best {word} brings {best.speedup:.1f}x ({counted(best.nodes, 'node')})"
+        found.append(gain if best.nodes else f"no {word} pays")
         pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
     rows = profile.target_seconds(8) / profile.target_seconds(1)
     finding = (
-        f"plain {1 / profile.step_seconds(1):,.0f} tokens/s, a pass over 8 rows costs {rows:.1f} of one, acceptance "
-        f"{100 * acceptance:.0f} % (embedded pair, just measured): {' and '.join(found)}, modelled"
+        f"the embedded pair decodes plainly {1 / profile.step_seconds(1):,.0f} tokens/s, a pass over 8 rows costs "
+        f"{rows:.1f} passes over one, {100 * acceptance:.0f} % of drafts are accepted; modelled: {' and '.join(found)}"
     )
-    yield Diagnosis("speculation", finding, advice=f"by acceptance, 1.1x and more: {', '.join(pays)}")
+    yield Diagnosis("speculation", finding, advice=f"acceptance that brings 1.1x: {', '.join(pays)}")
 
 
 def _milliseconds(model: Runtime) -> float:

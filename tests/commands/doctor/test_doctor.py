@@ -8,6 +8,7 @@ import json
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
 from specexp.core.kernels import CannotCompileError
+from specexp.core.latency import LatencyProfile
 
 
 def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
@@ -18,9 +19,17 @@ def test_every_line_is_a_finding(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "_REPEATS", 1)
     assert main(["--json"]) == 0
     diagnoses = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"python", "specexp", "packages", "processor", "memory", "disk", "wandb", "compiled passes"} <= {
-        one["topic"] for one in diagnoses
-    }
+    assert {
+        "python",
+        "specexp",
+        "packages",
+        "processor",
+        "memory",
+        "disk",
+        "wandb",
+        "compiled passes",
+        "speculation",
+    } <= {one["topic"] for one in diagnoses}
     assert {one["verdict"] for one in diagnoses} <= {"ok", "note"}
 
 
@@ -41,6 +50,18 @@ def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch):
     monkeypatch.setattr(doctor, "_REPEATS", 1)
     (diagnosis,) = doctor.compiled()
     assert (diagnosis.verdict, diagnosis.finding) == ("note", "there is no C++ compiler")
+
+
+def test_the_row_of_the_rule_is_priced_by_what_was_measured(monkeypatch):
+    def found(rows: dict[int, float]) -> str:
+        measured = LatencyProfile("measured", rows), 0.5
+        monkeypatch.setattr("specexp.profile.rule.measure_quickly", lambda pair: measured)
+        (diagnosis,) = doctor.speculation()
+        return diagnosis.finding
+
+    assert "100 tokens/s, a pass over 8 rows costs 1.0 passes" in found({1: 10})
+    assert "modelled: the best chain brings 2.0x (12 nodes)" in found({1: 10})
+    assert "modelled: no chain pays and no tree pays" in found({1: 10, 2: 20})
 
 
 def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch):
