@@ -22,10 +22,10 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_485, 20),
+    "core": (4_488, 20),
     "builders": (1_651, 11),
     "controllers": (2_173, 12),
-    "drafters": (3_075, 18),
+    "drafters": (3_076, 18),
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_929, 17),
@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_068, 11),
     "commands": (1_211, 18),
     "testing": (2_532, 13),
-    "experiments": (7_105, 44),
-    "tests": (35_036, 252),
+    "experiments": (7_134, 44),
+    "tests": (35_052, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

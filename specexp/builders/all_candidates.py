@@ -34,7 +34,7 @@ class AllCandidates(TreeBuilder):
         self,
         max_nodes: Annotated[int, Field(ge=1, le=4096)] = 64,
         candidates: Annotated[int, Field(ge=1, le=256)] = 8,
-        max_depth: Annotated[int, Field(ge=1)] = 16,
+        max_depth: Annotated[int, Field(ge=1)] = 64,
     ) -> None:
         self.max_nodes = max_nodes
         self.max_candidates = candidates

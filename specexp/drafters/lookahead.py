@@ -51,6 +51,7 @@ class Lookahead(Drafter):
         self.verified = verified
         # in addition to the stored n-grams: the oldest level's next token, and the column's own branch
         self.max_candidates = verified + 2
+        self.fewest_nodes = (ngram - 1) * (window + verified)
         self.reset()
 
     @override

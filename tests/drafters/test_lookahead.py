@@ -1,5 +1,6 @@
 """The Jacobi window by hand on a model that counts, and the n-grams it leaves."""
 
+import pytest
 from helpers.contracts import contract_of
 
 from specexp.builders import AllCandidates, Chain
@@ -10,7 +11,7 @@ from specexp.replay.play.fidelity import Grade, fidelity
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 
-TestLookahead = contract_of(DrafterContract, lambda: Lookahead())
+TestLookahead = contract_of(DrafterContract, lambda: Lookahead(window=2, ngram=2, verified=3))
 
 
 def columns(drafter):
@@ -44,10 +45,25 @@ def test_a_repeated_token_is_followed_by_the_n_grams_of_its_column():
     assert result.tokens_per_step > 2
 
 
+def test_a_tree_without_room_for_the_window_is_rejected():
+    """The window has 3 levels of 3 columns, and 5 n-grams of 3 tokens are verified."""
+    with pytest.raises(ValueError, match="trees of up to 1 nodes, but Lookahead needs 24: allow more"):
+        Decoder(counting_model(11), Lookahead(window=3), Chain(1))
+
+
 def test_nothing_is_learned_from_a_step_without_the_window():
     drafter = Lookahead(window=3)
-    Decoder(counting_model(11), drafter, Chain(1)).generate([1, 2, 3], max_new_tokens=5)
+    too_flat = AllCandidates(max_depth=2)
+    Decoder(counting_model(11), drafter, too_flat).generate([1, 2, 3], max_new_tokens=5)
     assert columns(drafter) == [(1,), (1, 2), (1, 2, 3)]
+
+
+def test_the_window_of_the_papers_setting_is_fed_whole():
+    """W = 15, N = 5, G = 15: the deepest column is 18 tokens below the root."""
+    drafter = Lookahead(window=15, ngram=5, verified=15)
+    builder = AllCandidates(drafter.fewest_nodes, candidates=drafter.max_candidates)
+    result = Decoder(counting_model(50), drafter, builder).generate([0, 1], max_new_tokens=200)
+    assert result.tokens_per_step > 2
 
 
 def test_a_replay_of_it_is_approximate():
