@@ -28,10 +28,11 @@ from typing import Any
 
 import httpx
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from specexp.bench.trainer import quiet_libraries
-from specexp.config.artifacts import save_artifact
+from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.data.training_text import openings
 from specexp.models.pair import load_pair
 
@@ -269,10 +270,36 @@ def rate(answers: Sequence[Answer], seconds: float) -> float:
     return sum(one.tokens for one in answers) / seconds
 
 
+def compare_with_loop(max_tokens: int, folder: Path) -> str:
+    """Return a line that compares requests without streaming, one at a time, with our loop in this process."""
+    artifact, port = default_artifact(folder / "artifact"), free_port()
+    pair = load_pair("stdlib", target_dtype="bfloat16")
+    decoder, seconds = load_artifact(artifact).decoder(pair.target), list[tuple[float, float]]()
+    command = our_server(artifact, port, "--threads", THREADS, "--target-dtype", "bfloat16")
+    eos = pair.tokenizer.eos_token_id
+    torch.set_num_threads(int(THREADS))
+    with serving(command, port, folder / "server.log") as (_, url), httpx.Client(base_url=url) as client:
+        for number, prompt in enumerate(prompts(64)):
+            ids, clock = pair.tokenizer(prompt, return_tensors="pt").input_ids, [time.perf_counter()]
+            body = {"model": "stdlib", "prompt": prompt, "seed": number, "temperature": TEMPERATURE}
+            answer = client.post("/v1/completions", json={**body, "max_tokens": max_tokens}).json()
+            clock.append(time.perf_counter())
+            output = decoder.generate(ids, max_new_tokens=max_tokens, eos_token_id=eos, seed=number)
+            clock.append(time.perf_counter())
+            assert answer["usage"]["completion_tokens"] == len(output.token_ids)
+            if len(output.token_ids) == max_tokens and number >= 8:  # after the warm-up
+                seconds.append((clock[1] - clock[0], clock[2] - clock[1]))
+    served, own = 1e3 * np.median(seconds, axis=0)
+    return (
+        f"{len(seconds)} requests of {max_tokens} tokens: server {served:.1f} ms, loop {own:.1f} ms (medians)"
+    )
+
+
 def main() -> None:
     """Measure all servers in turns, in alternating order."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
+    add("--alone", action="store_true", help="only compare single requests of our server with our loop")
     add("--at-once", type=int, nargs="+", default=[1, 4, 8, 16])
     add("--max-tokens", type=int, default=64)
     add("--rounds", type=int, default=3)
@@ -283,6 +310,8 @@ def main() -> None:
     texts, runs = prompts(64), defaultdict[tuple[str, int], list[Round]](list)
     with TemporaryDirectory(prefix="specexp-") as folder:
         work = Path(folder)
+        if options.alone:
+            return print(compare_with_loop(options.max_tokens, work))
         chosen = [one for one in servers(options, work).items() if not options.only or one[0] in options.only]
         for number in range(options.rounds):
             # alternate the order, so that warm-up and throttling affect all servers equally
