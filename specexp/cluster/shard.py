@@ -44,13 +44,19 @@ class Shard:
         return whole / SHARDS / f"{self.number}-of-{self.count}"
 
 
-def take_shard(arguments: Sequence[str]) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line; the shard is None without it. ConfigError if its value is invalid."""
+def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shard | None, list[str]]:
+    """Split ``--shard 0/3`` off a command line; the shard is None without it. ConfigError if its value is invalid, or
+    if the command starts workers, each of which gets its shard.
+    """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OPTION, nargs="?", const="")
     given, rest = parser.parse_known_args(list(arguments))
     if given.shard is None:
         return None, rest
+    if on_workers:
+        raise ConfigError(
+            f"{COMMAND_LINE}: {OPTION} must not be given with --on, which gives each worker its shard"
+        )
     found = re.fullmatch(r"(\d+)/(\d+)", given.shard)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(

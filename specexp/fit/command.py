@@ -30,8 +30,9 @@ from specexp.config.config import check_trainer
 from specexp.config.layers import read_layers
 from specexp.config.next_step import command_line, experiment_again
 from specexp.core.checked import PartOf, arguments_of
-from specexp.core.messages import counted
+from specexp.core.messages import counted, first_line
 from specexp.data.prompt_set import PromptSetError
+from specexp.tracking.mode import wanted_mode
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -88,7 +89,10 @@ def fit(
     if "logger" not in arguments:
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
     checkpoints = checkpoints_in(work, checkpoint_every)
-    runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
+    try:
+        runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"trainer: {first_line(error)}") from error
     run(runner, model, work, datamodule=data)
     if export_to is not None and runner.is_global_zero:
         model.export(data.tokenizer(), export_to)
@@ -104,8 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
         shows = "--print-config" in given
+        wanted_mode()
         values = read_fit(given[0], overrides, build=not shows)
-    except ConfigError as error:
+    except ValueError as error:
         return fail(error)
     if shows:
         return say(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")

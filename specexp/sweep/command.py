@@ -74,7 +74,10 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
     if dry_run:
         from specexp.sweep.dry_run import rehearse
 
-        possible, impossible = rehearse(study_config, settings)
+        try:
+            possible, impossible = rehearse(study_config, settings)
+        except ValueError as error:
+            raise ConfigError(f"{config.file}: {error}") from error
         show(study_config, possible, console)
     for name, why in impossible.items():
         console.print(f"{name} cannot be built, so it is not measured: {why}", markup=False)

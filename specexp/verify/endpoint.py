@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -187,10 +188,10 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     url, plain_url = (
         one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
     )
-    if given.plain is None and not given.plain_body:
+    if plain_url == url and not given.plain_body:
         raise EngineError(
-            "--plain or --plain-body must be given, to decode without speculation: --plain URL, a server of the same "
-            "model without it, or --plain-body JSON, such as '{\"speculative\": false}'"
+            "--plain or --plain-body must be given, to decode without speculation: --plain URL, another server of the "
+            "same model without it, or --plain-body JSON, such as '{\"speculative\": false}'"
         )
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
     texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
@@ -216,6 +217,13 @@ def positive_integer(text: str) -> int:
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
+
+
+def amount(text: str) -> float:
+    """Parse an option. ``argparse`` shows this function's name in its error message."""
+    if not 0 <= float(text) < inf:
+        raise ValueError(text)
+    return float(text)
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -251,8 +259,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="maximum number of tokens per answer",
     )
-    add("--tolerance", type=float, default=0.125, metavar="GAP", help=rounding)
-    add("--seconds", type=float, default=120, metavar="S", help="time limit per answer in seconds")
+    add("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+    add("--seconds", type=amount, default=120, metavar="S", help="time limit per answer in seconds")
     add("--output", default="runs/verify", metavar="FOLDER", help="folder of the report")
     return parser
 

@@ -89,6 +89,11 @@ STUDIES = [
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(
+        "sweep confirmed.yaml --sweep.confirm.data.offset 0 --data.max_prompts 4 --dry-run",
+        "confirmed.yaml: sweep.confirm.data: prompt ... is one of the search's",
+        {"confirmed.yaml": CONFIRMED},
+    ),
+    Row(
         "sweep known.yaml --dry-run",
         "big: builder.init_args.length is 40, outside the space (int 1 to 4) ... measured and compared only",
         {"known.yaml": KNOWN},
@@ -96,6 +101,15 @@ STUDIES = [
     ),
 ]
 COMMANDS = [
+    Row(
+        "run mine.yaml --shard 0/2 --on local --workers 2",
+        "--shard must not be given with --on, which gives each worker its shard",
+    ),
+    Row("record mine.yaml --record.to r --engine HuggingFace --dry-run", "engine must be left out"),
+    Row("export mine.yaml --to vllm --draft=", "--draft must not be empty"),
+    Row("verify --endpoint http://x --plain http://x", "--plain URL, another server"),
+    Row("verify --endpoint http://x --plain http://y --tolerance nan", "invalid amount value: 'nan'"),
+    Row("verify --endpoint http://x --plain http://y --seconds=-5", "invalid amount value: '-5'"),
     Row("run --dry-run mine.yaml", "the configuration file must come first, got --dry-run"),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml does not exist", {"mine.yaml": RECORDED}),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml, line 2", {"mine.yaml": RECORDED, "o.yaml": "a: [\n"}),

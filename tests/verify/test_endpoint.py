@@ -96,7 +96,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
 
 def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     url = serve("--logprobs")
-    arguments = ["--endpoint", f"{url}/v1/", "--plain", url, "--max-prompts", "3", "--max-tokens", "8"]
+    arguments = ["--endpoint", f"{url}/v1/", "--plain-body", OFF, "--max-prompts", "3", "--max-tokens", "8"]
     for _ in range(2):
         assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"

@@ -70,7 +70,9 @@ def _format(to: str) -> ExportFormat:
 
 
 def _exported(chosen: ExportFormat, request: ExportRequest) -> ExportedFile:
-    for name in request.options:
+    for name, value in request.options.items():
+        if not value:
+            raise ArtifactError(f"--{name} must not be empty")
         if name not in chosen.options:
             takes = [to for to, one in all_formats().items() if name in one.options]
             raise ArtifactError(

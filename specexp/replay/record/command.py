@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     try:
         cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
-        shard, rest = take_shard(typed)
+        shard, rest = take_shard(typed, cluster is not None)
     except ConfigError as error:
         return fail(error)
     act = partial(_act, cluster=cluster, shard=shard, typed=typed)

@@ -112,6 +112,8 @@ def plan_recording(config: Config) -> RecordingPlan:
             f"{config.file}: the experiment decodes several sequences for a prompt, which cannot be recorded: remove "
             "execution and TaskItems"
         )
+    if config.get("engine", None) is not None:
+        raise ConfigError(f"{config.file}: engine must be left out: only our own decoding can be recorded")
     verifier, section = _recorded_verifier(config)
     drafter = build_drafter(config)
     covered_by = config.get("record.coverage")
