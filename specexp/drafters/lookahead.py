@@ -78,13 +78,18 @@ class Lookahead(Drafter):
     def observe(self, outcome: Outcome) -> None:
         levels, answers = self._levels, outcome.answers()
         nodes = [_node(outcome, path) for path in self._columns()]
-        if not nodes or None in nodes:  # a column was not fed, as in a step without a draft
+        if not nodes or nodes[0] is None:  # a step without a draft
             return
-        newest = [int(answers[node]) for node in nodes if node is not None]
+        # near the end of an output the deepest columns are not fed, and keep their guess
+        newest = [
+            guess if node is None else int(answers[node])
+            for node, guess in zip(nodes, levels[-1], strict=True)
+        ]
         if len(levels) == self.ngram - 1:  # a full column and its answer are an n-gram
-            for column, token in enumerate(newest):
+            for column, (token, node) in enumerate(zip(newest, nodes, strict=True)):
                 first, *rest = (level[column] for level in levels)
-                self._pool.insert(first, [*rest, token])
+                if node is not None:
+                    self._pool.insert(first, [*rest, token])
             del levels[0]
         # a Jacobi iteration: y_i(t + 1) = argmax p(y | y_1(t), ..., y_(i - 1)(t)) for all positions i at once
         levels.append(newest)

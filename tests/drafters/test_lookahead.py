@@ -51,11 +51,11 @@ def test_a_tree_without_room_for_the_window_is_rejected():
         Decoder(counting_model(11), Lookahead(window=3), Chain(1))
 
 
-def test_nothing_is_learned_from_a_step_without_the_window():
+def test_columns_too_deep_for_the_tree_keep_their_guess():
+    """The window starts as 5, 6, 7. With one more token wanted than the root's next, only its first column is fed."""
     drafter = Lookahead(window=3)
-    too_flat = AllCandidates(max_depth=2)
-    Decoder(counting_model(11), drafter, too_flat).generate([1, 2, 3], max_new_tokens=5)
-    assert columns(drafter) == [(1,), (1, 2), (1, 2, 3)]
+    Decoder(counting_model(11), drafter, AllCandidates()).generate([5, 6, 7], max_new_tokens=2)
+    assert columns(drafter) == [(5, 6), (5, 6, 6), (5, 6, 7, 7)]
 
 
 def test_the_window_of_the_papers_setting_is_fed_whole():
