@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from experiments.reproduce.paper_row import PaperRow, Run
 from experiments.reproduce.resampled import Resampled, interval
-from experiments.reproduce.trend import Clause, Figure, Term, value_of
+from experiments.reproduce.trend import INFINITE, Clause, Figure, Term, value_of
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.clock import clock_of
 from specexp.bench.record import read_records
@@ -29,7 +29,6 @@ from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
 
-_INFINITE = 1e9  # a ratio to 0
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
 
 
@@ -180,7 +179,7 @@ def _ratios(
         except LookupError:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.nan_to_num(left / right, nan=1.0, posinf=_INFINITE)
+            ratio = np.nan_to_num(left / right, nan=1.0, posinf=INFINITE)
         yield name, _compact(interval(np.broadcast_to(ratio, max(left.size, right.size))))
 
 

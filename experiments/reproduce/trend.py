@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+INFINITE = 1e9  # stands for a ratio to 0
 AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
 
 Figure = (
@@ -124,8 +125,8 @@ def verdict(outcomes: Sequence[Outcome]) -> str:
 
 
 def format_figure(figure: Figure) -> str:
-    """Return a figure with its interval, e.g. ``3 [2.8, 3.2]``."""
-    value, *ends = (f"{number:.4g}" for number in figure)
+    """Return a figure with its interval, e.g. ``3 [2.8, 3.2]``; a ratio to 0 is infinite."""
+    value, *ends = ("infinite" if number >= INFINITE else f"{number:.4g}" for number in figure)
     return value + (f" [{', '.join(ends)}]" if ends else "")
 
 
