@@ -22,16 +22,16 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_488, 20),
+    "core": (4_485, 20),
     "builders": (1_651, 11),
     "controllers": (2_173, 12),
-    "drafters": (3_076, 18),
+    "drafters": (3_081, 18),
     "verifiers": (380, 7),
     "artifacts": (2_007, 15),
     "data": (2_929, 17),
     "models": (3_784, 15),
     "scheduling": (1_624, 8),
-    "tracking": (631, 5),
+    "tracking": (636, 5),
     "config": (3_412, 14),
     "bench": (4_878, 24),
     "cluster": (422, 3),
@@ -40,12 +40,12 @@ BUDGETS = {
     "deploy": (3_278, 21),
     "fit": (1_181, 8),
     "profile": (1_223, 9),
-    "sweep": (3_708, 17),
+    "sweep": (3_717, 17),
     "verify": (2_076, 11),
-    "commands": (1_211, 18),
+    "commands": (1_212, 18),
     "testing": (2_532, 13),
     "experiments": (7_134, 44),
-    "tests": (35_066, 252),
+    "tests": (35_058, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

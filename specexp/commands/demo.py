@@ -13,8 +13,9 @@ USAGE = """usage: specexp demo [--key value ...]
 
 Searches a small number of draft trees for Token Recycling on the embedded pair, measures the best few again on other
 prompts and prints the fastest, with its speedup over plain decoding on this machine. It needs no files and no network.
-It writes runs/tree_shape and artifacts/tree_shape in the current folder, and takes the options of specexp sweep."""
+It writes runs/demo and artifacts/demo in the current folder, and takes the options of specexp sweep."""
 _SMALL = {
+    "name": "demo",
     "n-trials": 8,
     "data.max_prompts": 8,
     "sweep.confirm.data.max_prompts": 12,

@@ -97,7 +97,6 @@ class Drafter(Part):
     # nodes, or those after all nodes. A wrapper declares only what it adds to its inner drafters
     learns_from: LearnsFrom = "unknown"
     learned_candidates: int = 0  # the target's top tokens learned per node; 0 if none, or unknown
-    fewest_nodes: int = 0  # nodes of a whole draft, if it learns nothing from a smaller tree
     runs_model: bool = False  # a draft model is run
     # rule that ranks candidates by a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of these
     # answers can replace the model

@@ -166,8 +166,6 @@ def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str
     if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
         limit = f"{name} ranks at most {drafter.max_candidates}"
         yield f"asks for {builder.max_candidates} candidates a node, but {limit}: narrow the tree or widen the drafter"
-    if builder.max_nodes < drafter.fewest_nodes:
-        yield f"makes trees of up to {builder.max_nodes} nodes, but {name} needs {drafter.fewest_nodes}: allow more"
     if builder.phrase_length > drafter.phrase_length:
         has = f"keeps phrases of {drafter.phrase_length}: set phrase_length of both to the same value"
         has = has if drafter.phrase_length > 1 else "has none: wrap it in a PhraseCache"

@@ -26,7 +26,8 @@ class Lookahead(Drafter):
     below its place in that chain. So the target's pass reads the window as draft nodes, which are accepted if they are
     right. The target's token after a column's end becomes the newest level. In a full window it also completes an
     n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
-    branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely.
+    branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely if it has room for
+    (N - 1) (W + G) nodes. In a smaller tree the last columns do not advance.
 
     The window always begins right after the root, however many tokens a step adds. Its first level repeats the prompt's
     last tokens, whereas the published one is random.
@@ -51,7 +52,6 @@ class Lookahead(Drafter):
         self.verified = verified
         # in addition to the stored n-grams: the oldest level's next token, and the column's own branch
         self.max_candidates = verified + 2
-        self.fewest_nodes = (ngram - 1) * (window + verified)
         self.reset()
 
     @override

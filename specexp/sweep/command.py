@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,17 +70,16 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
         from specexp.sweep.storage import check_storage
 
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
-    impossible: Mapping[str, str] = {}
     if dry_run:
-        from specexp.sweep.dry_run import rehearse
+        from specexp.sweep.dry_run import left_out, rehearse
 
         try:
             possible, impossible = rehearse(study_config, settings)
         except ValueError as error:
             raise ConfigError(f"{config.file}: {error}") from error
         show(study_config, possible, console)
-    for name, why in impossible.items():
-        console.print(f"{name} cannot be built, so it is not measured: {why}", markup=False)
+        for sentence in left_out(impossible):
+            console.print(sentence, markup=False)
     for sentence in _remarks(config, study_config, settings):
         console.print(sentence, markup=False)
     if dry_run:

@@ -313,14 +313,16 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     if "rank_paths" in winner.attributes:
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _acceptance_rates(confirmation, shape, prompts)
-        figures["tree"] = draw_tree(shape, rates, title=f"{winner.label}: {winner.over_ar} over AR")
+        figures["tree"] = draw_tree(
+            shape, rates, title=f"{winner.label}: {winner.over_ar} over plain decoding"
+        )
         drawing = tree_lines(shape, rates, f"The tree of {winner.label}")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
         from specexp.scheduling.timeline import chrome_trace
 
         shown = {BASELINES[AR]: lines[AR], winner.label: lines[winner.name]}
-        title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over AR"
+        title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over plain decoding"
         figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)
         files["time_line.json"] = chrome_trace(shown)
     return Report(figures=figures, files=files, fragments=fragments, drawing=drawing)

@@ -115,6 +115,14 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
     return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
 
 
+def left_out(impossible: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each reason why branches of the space or known configurations cannot be built."""
+    names: dict[str, list[str]] = {}
+    for name, why in impossible.items():
+        names.setdefault(why, []).append(name)
+    return [f"Not measured: {', '.join(own)}, because {why}." for why, own in names.items()]
+
+
 def check_prompts(study: Study) -> None:
     """Read the prompts of all stages; ValueError if one does not fit, or is both in the search and the confirmation."""
     config = study.config.config

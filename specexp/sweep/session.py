@@ -28,7 +28,7 @@ from specexp.config.command import current_result, fail
 from specexp.config.sweep import Sweep
 from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
-from specexp.sweep.dry_run import check_prompts, open_models, without_impossible
+from specexp.sweep.dry_run import check_prompts, left_out, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, track_trial
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
@@ -142,7 +142,7 @@ class Session:
         use_threads(self.config.config)
         self.study = study = open_models(self.config, self.settings)
         check_prompts(study)
-        possible, left_out = without_impossible(self.config, self.settings, study.try_to_compose)
+        possible, impossible = without_impossible(self.config, self.settings, study.try_to_compose)
         # Up to here nothing was written: a mistake in models, prompts or parts leaves nothing behind.
         if not hasattr(self, "trials"):
             self._open()
@@ -153,8 +153,8 @@ class Session:
             if self.settings.count_acceptances is not None:
                 begin = partial(bar.stage, "counting acceptances")
                 study.count_acceptances(self.settings.count_acceptances, begin)
-            for what, why in left_out.items():
-                self.output.say(f"{what} cannot be built, so it is not measured: {why}.")
+            for sentence in left_out(impossible):
+                self.output.say(sentence)
             stated = {"device": self.config.clock, "placement": study.device}
             again = sign_in(self.trials, self.settings, exclusive=self.exclusive, stated=stated)
             done = len(distinct_finished(self.trials))
@@ -163,7 +163,7 @@ class Session:
                 repeated = f"; {counted(again, 'interrupted trial')} will be repeated" if again else ""
                 self.output.say(f"Continuing study {self.config.name}: {of}{repeated}.")
             if not study.load_reference():
-                bar.stage("plain decoding (AR) of every prompt", len(study.data().prompts))
+                bar.stage("plain decoding of every prompt", len(study.data().prompts))
                 study.measure_reference()
             busy = busy_machine(study.reference.seconds_per_token.values())
             if busy and study.latency is None:

@@ -181,7 +181,7 @@ def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
 def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
     if objective != "speedup":
         return f"{value:.2f} {objective.replace('_', ' ')}"
-    return f"{math.exp(value):.2f}x AR{' modelled' if is_modelled(trial) else ''}"
+    return f"{math.exp(value):.2f}x plain{' modelled' if is_modelled(trial) else ''}"
 
 
 def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:

@@ -1,9 +1,8 @@
 """The Jacobi window by hand on a model that counts, and the n-grams it leaves."""
 
-import pytest
 from helpers.contracts import contract_of
 
-from specexp.builders import AllCandidates, Chain
+from specexp.builders import AllCandidates
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import Lookahead
@@ -11,7 +10,7 @@ from specexp.replay.play.fidelity import Grade, fidelity
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 
-TestLookahead = contract_of(DrafterContract, lambda: Lookahead(window=2, ngram=2, verified=3))
+TestLookahead = contract_of(DrafterContract, lambda: Lookahead())
 
 
 def columns(drafter):
@@ -45,12 +44,6 @@ def test_a_repeated_token_is_followed_by_the_n_grams_of_its_column():
     assert result.tokens_per_step > 2
 
 
-def test_a_tree_without_room_for_the_window_is_rejected():
-    """The window has 3 levels of 3 columns, and 5 n-grams of 3 tokens are verified."""
-    with pytest.raises(ValueError, match="trees of up to 1 nodes, but Lookahead needs 24: allow more"):
-        Decoder(counting_model(11), Lookahead(window=3), Chain(1))
-
-
 def test_columns_too_deep_for_the_tree_keep_their_guess():
     """The window starts as 5, 6, 7. With one more token wanted than the root's next, only its first column is fed."""
     drafter = Lookahead(window=3)
@@ -61,7 +54,7 @@ def test_columns_too_deep_for_the_tree_keep_their_guess():
 def test_the_window_of_the_papers_setting_is_fed_whole():
     """W = 15, N = 5, G = 15: the deepest column is 18 tokens below the root."""
     drafter = Lookahead(window=15, ngram=5, verified=15)
-    builder = AllCandidates(drafter.fewest_nodes, candidates=drafter.max_candidates)
+    builder = AllCandidates(4 * (15 + 15), candidates=drafter.max_candidates)
     result = Decoder(counting_model(50), drafter, builder).generate([0, 1], max_new_tokens=200)
     assert result.tokens_per_step > 2
 

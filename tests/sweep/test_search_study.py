@@ -223,7 +223,7 @@ def test_the_best_so_far_has_its_interval():
     assert best_line(study, "speedup") == "best so far: none yet"
     study.add_trials([recorded(1.5, math.log(1.5 / 1.25)), recorded(1.1), recorded(2.0, pruned_at=3)])
     assert (
-        best_line(study, "speedup") == "best so far: trial 0, 1.50x AR [1.25, 1.80]"
+        best_line(study, "speedup") == "best so far: trial 0, 1.50x plain [1.25, 1.80]"
     )  # a pruned one does not count
 
 

@@ -102,7 +102,7 @@ def test_a_study_under_a_latency_profile_is_compared_by_modelled_metrics(experim
 
     latency = ["--latency.name", "slow", "--latency.target_ms", "{1: 100}"]
     assert main([experiment, "--dry-run", *latency]) == 0
-    assert "Modelled speedup over AR by nodes" in capsys.readouterr().out
+    assert "Modelled speedup over plain decoding by nodes" in capsys.readouterr().out
 
 
 def test_a_dry_run_shows_the_panels_without_the_extra(experiment, monkeypatch, capsys):
@@ -111,11 +111,11 @@ def test_a_dry_run_shows_the_panels_without_the_extra(experiment, monkeypatch, c
     assert main([experiment, "--project", "mine", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "specexp shapes -> your-entity/mine"
-    assert "    ScatterPlot: Speedup over AR by nodes" in shown
+    assert "    ScatterPlot: Speedup over plain decoding by nodes" in shown
     assert main([experiment, "--studies", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "specexp studies -> your-entity/specexp"
-    assert "    BarPlot: confirmed speedup over AR by method" in shown
+    assert "    BarPlot: confirmed speedup over plain decoding by method" in shown
 
 
 def test_a_mistake_is_one_sentence(experiment, tmp_path, monkeypatch, capsys):
