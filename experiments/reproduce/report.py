@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.reproduce.paper_row import Modelled, PaperRow
 from experiments.reproduce.row_record import RowRecord
-from experiments.reproduce.trend import AGREES, DISAGREES, PARTLY, Outcome, verdict
+from experiments.reproduce.trend import AGREES, DISAGREES, PARTLY, UNDECIDED, Outcome, verdict
 from specexp.artifacts.atomic_write import atomic_write
 
 NOT_MEASURED = "not measured on this pair"
@@ -65,7 +65,7 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
 
 def count(states: Sequence[str]) -> str:
     """Return a sentence with the number of rows in each state."""
-    counts = dict.fromkeys((AGREES, PARTLY, DISAGREES, NOT_MEASURED), 0)
+    counts = dict.fromkeys((AGREES, PARTLY, DISAGREES, UNDECIDED, NOT_MEASURED), 0)
     for state in states:
         word = next((word for word in counts if state.startswith(word)), state)
         counts[word] = counts.get(word, 0) + 1

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 INFINITE = 1e9  # stands for a ratio to 0
-AGREES, PARTLY, DISAGREES = "agrees", "partly", "disagrees"
+AGREES, PARTLY, DISAGREES, UNDECIDED = "agrees", "partly", "disagrees", "undecided"
 
 Figure = (
     Sequence[float] | NDArray[np.float64]
@@ -117,7 +117,9 @@ def value_of(side: str, look_up: Callable[[Term], Figure]) -> NDArray[Any]:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Return ``agrees``, ``partly`` or ``disagrees`` for a row, with ``within noise`` if a clause is."""
+    """Return ``agrees``, ``partly`` or ``disagrees``, ``within noise`` if a clause is, or ``undecided`` if all are."""
+    if all(outcome.within_noise for outcome in outcomes):
+        return UNDECIDED
     held = sum(outcome.holds for outcome in outcomes)
     word = AGREES if held == len(outcomes) else PARTLY if held else DISAGREES
     count = f" ({held} of {len(outcomes)} tests)" if word == PARTLY else ""
