@@ -23,7 +23,7 @@ LAYERS = [
 ]
 BUDGETS = {
     "core": (4_485, 20),
-    "builders": (1_651, 11),
+    "builders": (1_656, 11),
     "controllers": (2_173, 12),
     "drafters": (3_081, 18),
     "verifiers": (380, 7),
@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_076, 11),
     "commands": (1_212, 18),
     "testing": (2_532, 13),
-    "experiments": (7_134, 44),
-    "tests": (35_058, 252),
+    "experiments": (7_136, 44),
+    "tests": (35_067, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

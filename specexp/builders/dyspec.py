@@ -90,10 +90,10 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """All samplings with a value of at least the threshold, layer by layer: one pass per layer (section 4.4).
+    """The ``max_nodes`` best samplings with a value of at least the threshold, layer by layer (section 4.4).
 
-    If a layer exceeds ``max_nodes``, only its samplings with the largest values are made, so that no node is dropped
-    after it was drawn.
+    Each layer takes one pass. With a low threshold the tree is that of :class:`DySpecGreedy`, drafted in fewer passes
+    of more nodes.
 
     Args:
         threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.
@@ -133,26 +133,27 @@ class DySpecThreshold(TreeBuilder):
         if room == 0 or max_depth == 0:
             return root_tree(root)
         samplings = samplings_of(root, self.kind, room, self.acceptance_power)
-        chosen = np.empty(0, dtype=np.int64)
         layer = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
             rows, known = layer, samplings.size
-            k = samplings.candidates_to_ask(rows, threshold)
-            while rows.size:  # until no row may have another sampling above the threshold
-                answer = yield samplings.request(rows, k, threshold)
+            floor = max(threshold, samplings.lowest)
+            k = samplings.candidates_to_ask(rows, floor)
+            while rows.size:  # until no row may have another sampling for the tree
+                answer = yield samplings.request(rows, k, floor)
                 if answer is None:
-                    return samplings.tree(chosen)
+                    return samplings.tree(samplings.best(threshold))
                 samplings.add(rows, answer, k)
-                rows = np.intersect1d(rows, samplings.open_above(threshold))
-                k = samplings.candidates_to_ask(rows, threshold)
-            new = samplings.since(known, threshold)[:room]
-            chosen, room = np.concatenate((chosen, new)), room - new.size
-            # the first sampling below a node has the value w(node): a node with a lower w gets no child
-            new = new[samplings.weights(new) >= threshold]
-            if depth == max_depth or room == 0 or new.size == 0:
+                floor = max(threshold, samplings.lowest)
+                rows = np.intersect1d(rows, samplings.open_above(floor))
+                k = samplings.candidates_to_ask(rows, floor)
+            # the first sampling below a node has the value w(node), and loses a tie with those above it
+            new, lowest = samplings.since(known, floor), samplings.lowest
+            weights = samplings.weights(new)
+            new = new[(weights >= threshold) & (weights > lowest)]
+            if depth == max_depth or new.size == 0:
                 break
             layer = samplings.draft(new)
-        return samplings.tree(chosen)
+        return samplings.tree(samplings.best(threshold))
 
 
 class BeamRerank(TreeBuilder):

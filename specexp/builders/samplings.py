@@ -282,17 +282,21 @@ class Samplings:
         weights: NDArray[np.float64] = self._samplings["weight"][samplings]
         return weights
 
-    def best(self) -> NDArray[np.int64]:
-        """Return the ``budget`` samplings of the largest keys, ties by depth, then rank path: a closed set."""
+    def best(self, floor: float = 0.0) -> NDArray[np.int64]:
+        """Return the ``budget`` samplings of the largest keys from ``floor`` on, a closed set.
+
+        Ties are decided by depth, then by rank path.
+        """
         key = self._samplings["key"]
         if key.size <= self.budget:
-            return np.arange(key.size)
+            return np.flatnonzero(key >= floor)
         cut = np.partition(key, -self.budget)[-self.budget]
         sure, tied = np.flatnonzero(key > cut), np.flatnonzero(key == cut)
         wanted = self.budget - sure.size
         if tied.size > wanted:
             tied = np.array(sorted(tied.tolist(), key=self._place)[:wanted], dtype=np.int64)
-        return np.concatenate((sure, tied))
+        chosen = np.concatenate((sure, tied))
+        return chosen[key[chosen] >= floor]
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
         """Return depth and rank path of a sampling's node, an order independent of when it was found."""

@@ -325,15 +325,24 @@ def test_the_smallest_value_of_a_greedy_tree_is_its_threshold(drafter, selection
 
 
 @pytest.mark.parametrize("max_nodes", [1, 3, 4, 6, 11])
-def test_a_full_threshold_tree_leaves_the_least_valuable_samplings_undrawn(max_nodes):
-    """Layer by layer: v of the root's draws is 1, 3/4, 1/2, 1/4; below each of them 1/4, 3/16, 1/8, 1/16."""
+def test_a_full_threshold_tree_has_the_most_valuable_samplings(max_nodes):
+    """By layers, v of the root's draws is 1, 3/4, 1/2, 1/4; below each of them 1/4, 3/16, 1/8, 1/16."""
     tree, passes = build(DySpecThreshold(0.2, max_nodes), fixed_draft(0.25, 0.25, 0.25, 0.25))
     expected = [(0,), (1,), (2,), (3,), (0, 0), (1, 0), (2, 0), (3, 0)][:max_nodes]
     assert list(tree.shape.rank_paths[1:]) == expected
     assert passes == tree.shape.max_depth
 
 
-def test_the_most_valuable_of_a_layer_are_made():
+@examples(60)
+@given(drafts, selections, st.integers(1, 20))
+def test_a_full_threshold_tree_is_the_greedy_one(drafter, selection, budget):
+    context = Context([4], sequence="both")
+    greedy, _ = build(DySpecGreedy(budget, max_depth=12, candidates=selection), drafter, context)
+    layered, _ = build(DySpecThreshold(1e-9, budget, 12, selection), drafter, context)
+    assert as_paths(layered) == as_paths(greedy)
+
+
+def test_the_most_valuable_are_made():
     """Below a (0.7) and b (0.3): v 0.7, 0.7 * 0.3 = 0.21 and 0.3, 0.3 * 0.3 or 0.3 * 0.7; room for three."""
     tree, _ = build(DySpecThreshold(0.05, 5, max_depth=2, candidates="top-k"), fixed_draft(0.7, 0.3))
     assert tree.shape.rank_paths[1:] == ((0,), (1,), (0, 0), (0, 1), (1, 0))
