@@ -22,7 +22,7 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_485, 20),
+    "core": (4_495, 20),
     "builders": (1_656, 11),
     "controllers": (2_173, 12),
     "drafters": (3_081, 18),
@@ -38,14 +38,14 @@ BUDGETS = {
     "engines": (1_601, 9),
     "replay": (3_868, 20),
     "deploy": (3_278, 21),
-    "fit": (1_181, 8),
+    "fit": (1_184, 8),
     "profile": (1_223, 9),
-    "sweep": (3_717, 17),
+    "sweep": (3_719, 17),
     "verify": (2_076, 11),
     "commands": (1_212, 18),
     "testing": (2_532, 13),
-    "experiments": (7_136, 44),
-    "tests": (35_067, 252),
+    "experiments": (7_137, 44),
+    "tests": (35_075, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -110,8 +110,10 @@ class Drafting:
         """Return whether the controller ends the draft before a request that costs a draft pass."""
         if not self._may_stop or self.drafter is None or not self.drafter.costs_pass(request):
             return False
-        nodes, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
-        state = DraftState(nodes, depth, pass_tokens, *request.best_path_log_probs())
+        drafted, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
+        state = DraftState(
+            min(drafted, self.builder.max_nodes), depth, pass_tokens, *request.best_path_log_probs()
+        )
         return not self.controller.keep_drafting(self.context, state)
 
 

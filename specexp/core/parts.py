@@ -150,8 +150,16 @@ def _conflicts_of(
     if builder is not None and controller.num_choices > builder.num_choices:
         choices = f"chooses from {controller.num_choices} builders, but {name} holds {builder.num_choices}"
         yield f"{choices}: list {controller.num_choices} builders in a Choice"
+    stops = type(controller).keep_drafting is not Controller.keep_drafting
+    if stops and builder is not None and _flattens(builder):
+        yield "may end a draft because of a drawn token, which changes the output: set acceptance_power to 1"
     if controller.plans_threshold and (builder is None or not builder.takes_threshold):
         yield f"plans a threshold, but {name} does not take one: use DySpecThreshold"
+
+
+def _flattens(builder: TreeBuilder) -> bool:
+    """Return whether a node's place in the tree may depend on what is drafted below a less probable elder sibling."""
+    return getattr(builder, "acceptance_power", 1.0) < 1.0 or any(map(_flattens, builder.inner))
 
 
 def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:

@@ -27,7 +27,7 @@ class Lookahead(Drafter):
     right. The target's token after a column's end becomes the newest level. In a full window it also completes an
     n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
     branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely if it has room for
-    (N - 1) (W + G) nodes. In a smaller tree the last columns do not advance.
+    (N - 1) (W + G) nodes, G + 2 candidates and W + N - 2 levels. In a smaller tree the last columns learn nothing.
 
     The window always begins right after the root, however many tokens a step adds. Its first level repeats the prompt's
     last tokens, whereas the published one is random.

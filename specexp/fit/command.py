@@ -108,9 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if wants_help or _of_controller(given[0], overrides):
             return run_command(USAGE, given, _learn, after=GOES_ON)
         shows = "--print-config" in given
-        wanted_mode()
+        try:
+            wanted_mode()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         values = read_fit(given[0], overrides, build=not shows)
-    except ValueError as error:
+    except ConfigError as error:
         return fail(error)
     if shows:
         return say(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), end="")

@@ -71,14 +71,16 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
 
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
-        from specexp.sweep.dry_run import left_out, rehearse
+        from specexp.sweep.dry_run import left_out_lines, rehearse
 
         try:
             possible, impossible = rehearse(study_config, settings)
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError(f"{config.file}: {error}") from error
         show(study_config, possible, console)
-        for sentence in left_out(impossible):
+        for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)
     for sentence in _remarks(config, study_config, settings):
         console.print(sentence, markup=False)

@@ -115,7 +115,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
     return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
 
 
-def left_out(impossible: Mapping[str, str]) -> list[str]:
+def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
     """Return a sentence for each reason why branches of the space or known configurations cannot be built."""
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():

@@ -28,7 +28,7 @@ from specexp.config.command import current_result, fail
 from specexp.config.sweep import Sweep
 from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
-from specexp.sweep.dry_run import check_prompts, left_out, open_models, without_impossible
+from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, track_trial
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
@@ -153,7 +153,7 @@ class Session:
             if self.settings.count_acceptances is not None:
                 begin = partial(bar.stage, "counting acceptances")
                 study.count_acceptances(self.settings.count_acceptances, begin)
-            for sentence in left_out(impossible):
+            for sentence in left_out_lines(impossible):
                 self.output.say(sentence)
             stated = {"device": self.config.clock, "placement": study.device}
             again = sign_in(self.trials, self.settings, exclusive=self.exclusive, stated=stated)

@@ -190,8 +190,8 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     )
     if plain_url == url and not given.plain_body:
         raise EngineError(
-            "--plain or --plain-body must be given, to decode without speculation: --plain URL, another server of the "
-            "same model without it, or --plain-body JSON, such as '{\"speculative\": false}'"
+            "--plain must be another server of the same model without speculation, or --plain-body must switch it off, "
+            "such as '{\"speculative\": false}'"
         )
     prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
     texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]

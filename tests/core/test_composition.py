@@ -5,7 +5,7 @@ import re
 import pytest
 
 from specexp.builders import BeamRerank, Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
-from specexp.controllers import Fixed
+from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
 from specexp.core.loop import Decoder
@@ -62,6 +62,10 @@ IMPOSSIBLE = [
     (
         (any_draft(), DySpecGreedy(), None, PlansThreshold()),
         "PlansThreshold plans a threshold, but DySpecGreedy does not take one: use DySpecThreshold",
+    ),
+    (
+        (any_draft(), DySpecThreshold(acceptance_power=0.4), RejectionSampling(), ConfidenceThreshold()),
+        "ConfidenceThreshold may end a draft because of a drawn token, which changes the output: set acceptance_power",
     ),
 ]
 POSSIBLE = [

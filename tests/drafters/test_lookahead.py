@@ -54,9 +54,12 @@ def test_columns_too_deep_for_the_tree_keep_their_guess():
 def test_the_window_of_the_papers_setting_is_fed_whole():
     """W = 15, N = 5, G = 15: the deepest column is 18 tokens below the root."""
     drafter = Lookahead(window=15, ngram=5, verified=15)
-    builder = AllCandidates(4 * (15 + 15), candidates=drafter.max_candidates)
-    result = Decoder(counting_model(50), drafter, builder).generate([0, 1], max_new_tokens=200)
-    assert result.tokens_per_step > 2
+    builder, depths = AllCandidates(4 * (15 + 15), candidates=drafter.max_candidates), []
+    decoder = Decoder(counting_model(50), drafter, builder)
+    decoder.generate(
+        [0, 1], max_new_tokens=200, observers=[lambda one: depths.append(one.tree.shape.max_depth)]
+    )
+    assert depths[10] == 18
 
 
 def test_a_replay_of_it_is_approximate():

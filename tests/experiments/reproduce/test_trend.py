@@ -76,6 +76,7 @@ def test_a_verdict_counts_clauses():
     assert verdict([right, wrong]) == "partly (1 of 2 tests)"
     assert verdict([wrong]) == "disagrees"
     assert verdict([right, near]) == "agrees, within noise"
+    assert verdict([near, near]) == "undecided"
 
 
 @pytest.mark.parametrize("text", ["figure('alpha', 'tree')", "1 > 2", "figure('alpha') >", "a, b"])
