@@ -134,5 +134,6 @@ def format_figure(figure: Figure) -> str:
 
 def _overlap(left: Figure, right: Figure) -> bool:
     """Return whether two intervals overlap; a number without an interval counts as a point."""
-    (low, high), (other_low, other_high) = ((one[-2:][0], one[-1]) for one in (left, right))
+    # the ends of a quotient may be in either order
+    (low, high), (other_low, other_high) = (sorted((one[-2:][0], one[-1])) for one in (left, right))
     return bool(low <= other_high and other_low <= high)
