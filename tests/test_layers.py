@@ -22,7 +22,7 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_495, 20),
+    "core": (4_497, 20),
     "builders": (1_656, 11),
     "controllers": (2_173, 12),
     "drafters": (3_081, 18),

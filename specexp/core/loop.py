@@ -108,7 +108,9 @@ class Drafting:
 
     def stops(self, request: Request, pass_tokens: tuple[int, ...]) -> bool:
         """Return whether the controller ends the draft before a request that costs a draft pass."""
-        if not self._may_stop or self.drafter is None or not self.drafter.costs_pass(request):
+        if not self._may_stop or self.drafter is None or self.builder is None:
+            return False
+        if not self.drafter.costs_pass(request):
             return False
         drafted, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
         state = DraftState(
