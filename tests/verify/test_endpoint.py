@@ -105,7 +105,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--endpoint", "{url}"], "--plain or --plain-body must be given"),
+        (["--endpoint", "{url}"], "--plain must be another server of the same model"),
         (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: invalid json_object value: 'off'"),
         (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: invalid json_object value: '[1]'"),
         (
