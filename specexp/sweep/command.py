@@ -73,12 +73,7 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
     if dry_run:
         from specexp.sweep.dry_run import left_out_lines, rehearse
 
-        try:
-            possible, impossible = rehearse(study_config, settings)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{config.file}: {error}") from error
+        possible, impossible = rehearse(study_config, settings)
         show(study_config, possible, console)
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)

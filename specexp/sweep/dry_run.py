@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
 from specexp.bench.trainer import build_trainer
-from specexp.config import build_outline, build_pair
+from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.core.messages import first_line
@@ -124,15 +124,15 @@ def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages; ValueError if one does not fit, or is both in the search and the confirmation."""
+    """Read the prompts of all stages; ConfigError if one does not fit, or is in the search and the confirmation."""
     config = study.config.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
-            raise ValueError(
-                f"sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's and cannot confirm its "
-                "result: set an offset of at least data.offset + data.max_prompts, or name other prompts"
+            raise ConfigError(
+                f"{config.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's and "
+                "cannot confirm its result: set an offset of at least data.offset + data.max_prompts, or name other prompts"
             )
 
 
