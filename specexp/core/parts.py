@@ -158,7 +158,7 @@ def _conflicts_of(
 
 
 def _flattens(builder: TreeBuilder) -> bool:
-    """Return whether a node's place in the tree may depend on what is drafted below a less probable elder sibling."""
+    """Return whether estimates of acceptance are flattened, so that a node may lose its place by its own token."""
     return getattr(builder, "acceptance_power", 1.0) < 1.0 or any(map(_flattens, builder.inner))
 
 
