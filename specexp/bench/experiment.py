@@ -123,6 +123,8 @@ def baselines_of(config: Config) -> list[str]:
     follows = can_follow(verifier)
     if given is None:
         return [ENGINE, EAGER] if follows and not is_gguf(config.get("pair.target")) else [ENGINE]
+    if len(given) > len(set(given)):
+        raise config.checker.error(("baselines",), f" must name each baseline once, got {given}")
     if EAGER in given and not follows:
         raise config.checker.error(
             ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{ENGINE}]"

@@ -46,6 +46,7 @@ VALUES = [
         "--verifier RejectionSampling --baselines '[engine, hf-eager]'",
         "baselines ... hf-eager cannot follow RejectionSampling ... [engine]",
     ),
+    dry("--baselines [engine,engine]", "baselines must name each baseline once ... ['engine', 'engine']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
     Row("dashboard sweep.yaml --entity a/b --dry-run", "tracking.entity ... without any of / ... got 'a/b'"),
