@@ -34,7 +34,7 @@ BUDGETS = {
     "tracking": (636, 5),
     "config": (3_412, 14),
     "bench": (4_880, 24),
-    "cluster": (422, 3),
+    "cluster": (431, 3),
     "engines": (1_601, 9),
     "replay": (3_868, 20),
     "deploy": (3_278, 21),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_212, 18),
     "testing": (2_532, 13),
     "experiments": (7_137, 44),
-    "tests": (35_076, 252),
+    "tests": (35_084, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -76,6 +76,15 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
             raise ConfigError(
                 f"{COMMAND_LINE}: --{name.replace('_', '-')} must be an integer >= {least}, got {given[name]}"
             )
+    if found.on == "local" and (gpus := found.gpus_per_worker):
+        import torch
+
+        own, workers = torch.cuda.device_count(), found.workers or 1
+        if gpus * workers > own:
+            raise ConfigError(
+                f"{COMMAND_LINE}: --gpus-per-worker must be at most {own // workers}, because this machine has "
+                f"{counted(own, 'GPU')} for {counted(workers, 'worker')}, got {gpus}"
+            )
     if slurm and found.on != "slurm":
         raise ConfigError(f"{COMMAND_LINE}: --slurm-... needs --on slurm, got --on {found.on}")
     package = CLUSTERS[found.on]

@@ -42,6 +42,14 @@ def test_a_wrong_option_is_refused(typed, text):
     assert text in str(caught.value)
 
 
+def test_workers_of_this_machine_share_its_gpus(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    typed = "--on local --workers 3 --gpus-per-worker"
+    assert take_options([*typed.split(), "1"])[0] == ClusterOptions("local", 3, 1)
+    with pytest.raises(ConfigError, match=r"must be at most 1, because .* has 3 GPUs for 3 workers, got 2"):
+        take_options([*typed.split(), "2"])
+
+
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr("specexp.cluster.launch.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'--on slurm needs submitit.*pip install -e "\.\[cluster\]"'):
