@@ -80,7 +80,7 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
 
 
 def check_goals(settings: Sweep, checker: Checker) -> None:
-    """Raise a ConfigError if an objective or a constraint is not a metric."""
+    """Raise a ConfigError if an objective or a constraint is not a metric, or two constraints contradict each other."""
     allowed: tuple[tuple[str, Iterable[str], Iterable[str]], ...] = (
         ("objectives", settings.objectives, objectives()),
         ("constraints", settings.constraints, (MAX_DRAFT_NODES, *constraints())),
@@ -89,6 +89,11 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
         for name in given:
             if name not in known:
                 raise checker.error(("sweep", key), f": unknown key {name!r}{did_you_mean(name, known)}")
+    for name, least in settings.constraints.items():
+        most = settings.constraints.get(f"max_{name.removeprefix('min_')}")
+        if name.startswith("min_") and most is not None and least > most:
+            why = f" must be <= max_{name.removeprefix('min_')}, got {least:g} and {most:g}"
+            raise checker.error(("sweep", "constraints", name), why)
     limit = settings.constraints.get(MAX_DRAFT_NODES, 0)
     if limit < 0:
         raise checker.error(("sweep", "constraints", MAX_DRAFT_NODES), f" must be >= 0, got {limit:g}")
