@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import override
 
 from specexp.core.checked import Checked, IntegerKey
+from specexp.models.gguf import is_gguf
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -268,6 +269,9 @@ class LlamaCppSettings(Settings):
             raise SettingsError(f"llama-cpp: {other[0]} must be left out if spec_type is {self.spec_type!r}")
         if kind == "draft" and not self.spec_draft_model:
             raise SettingsError("llama-cpp: spec_draft_model must be set if spec_type is 'draft-simple'")
+        if self.spec_draft_model and not is_gguf(self.spec_draft_model):
+            why = f"must be a GGUF file, got {self.spec_draft_model!r}"
+            raise SettingsError(f"llama-cpp: spec_draft_model {why}")
 
     @override
     def deployed(self) -> str:

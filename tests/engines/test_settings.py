@@ -21,6 +21,7 @@ BROKEN = [
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "acceptance_rate_threshold": 1.5}, "got 1.5"),
     (TrtllmSettings, {"decoding_type": "SA", "max_draft_len": 4, "draft_len_schedule": {"1": 4, "8": -1}}, "got -1"),
     (LlamaCppSettings, {"spec_type": "draft-simple"}, "spec_draft_model must be set"),
+    (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "org/name"}, "GGUF file, got 'org/name'"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "spec_draft_n_max must be left out"),
     (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n must be"),
 ]  # fmt: skip
