@@ -235,10 +235,8 @@ def check_here(config: Config, *written: str) -> None:
     Args:
         written: Keys of the folders that the command writes in addition to ``output``.
     """
-    threads, cores = config.get("generation.threads"), os.cpu_count() or 1
-    if threads is not None and threads > cores:
-        why = f" must be at most {cores}, the number of cores of this machine, got {threads}"
-        raise config.checker.error(("generation", "threads"), why)
+    for dotted in ("generation.threads", "execution.init_args.threads", "engine.init_args.threads"):
+        check_threads(config.get(dotted, None), config.checker.error(tuple(dotted.split(".")), ""))
     if config.get("tracking.mode") != "disabled":
         check_tracking(config)
     if not is_replayed(config):
@@ -257,6 +255,14 @@ def check_here(config: Config, *written: str) -> None:
         if folder is not None:
             below = (config.get("name"),) if dotted == "output" else ()
             check_writable(Path(folder, *below), config.checker.error(tuple(dotted.split(".")), ""))
+
+
+def check_threads(threads: int | None, error: ConfigError) -> None:
+    """Raise a ConfigError, with ``error`` as its beginning, if there are more threads than cores."""
+    cores = os.cpu_count() or 1
+    if threads is not None and threads > cores:
+        why = f"must be at most {cores}, the number of cores of this machine, got {threads}"
+        raise ConfigError(f"{error} {why}")
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:

@@ -41,6 +41,7 @@ CLASSES = [
 VALUES = [
     dry("--output=~/runs", "output must be a path without ~ ... got '~/runs'"),
     dry("--generation.threads 10000", "generation.threads ... 10000 ... cores"),
+    dry("--execution Serial --execution.init_args.threads 10000", "execution.init_args.threads ... cores"),
     dry("--pair.device cuda:77", "pair.device ... 'cuda:77' cannot be used"),
     dry(
         "--verifier RejectionSampling --baselines '[engine, hf-eager]'",

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.command import answered, check_writable, fail
+from specexp.config.command import answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 
@@ -96,6 +96,7 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} must be an integer >= {least}, got {value}")
+    check_threads(options.threads, ConfigError("--threads"))
     if not 0 < options.deadline < inf:
         raise ConfigError(f"--deadline must be a number of seconds > 0, got {options.deadline:g}")
     if options.drain is not None and not 0 <= options.drain < inf:

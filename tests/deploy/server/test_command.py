@@ -93,6 +93,7 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
         (PARTS, ["--device", "cuda:7"], "cuda"),
         (PARTS, ["--lanes", "0"], "--lanes must be an integer >= 1, got 0"),
         (PARTS, ["--port", "70000"], "--port must be an integer from 0 (any free port) to 65535, got 70000"),
+        (PARTS, ["--threads", "10000"], "--threads must be at most"),
         (PARTS, ["--deadline", "0"], "--deadline must be a number of seconds > 0, got 0"),
         (PARTS, ["--host", "no.such.host.invalid"], "--port 0: cannot listen on this address"),
         (PARTS, ["--mode", "fast"], "got 'fast'"),
