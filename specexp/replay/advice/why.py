@@ -29,6 +29,7 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup
+from specexp.replay.record.plan import plan_recording
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _act(config: Config, dry_run: bool) -> int:
     check_explained(config)
     check_here(config)
+    if not is_replayed(config):
+        plan_recording(config)  # its errors come before the profile is measured
     if dry_run:
         made = "a profile and a recording, which are made first"
         if is_replayed(config):

@@ -114,10 +114,14 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
         ({"drafter": None, "builder": None}, "drafter: must be set, since plain decoding does not speculate"),
         ({"arms": {"one": {}}}, "arms: must be null since why explains one composition"),
         ({"recording": "nowhere"}, "recording"),
+        (
+            {"backend": "live", "recording": None, "verifier": {"class_path": "TypicalAcceptance"}},
+            "TypicalAcceptance may depend on",
+        ),
     ],
 )
 def test_an_experiment_that_cannot_be_explained_is_refused(changes, sentence, file, capsys) -> None:
-    assert main([file(**changes)]) == 2
+    assert main([file(**changes), "--dry-run"]) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
