@@ -175,7 +175,7 @@ class OpenAIEndpoint(HttpEngine):
 
     Raises:
         EngineError: both or neither of ``command`` and ``url`` are given, or none of ``plain_command``, ``plain_url``
-            and ``plain_body``.
+            and ``plain_body``, or one of the first two without its counterpart.
     """
 
     exported_as = "endpoint"
@@ -198,6 +198,8 @@ class OpenAIEndpoint(HttpEngine):
             raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:
             raise EngineError("OpenAIEndpoint: command must contain {port}, the port to listen on")
+        if (plain_command is not None and command is None) or (plain_url is not None and url is None):
+            raise EngineError("OpenAIEndpoint: plain_command needs command, and plain_url needs url")
         if plain_command is None and plain_url is None and plain_body is None:
             raise EngineError("OpenAIEndpoint: plain_command, plain_url or plain_body must be set")
         self.settings = dict(settings or {})

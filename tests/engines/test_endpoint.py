@@ -74,6 +74,8 @@ def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
         ({}, "exactly one of command and url"),
         ({"command": "serve {port}", "url": "http://x"}, "exactly one of command and url"),
         ({"command": "serve"}, r"must contain \{port\}"),
+        ({"command": "serve {port}", "plain_url": "http://x"}, "plain_url needs url"),
+        ({"url": "http://x", "plain_command": "serve {port}"}, "plain_command needs command"),
         ({"command": "serve {port}"}, "plain_command, plain_url or plain_body must be set"),
         (
             {"command": "serve {port} {token}", "plain_body": {}, "settings": {"tokens": 4}},
