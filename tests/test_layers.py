@@ -40,12 +40,12 @@ BUDGETS = {
     "deploy": (3_279, 21),
     "fit": (1_184, 8),
     "profile": (1_223, 9),
-    "sweep": (3_719, 17),
+    "sweep": (3_721, 17),
     "verify": (2_076, 11),
     "commands": (1_212, 18),
     "testing": (2_532, 13),
     "experiments": (7_137, 44),
-    "tests": (35_097, 252),
+    "tests": (35_098, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -32,6 +32,7 @@ from specexp.bench.report import failed_answers
 from specexp.bench.table import Table
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
+from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.output import (
@@ -226,8 +227,9 @@ class Conclusion:
         trials, confirming = self._selected(pooled), study.confirming
         earlier = earlier_records(self.output.folder, pooled, confirming.samples)
         confirmations = 1 if pooled is None or not earlier else pooled.confirmations + 1
+        prompts, candidates = len(confirming.data("confirm").prompts), counted(len(trials), "candidate")
+        self.output.say(f"Confirming {candidates} on {counted(prompts, 'other prompt')}.")
         with StageBar(self.output.console) as bar:
-            prompts = len(confirming.data("confirm").prompts)
             bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
             found = confirm(trials, confirming, bar.prompt, self._stage.of_each, earlier, confirmations)
         predicted = [

@@ -127,6 +127,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
+    assert "Confirming 3 candidates on 3 other prompts.\n" in printed
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
