@@ -84,6 +84,17 @@ def git_dirty() -> bool:
     return bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def high_load() -> float | None:
+    """Return the load of the last minute if it is above half of the usable cores, which distorts times; else None."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return load if load > usable_cores() / 2 else None
+
+
 def device_name(device: str) -> str:
     """Return the model of the GPU or CPU."""
     if device.startswith("cuda"):

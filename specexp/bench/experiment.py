@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specexp.artifacts.environment import high_load, usable_cores
 from specexp.bench.arm import EngineArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
@@ -30,7 +32,7 @@ from specexp.config import (
     is_multi_sequence,
     prompts_error,
 )
-from specexp.core.messages import first_line
+from specexp.core.messages import counted, first_line
 from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
@@ -315,6 +317,16 @@ def use_threads(config: Config) -> None:
 
     if (threads := config.get("generation.threads")) is not None:
         torch.set_num_threads(threads)
+
+
+def warn_of_load(config: Config) -> None:
+    """Print a sentence if times are measured on a machine that was busy in the last minute."""
+    if config.get("latency") is None and (load := high_load()):
+        print(
+            f"warning: the machine was busy in the last minute (load {load:.1f} on {counted(usable_cores(), 'core')}): "
+            "if it still is, times will be too long and too uncertain.",
+            file=sys.stderr,
+        )
 
 
 def curves_of(config: Config) -> list[Curve]:

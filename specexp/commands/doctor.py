@@ -37,7 +37,6 @@ _FASTER = {
     "amx_bf16": "AMX",
     "asimd": "NEON",
 }
-_BUSY = 0.25  # load per core above which other processes distort measured times
 _LITTLE_DISK = 2e9
 _REPEATS = 15
 
@@ -95,23 +94,21 @@ def _version(name: str) -> str | None:
 
 def processor() -> Iterator[Diagnosis]:
     """Examine cores, instructions and the load."""
+    from specexp.artifacts.environment import high_load, usable_cores
+
     lines = _lines("/proc/cpuinfo")
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = set((lines.get("flags") or lines.get("Features") or "").split())
     found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
-    yield Diagnosis("processor", f"{name}, {_cores()} of {os.cpu_count()} cores usable{found}")
+    yield Diagnosis("processor", f"{name}, {usable_cores()} of {os.cpu_count()} cores usable{found}")
     if flags and not flags & {"avx512_bf16", "amx_bf16", "bf16"}:
         advice = (
             "passes over several tokens are slower without them; --pair.target_dtype float32 may be as fast"
         )
         yield Diagnosis("bfloat16", "this processor has no bfloat16 instructions", "note", advice)
-    if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > _BUSY * _cores():
+    if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory() -> Iterator[Diagnosis]:
@@ -150,10 +147,12 @@ def devices() -> Iterator[Diagnosis]:
     """Examine the devices of torch."""
     import torch
 
+    from specexp.artifacts.environment import usable_cores
+
     threads = torch.get_num_threads()
-    if threads < _cores():
+    if threads < usable_cores():
         advice = "set OMP_NUM_THREADS or generation.threads"
-        yield Diagnosis("threads", f"torch uses {threads} of {_cores()} cores", "note", advice)
+        yield Diagnosis("threads", f"torch uses {threads} of {usable_cores()} cores", "note", advice)
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)

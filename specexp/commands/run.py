@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
-from specexp.bench.experiment import check_experiment
+from specexp.bench.experiment import check_experiment, warn_of_load
 from specexp.bench.publish import (
     RECORDS,
     FolderBusyError,
@@ -153,6 +153,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     from specexp.commands.run_report import report
 
     folder = _folder_of(config)
+    warn_of_load(config)
     with _opened(config, pair) as (trainer, backend, experiment, data), ExitStack() as held:
         try:
             held.enter_context(sole_writer(folder))

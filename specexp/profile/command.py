@@ -104,7 +104,7 @@ def run(config: Config) -> Profiled:
     Raises ConfigError before any measurement if the file, its models, data or output folder is unusable. Raises
     ArtifactError if the artifact cannot be written.
     """
-    from specexp.bench.experiment import load_prompts, use_threads
+    from specexp.bench.experiment import load_prompts, use_threads, warn_of_load
     from specexp.bench.live import LiveBackend
     from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.bench.trainer import quiet_libraries
@@ -113,6 +113,7 @@ def run(config: Config) -> Profiled:
     from specexp.profile.report import report
 
     quiet_libraries()
+    warn_of_load(config)
     use_threads(config)
     pair = build_pair(config)
     section, name = config.get("profile"), config.get("name")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
-from specexp.bench.experiment import use_threads
+from specexp.bench.experiment import use_threads, warn_of_load
 from specexp.bench.progress import StageBar
 from specexp.bench.publish import PAGE, FolderBusyError, sole_writer, tracked_config, tracker_of
 from specexp.bench.report import busy_machine
@@ -139,6 +139,7 @@ class Session:
 
     def _prepare(self) -> None:
         """Load the models or the recording, open the study, and measure plain decoding."""
+        warn_of_load(self.config.config)
         use_threads(self.config.config)
         self.study = study = open_models(self.config, self.settings)
         check_prompts(study)

@@ -401,6 +401,15 @@ def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, c
     assert main([experiment()]) == 0
 
 
+@pytest.mark.parametrize("latency", [None, {"name": "modelled", "target_ms": {1: 2}, "draft_ms": {1: 1}}])
+def test_a_busy_machine_is_reported_before_times_are_measured(experiment, capsys, monkeypatch, latency):
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert main([experiment(latency=latency), "--data.max_prompts", "1"]) == 0
+    assert ("the machine was busy in the last minute (load 99.0 on" in capsys.readouterr().err) is (
+        latency is None
+    )
+
+
 def test_a_run_names_the_other_results_that_it_replaces(experiment, tmp_path, capsys):
     folder = tmp_path / "runs" / "tiny"
     for _ in range(2):
