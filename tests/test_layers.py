@@ -22,14 +22,14 @@ LAYERS = [
     {"commands"},
 ]
 BUDGETS = {
-    "core": (4_497, 20),
+    "core": (4_498, 20),
     "builders": (1_656, 11),
     "controllers": (2_173, 12),
     "drafters": (3_081, 18),
-    "verifiers": (380, 7),
+    "verifiers": (389, 7),
     "artifacts": (2_018, 15),
     "data": (2_929, 17),
-    "models": (3_784, 15),
+    "models": (3_821, 15),
     "scheduling": (1_624, 8),
     "tracking": (636, 5),
     "config": (3_418, 14),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_212, 18),
     "testing": (2_532, 13),
     "experiments": (7_137, 44),
-    "tests": (35_108, 252),
+    "tests": (35_129, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -49,3 +49,25 @@ extern "C" void gumbel(uint32_t first_key, uint32_t second_key, int64_t first, i
             for (int64_t k = 0; k < 4 * AT_ONCE && 4 * start + k < size; ++k) to[k] = made[k];
         }
 }
+
+// Copies logits [rows, size] and writes each row's token with the highest logit or, with noise [depths, size], the highest
+// logit / temperature + noise of its depth (null: all 0), and that value: NaN if the row has one. Ties go to the lowest token.
+extern "C" void choose(const float* logits, int64_t rows, int64_t size, const float* noise, const int64_t* depths,
+                       float temperature, float* copy, int64_t* tokens, float* values) {
+    std::memcpy(copy, logits, rows * size * sizeof(float));
+    for (int64_t row = 0; row < rows; ++row, logits += size) {
+        const float* added = noise ? noise + (depths ? depths[row] * size : 0) : nullptr;
+        const auto value = [&](int64_t token) { return added ? logits[token] / temperature + added[token] : logits[token]; };
+        int64_t best = 0;
+        for (int64_t start = 0; start < size; start += 256) {  // most blocks have nothing higher
+            const int64_t end = start + 256 < size ? start + 256 : size;
+            const float highest = value(best);
+            int higher = 0;
+            for (int64_t token = start; token < end; ++token) higher |= !(value(token) <= highest);
+            if (higher)
+                for (int64_t token = start; token < end; ++token)
+                    if (value(token) > value(best) || value(token) != value(token)) best = token;
+        }
+        tokens[row] = best, values[row] = value(best);
+    }
+}

@@ -65,7 +65,7 @@ def gumbel(
     """
     import torch
 
-    if torch.device(device).type == "cpu" and (kernels := _kernels()) is not None:
+    if torch.device(device).type == "cpu" and (kernels := noise_kernels()) is not None:
         made = torch.empty((positions, size))
         kernels.gumbel(*key, first, positions, size, made.data_ptr())
         return made
@@ -77,7 +77,7 @@ def gumbel(
 
 
 @cache
-def _kernels() -> Any:
+def noise_kernels() -> Any:
     """Return the library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
     from specexp.core.kernels import CannotCompileError, library
 
@@ -85,9 +85,10 @@ def _kernels() -> Any:
         found = library(Path(__file__).with_name("gumbel.cpp"), ("-ftree-vectorize",))
     except CannotCompileError:
         return None
-    word, number = ctypes.c_uint32, ctypes.c_int64
-    found.gumbel.argtypes = word, word, number, number, number, ctypes.c_void_p
-    found.gumbel.restype = None
+    word, number, place = ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
+    found.gumbel.argtypes = word, word, number, number, number, place
+    found.choose.argtypes = place, number, number, place, place, ctypes.c_float, place, place, place
+    found.gumbel.restype = found.choose.restype = None
     return found
 
 

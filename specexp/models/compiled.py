@@ -20,13 +20,12 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache, check_attention, context_limit
-from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, PassReader, Read, Runtime, TokenRule, inference
+from specexp.core.runtime import Growth, PassReader, Read, Runtime, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
-from specexp.verifiers import KeyedSampling
+from specexp.verifiers.keyed_sampling import adds_only_noise
 
 _PREFILL_CHUNK = 256
 log = logging.getLogger(__name__)
@@ -344,7 +343,7 @@ class CompiledModel(Runtime):
     def read_for(self, slot: int, reader: PassReader | None) -> None:
         self._readers.pop(slot, None)
         self._choices.clear()
-        if reader is not None and self.dtype != torch.float16 and _is_read(reader.verifier):
+        if reader is not None and self.dtype != torch.float16 and adds_only_noise(reader.verifier):
             self._readers[slot] = reader
 
     @override
@@ -523,10 +522,3 @@ def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     kernels.grow.argtypes = model, rows, cache, reading, growing, *buffers
     kernels.keep.argtypes = model, cache, number, number, ctypes.c_void_p, ctypes.c_int
     return kernels
-
-
-def _is_read(verifier: TokenRule) -> bool:
-    """Return whether the verifier takes the argmax of the logits, or of logits / temperature + target noise."""
-    if isinstance(verifier, KeyedSampling):
-        return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
-    return verifier.law is ArgmaxVerifier

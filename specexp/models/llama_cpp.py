@@ -14,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Growth, Runtime
+from specexp.core.noise import noise_kernels
+from specexp.core.runtime import Growth, PassReader, Read, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
 from specexp.models.llama_file import LlamaCppError, LlamaFile
+from specexp.verifiers.keyed_sampling import adds_only_noise
 
 _PREFILL_CHUNK = 512
 
@@ -47,6 +49,8 @@ class LlamaCppModel(Runtime):
         self.dtype = torch.float32
         self.cache = LlamaCache(model)
         self._branches: WeakKeyDictionary[TreeShape, Branches] = WeakKeyDictionary()
+        self._readers: dict[int, PassReader] = {}
+        self._choices(16)
         if self_check:
             self._self_check()
 
@@ -89,9 +93,50 @@ class LlamaCppModel(Runtime):
             branches = self._branches_of(tree.shape)
             own = branches.counts, branches.starts, lane.plant(branches)
             rows.append(LaneRows(tree.tokens, tree.shape.depths, lane.length, *own))
-        logits = self._pass(rows)
-        assert logits is not None
+        place, total = self.cache.pass_over(rows, True), sum(sizes)
+        self.passes += 1
+        logits = torch.empty((total, self.vocab_size), dtype=torch.float32, device="cpu")
+        if total > self._tokens.size:
+            self._choices(2 * total)
+        reads, first = dict[int, Read](), 0
+        for slot, tree in zip(slots, trees, strict=True):
+            if read := self._keep(place, logits, self._readers.get(slot), tree, first):
+                reads[slot] = read
+            first += tree.tokens.size
+        self.reads = reads
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+
+    def _keep(
+        self, place: int, logits: torch.Tensor, reader: PassReader | None, tree: TokenTree, first: int
+    ) -> Read | None:
+        """Copy a tree's logits from llama.cpp's buffer, and choose the reader's tokens on the way."""
+        size, skipped = tree.tokens.size, 4 * first * self.vocab_size
+        place, to = place + skipped, logits.data_ptr() + skipped
+        if reader is None:
+            ctypes.memmove(to, place, 4 * size * self.vocab_size)
+            return None
+        temperature, noise, depths = reader.verifier.noise_temperature or 0.0, 0, 0
+        if temperature:
+            context, positions = reader.context, tree.shape.max_depth + 1
+            noise = context.target_noise(len(context), positions, self.vocab_size).data_ptr()
+            depths = 0 if size == 1 else tree.shape.depths.ctypes.data
+        own = slice(first, first + size)
+        chosen = self._places[0] + 8 * first, self._places[1] + 4 * first
+        self._choose(place, size, self.vocab_size, noise, depths, temperature, to, *chosen)
+        return Read(reader.context, self._tokens[own], self._values[own], None)
+
+    def _choices(self, rows: int) -> None:
+        """Make room for the tokens that are chosen after ``rows`` rows, and their values."""
+        self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
+        self._places = self._tokens.ctypes.data, self._values.ctypes.data
+
+    @override
+    def read_for(self, slot: int, reader: PassReader | None) -> None:
+        self._readers.pop(slot, None)
+        kernels = noise_kernels()
+        if reader is not None and kernels is not None and adds_only_noise(reader.verifier):
+            self._choose = kernels.choose
+            self._readers[slot] = reader
 
     @override
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:

@@ -9,11 +9,13 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context
-from specexp.core.contracts import DeterministicVerifier
+from specexp.core.contracts import ArgmaxVerifier, DeterministicVerifier
 from specexp.core.sampling import Processors, highest
 
 if TYPE_CHECKING:
     import torch
+
+    from specexp.core.runtime import TokenRule
 
 
 class KeyedSampling(DeterministicVerifier):
@@ -60,3 +62,10 @@ class KeyedSampling(DeterministicVerifier):
     def law(self) -> Hashable:
         own = type(self) is KeyedSampling  # a subclass may have another rule
         return (KeyedSampling, *self.processors.settings.values()) if own else None
+
+
+def adds_only_noise(verifier: TokenRule) -> bool:
+    """Return whether a verifier takes the argmax of the logits, or of logits / temperature + target noise."""
+    if isinstance(verifier, KeyedSampling):
+        return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
+    return verifier.law is ArgmaxVerifier

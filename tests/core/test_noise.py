@@ -46,8 +46,8 @@ def test_the_numbers_of_a_place_never_change():
 def made_by(request, monkeypatch):
     """Noise on a CPU is made in C++, and where there is no compiler by tensors."""
     if request.param == "tensors":
-        monkeypatch.setattr("specexp.core.noise._kernels", lambda: None)
-    elif noise._kernels() is None:
+        monkeypatch.setattr("specexp.core.noise.noise_kernels", lambda: None)
+    elif noise.noise_kernels() is None:
         pytest.skip("there is no C++ compiler on PATH")
 
 
@@ -119,3 +119,24 @@ def test_streams_of_other_places_are_independent(other, position):
 def test_a_number_and_a_name_are_different_sequences():
     assert place_key(0, 1, "target") != place_key(0, "1", "target")
     assert place_key(0, np.int64(1), "target") == place_key(0, 1, "target")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_token_is_chosen_by_logits_and_the_noise_of_its_depth(temperature):
+    kernels = noise.noise_kernels()
+    if kernels is None:
+        pytest.skip("there is no C++ compiler")
+    logits, depths = torch.randn((4, 300)).round(decimals=1), torch.tensor([0, 1, 1, 2])
+    made = gumbel((1, 2), 5, 3, 300)
+    logits[0, 299] = logits[0, 7] = 40.0  # the lower of equal logits is chosen
+    logits[2, 123] = torch.nan
+    copy, tokens, values = torch.empty_like(logits), torch.empty(4, dtype=torch.int64), torch.empty(4)
+    places = [made.data_ptr() if temperature else 0, depths.data_ptr(), temperature]
+    kernels.choose(logits.data_ptr(), 4, 300, *places, *(one.data_ptr() for one in (copy, tokens, values)))
+    scores = logits / temperature + made[depths] if temperature else logits
+    assert torch.equal(copy.view(torch.int32), logits.view(torch.int32))
+    highest = scores.max(dim=-1)
+    assert torch.equal(values.isnan(), torch.tensor([False, False, True, False]))
+    for row in (0, 1, 3):
+        assert (tokens[row], values[row]) == (highest.indices[row], highest.values[row])
+    assert temperature or tokens[0] == 7
