@@ -121,14 +121,14 @@ class LlamaCppModel(Runtime):
             noise = context.target_noise(len(context), positions, self.vocab_size).data_ptr()
             depths = 0 if size == 1 else tree.shape.depths.ctypes.data
         own = slice(first, first + size)
-        chosen = self._places[0] + 8 * first, self._places[1] + 4 * first
+        chosen = self._addresses[0] + 8 * first, self._addresses[1] + 4 * first
         self._choose(place, size, self.vocab_size, noise, depths, temperature, to, *chosen)
         return Read(reader.context, self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
         """Make room for the tokens that are chosen after ``rows`` rows, and their values."""
         self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
-        self._places = self._tokens.ctypes.data, self._values.ctypes.data
+        self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:

@@ -95,7 +95,7 @@ def check_explained(config: Config) -> None:
     """Raise ConfigError unless the file has exactly one composition and this one drafts."""
     wrong = {
         "arms": config.get("arms")
-        and "must be null since why explains one composition: give --arms null and set drafter, builder and controller",
+        and "must be left out, since why explains one composition: set drafter, builder and controller",
         "engine": config.get("engine") is not None
         and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None

@@ -112,7 +112,7 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
     ("changes", "sentence"),
     [
         ({"drafter": None, "builder": None}, "drafter: must be set, since plain decoding does not speculate"),
-        ({"arms": {"one": {}}}, "arms: must be null since why explains one composition"),
+        ({"arms": {"one": {}}}, "arms: must be left out, since why explains one composition"),
         ({"recording": "nowhere"}, "recording"),
         (
             {"backend": "live", "recording": None, "verifier": {"class_path": "TypicalAcceptance"}},
