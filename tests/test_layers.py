@@ -44,8 +44,8 @@ BUDGETS = {
     "verify": (2_076, 11),
     "commands": (1_212, 18),
     "testing": (2_532, 13),
-    "experiments": (7_137, 44),
-    "tests": (35_129, 252),
+    "experiments": (7_138, 44),
+    "tests": (35_131, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -36,11 +36,12 @@ class Resampled:
     """Figures of the prompts that every arm answered: counts, speeds, shares of the time, and roles of a search.
 
     ``GENERATOR_alpha`` and ``GENERATOR_throughput`` are those of a role, prefills included. ``best_length`` of ``NAME``
-    is the draft length at which ``NAME, length=N`` has the highest throughput.
+    is the draft length at which ``NAME, length=N`` has the highest throughput. ``arms`` begins with the baseline; by
+    default they are in the order of the records, which is not that of a category, because arms take turns in going first.
     """
 
-    def __init__(self, records: Sequence[PromptRecord]) -> None:
-        self.arms = arm_names(records)
+    def __init__(self, records: Sequence[PromptRecord], arms: Sequence[str] = ()) -> None:
+        self.arms = list(arms) or arm_names(records)
         found = {
             arm: {one.key: one for one in records if one.arm == arm and not one.error} for arm in self.arms
         }

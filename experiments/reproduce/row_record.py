@@ -124,12 +124,12 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
     records = [record for record in read_records(folder / "records.jsonl") if not record.error]
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     named = {category for term in run.row.terms for category in run.row.place_of(term)[1][1:]}
+    whole = Resampled(records)
     groups = {
-        name: Resampled([record for record in records if record.category == name])
+        name: Resampled([record for record in records if record.category == name], whole.arms)
         for name in categories(records)
         if name in named
     }
-    whole = Resampled(records)
     tables = {name: folder / f"{name}.csv" for name in run.row.tables}
     return {
         "command": f"python -m specexp.run {shlex.join(run.arguments)}",

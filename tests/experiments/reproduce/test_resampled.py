@@ -87,3 +87,8 @@ def test_a_search_has_an_accuracy_and_figures_of_its_roles():
 def test_a_figure_that_an_arm_lacks_is_a_lookup_error(found, name):
     with pytest.raises(LookupError):
         found.figure(name, "engine")
+
+
+def test_a_group_of_records_has_the_baseline_of_the_whole_run():
+    records = [record_of("tree", 0, seconds=4.0), record_of("engine", 0)]  # here the tree went first
+    assert Resampled(records, ["engine", "tree"]).figure("throughput", "tree")[0] == 2.0

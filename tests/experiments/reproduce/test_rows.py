@@ -42,9 +42,6 @@ def test_the_shipped_report_is_that_of_the_shipped_records(tmp_path):
         ), f"python -m experiments.reproduce --report writes experiments/{path.name} anew"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the records are of the pair before, and are taken again on the trained one"
-)
 def test_every_row_is_measured_and_one_that_differs_has_an_explanation():
     assessed = assess(choose(), ROOT / RECORDS)
     assert len(assessed) == len(paper_rows())
