@@ -36,8 +36,8 @@ class Resampled:
     """Figures of the prompts that every arm answered: counts, speeds, shares of the time, and roles of a search.
 
     ``GENERATOR_alpha`` and ``GENERATOR_throughput`` are those of a role, prefills included. ``best_length`` of ``NAME``
-    is the draft length at which ``NAME, length=N`` has the highest throughput. ``arms`` begins with the baseline; by
-    default they are in the order of the records, which is not that of a category, because arms take turns in going first.
+    is the draft length at which ``NAME, length=N`` has the highest throughput. ``arms`` begins with the baseline.
+    By default they are in the order of the records. A category needs the run's, because arms take turns in going first.
     """
 
     def __init__(self, records: Sequence[PromptRecord], arms: Sequence[str] = ()) -> None:
