@@ -35,7 +35,7 @@ BUDGETS = {
     "config": (3_418, 14),
     "bench": (4_892, 24),
     "cluster": (431, 3),
-    "engines": (1_607, 9),
+    "engines": (1_612, 9),
     "replay": (3_871, 20),
     "deploy": (3_279, 21),
     "fit": (1_184, 8),
@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_212, 18),
     "testing": (2_532, 13),
     "experiments": (7_138, 44),
-    "tests": (35_131, 252),
+    "tests": (35_153, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

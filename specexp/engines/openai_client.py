@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from time import monotonic, perf_counter
@@ -69,7 +69,12 @@ def _client() -> httpx.Client:
 @contextmanager
 def _request(method: str, url: str, seconds: float, body: object = None) -> Iterator[httpx.Response]:
     try:
-        with _client().stream(method, url, json=body, timeout=seconds) as answer:
+        request = _client().build_request(method, url, json=body, timeout=seconds)
+        try:
+            opened = _client().send(request, stream=True)
+        except httpx.RemoteProtocolError:  # the server closed the idle connection just now
+            opened = _client().send(request, stream=True)
+        with closing(opened) as answer:
             if answer.status_code != 200:
                 shown = " ".join(answer.read()[:_SHOWN].decode(errors="replace").split())
                 raise EngineError(f"{url}: the server answered with status {answer.status_code}: {shown}")

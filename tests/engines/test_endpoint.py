@@ -1,10 +1,12 @@
 """A server started by a command: its answers, its failures, and its end."""
 
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +18,14 @@ from helpers.waiting import wait_for
 
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engines import LlamaCppServer, OpenAIEndpoint
-from specexp.engines.openai_client import Streamed
+from specexp.engines.openai_client import Streamed, model_of
 from specexp.engines.server import filled
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import ModelPair
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{port}}"
 PROMPT = "ab ab"
+ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n{"data":[{"id":"fake"}]}'
 
 
 @pytest.fixture
@@ -46,6 +49,25 @@ def test_a_server_that_a_command_starts_answers(pair) -> None:
         assert (answer.finish_reason, answer.first_tokens, answer.steps) == ("length", 1, 8)
         assert answer.decode_seconds >= 0
         assert answer.prefill_seconds > 0
+
+
+def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
+    heard = []
+
+    def serve(listener):
+        while len(heard) < 3:
+            with listener.accept()[0] as connection:
+                while request := connection.recv(4096):
+                    heard.append(request)
+                    if len(heard) == 2:  # the end of the first connection
+                        break
+                    connection.sendall(ANSWER)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=serve, args=(listener,), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert [model_of(url, None, 5) for _ in range(2)] == ["fake", "fake"]
+    assert len(heard) == 3
 
 
 @pytest.mark.parametrize(
