@@ -32,12 +32,12 @@ def main() -> None:
     rows = []
     for run in (one for one in runs_of(Path(sys.argv[1])) if "trial" in one["config"]):
         figures = [run["summary"].get(name) for name in COLUMNS]
-        shown = ["" if one is None else f"{one:.3g}" for one in figures]
+        shown = ["" if one is None else f"{one:.0f}" if one >= 100 else f"{one:.3g}" for one in figures]
         rows.append([run["name"], run["config"]["parts"], run["config"]["device_name"], *shown])
     figure, [[axes]] = new_figure(11, 0.6 + 0.28 * len(rows), "W&B runs of a study: one a trial", dpi=100)
     axes.axis("off")
     table = axes.table(
-        rows, colLabels=heads, loc="center", cellLoc="left", colWidths=[0.36, 0.22, 0.1, *[0.08] * 4]
+        rows, colLabels=heads, cellLoc="left", colWidths=[0.42, 0.22, 0.1, *[0.07] * 4], bbox=[0, 0, 1, 1]
     )
     table.auto_set_font_size(False)
     table.set_fontsize(8)
