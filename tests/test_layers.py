@@ -42,7 +42,7 @@ BUDGETS = {
     "profile": (1_224, 9),
     "sweep": (3_722, 17),
     "verify": (2_076, 11),
-    "commands": (1_212, 18),
+    "commands": (1_214, 18),
     "testing": (2_532, 13),
     "experiments": (7_138, 44),
     "tests": (35_153, 252),

@@ -81,6 +81,8 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
             f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
             f"better {_SEARCHED + _CONFIRMED}, got {count}"
         )
+    if count < _SEARCHED + _CONFIRMED:
+        print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
     return {"experiment.yaml": _experiment(folder.name, given, prompts, count), **files}
 
 
