@@ -221,7 +221,8 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
             value = json.loads(text, object_pairs_hook=distinct)
             json.dumps(value, ensure_ascii=False).encode()  # raises for lone surrogates, which are not text
         except json.JSONDecodeError as error:
-            place = f"line {number + error.lineno - 1} is not JSON ({error.msg.removesuffix(' at')} at column {error.colno})"
+            what = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+            place = f"line {number + error.lineno - 1} is not JSON ({what})"
             raise PromptSetError(f"{where}: {place}.") from error
         if is_lines or not isinstance(value, list):
             rows = [value]
