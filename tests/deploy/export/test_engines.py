@@ -75,14 +75,15 @@ def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> Non
 
 def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
     folder = tuned(DRAFT, controller={"class_path": "ConfidenceThreshold", "init_args": {"threshold": 0.3}})
-    made = {engine: export(folder, engine, draft="small")[0] for engine in ENGINES[:4]}
+    names = {engine: "small.gguf" if engine == "llama-cpp" else "small" for engine in ENGINES[:4]}
+    made = {engine: export(folder, engine, draft=name)[0] for engine, name in names.items()}
     assert made["vllm"] == {"method": "draft_model", "num_speculative_tokens": 2, "model": "small"}
     assert made["sglang"] == (
         "--speculative-algorithm STANDALONE --speculative-draft-model-path small --speculative-num-steps 2 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 3\n"
     )
     assert yaml.safe_load(made["trtllm"])["speculative_config"]["speculative_model"] == "small"
-    assert "spec-draft-model = small\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
+    assert "spec-draft-model = small.gguf\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
     content, dropped = export(folder, "openvino")
     assert content == {"num_assistant_tokens": 2}  # a threshold of products is no threshold of single tokens
     assert "the ConfidenceThreshold controller" in dropped
