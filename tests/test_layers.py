@@ -45,7 +45,7 @@ BUDGETS = {
     "commands": (1_214, 18),
     "testing": (2_532, 13),
     "experiments": (7_138, 44),
-    "tests": (35_154, 252),
+    "tests": (35_156, 252),
 }
 """Lines and modules of each package; they only go down, except by an allowance that a commit explains."""
 SMALL = 3

@@ -83,7 +83,9 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 3\n"
     )
     assert yaml.safe_load(made["trtllm"])["speculative_config"]["speculative_model"] == "small"
-    assert "spec-draft-model = small.gguf\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
+    assert (
+        "spec-draft-model = small.gguf\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
+    )
     content, dropped = export(folder, "openvino")
     assert content == {"num_assistant_tokens": 2}  # a threshold of products is no threshold of single tokens
     assert "the ConfidenceThreshold controller" in dropped
