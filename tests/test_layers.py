@@ -29,7 +29,7 @@ BUDGETS = {
     "verifiers": (389, 7),
     "artifacts": (2_018, 15),
     "data": (2_930, 17),
-    "models": (3_821, 15),
+    "models": (3_822, 15),
     "scheduling": (1_624, 8),
     "tracking": (636, 5),
     "config": (3_418, 14),

@@ -119,6 +119,7 @@ class LlamaCppModel(Runtime):
         if temperature:
             context, positions = reader.context, tree.shape.max_depth + 1
             noise = context.target_noise(len(context), positions, self.vocab_size).data_ptr()
+            # one row has depth 0, and numpy takes microseconds for an address
             depths = 0 if size == 1 else tree.shape.depths.ctypes.data
         own = slice(first, first + size)
         chosen = self._addresses[0] + 8 * first, self._addresses[1] + 4 * first
