@@ -79,6 +79,7 @@ def test_neighbours_never_overlap(start, lengths):
     rows = defaultdict(list)
     for event in events_of(TimeLine(spans), phase="X"):
         rows[event["tid"]].append(event)
+    assert sum(map(len, rows.values())) == len(spans)
     for row in rows.values():
         for event, following in pairwise(row):
             assert event["dur"] >= 0
