@@ -15,7 +15,7 @@ from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
 from specexp.models.packed import is_packed, load_packed
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode
-from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
+from specexp.models.sources import PairError, check_reachable, checked_sources
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +126,7 @@ def load_pair(
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     """Load only the tokenizer of a target that :func:`load_pair` accepts. Raises :class:`PairError` on failure."""
-    return _Files("target", sources_of(target)[0]).tokenizer
+    return _Files("target", checked_sources(target)[0]).tokenizer
 
 
 @contextmanager

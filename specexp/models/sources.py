@@ -10,6 +10,7 @@ from pathlib import Path
 
 from specexp.core.messages import first_line
 from specexp.models.gguf import is_gguf, is_local
+from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_folder
 
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -35,7 +36,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
         ('my/target', None)
     """
     here = _embedded("target", target)
-    if here is not None and draft is None:
+    if here is not None and draft is None and target != SMOLLM2:
         draft = target.partition("-")[0]
     return here or target, draft and (_embedded("draft", draft) or draft)
 
@@ -54,6 +55,8 @@ def embedded_artifact(name: str) -> Path | None:
 
 def _embedded(role: str, name: str) -> str | None:
     """Return the folder of the embedded model ``family`` in this role, or of ``family-size``; None if not embedded."""
+    if name == SMOLLM2:
+        return str(smollm2_folder())
     family, _, size = name.partition("-")
     folder = PAIRS / family / (size or role)
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
@@ -62,6 +65,12 @@ def _embedded(role: str, name: str) -> str | None:
 def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return :func:`sources_of` after checks. Raises :class:`PairError` if a source is invalid or unreachable."""
     sources = sources_of(target, draft)
+    for role, name in (("target", target), ("draft", draft)):
+        if name == SMOLLM2:
+            try:
+                fetch_smollm2()
+            except ValueError as error:
+                raise PairError(role, f"{role} {name!r}: {error}") from error
     for role, source in zip(("target", "draft"), sources, strict=True):
         if source is not None:
             check_source(role, source)
