@@ -110,8 +110,7 @@ class Solver:
         self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
     ) -> list[Job]:
         limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
-        template = self.chat_template and self.tokenizer.chat_template is not None
-        tokens = {prompt: tuple(first_turn_ids(self.tokenizer, prompt, template)) for prompt in prompts}
+        tokens = {one: tuple(first_turn_ids(self.tokenizer, one, self.chat_template)) for one in prompts}
 
         def stop(found: Sequence[int]) -> bool:
             return ending.reached(self._text(found))

@@ -280,6 +280,8 @@ def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
         check_prompts(config, data.prompts, pair)
     except PromptSetError as error:
         raise prompts_error(config, error) from error
+    for sentence in data.workload.preparation.chat_template():
+        print(sentence)
     return data
 
 

@@ -69,7 +69,7 @@ class LiveBackend(Backend):
             eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
             seed=generation.seed,
             max_new_tokens=reasoning.max_new_tokens,
-            chat_template=config.get("data.chat_template"),
+            chat_template=config.get("data.chat_template") is True,  # a task's prompts are continued
         )
         if problems is None and (tasks := build_task_items(config)) is not None:
             problems = tasks.problems

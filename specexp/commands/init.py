@@ -68,7 +68,9 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     files = {"methods.yaml": _methods(), "README.md": _readme(folder, given), "schema.json": schema_text()}
     if given.prompts is None:
         prompts, count = "prompts.jsonl", _EXAMPLES
-        texts = [row["turns"][0] for row in StdlibFunctions("validation").load().select(range(count))]
+        rows = StdlibFunctions("validation").load().select(range(count))
+        # reads well as a user's turn and, without a chat template, as code to be continued
+        texts = [f"# Complete this Python function.\n\n{row['turns'][0]}" for row in rows]
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:
         prompts = _from_anywhere(given.prompts)
@@ -113,7 +115,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         "name": name,
         "question": "Which method is fastest for this model and these prompts here, and with which setting?",
         "pair": {"target": given.target, **draft, **dtypes, "device": given.device},
-        "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0},
+        "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0, "chat_template": "auto"},
         "verifier": verifier,
         "generation": {"max_new_tokens": 128, "seed": 0},
         "sweep": {"confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}}},
@@ -157,10 +159,11 @@ python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatib
 
 ```python
 import specexp
+from specexp.data import first_turn_ids
 
 pair = specexp.load_pair({given.target!r}{second}, device={given.device!r}, target_dtype={given.dtype!r})
 decoder = specexp.load_artifact("artifacts/{folder.name}/best").decoder(pair.target{draft})
-prompt = pair.tokenizer("...", return_tensors="pt").input_ids
+prompt = first_turn_ids(pair.tokenizer, "...")  # with the chat template if there is one, as in the study
 result = decoder.generate(prompt, max_new_tokens=128, eos_token_id=pair.tokenizer.eos_token_id)
 print(pair.tokenizer.decode(result.token_ids))
 ```

@@ -22,7 +22,7 @@ from specexp.data.own_prompts import OwnPrompts
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.task_items import TaskItems
 from specexp.data.training_text import HeldOut, StdlibFunctions
-from specexp.data.workload import Prompt, Workload
+from specexp.data.workload import Prompt, Workload, first_turn_ids
 
 __all__ = [
     "C4",
@@ -46,5 +46,6 @@ __all__ = [
     "StdlibFunctions",
     "TaskItems",
     "Workload",
+    "first_turn_ids",
     "prompt_rows",
 ]

@@ -163,6 +163,7 @@ class HumanEval(TablePrompts):
     path: str = "openai/openai_humaneval"
     split: str = "test"
     columns = (PromptColumns("prompt", "task_id", name="code"),)
+    continued = True
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,8 @@ class EverydayTasks(PromptSet):
     the first prompts are of all tasks.
     """
 
+    continued = True
+
     @override
     def load(self) -> Dataset:
         rows = read_table(str(Path(__file__).with_name("everyday.jsonl")))
@@ -253,6 +256,7 @@ class RawText(TablePrompts):
     category: str = "raw_text"
     items: Annotated[int, Field(ge=1)] = 1000
     prompt_tokens: Annotated[int, Field(ge=1)] = 128
+    continued = True
 
     @property
     @override

@@ -160,7 +160,7 @@ def _recognised_field(row: Row) -> str:
 class _Conversation(NamedTuple):
     turns: list[str]
     context: list[Message] = []  # noqa: RUF012 (never changed)
-    chat: bool = False
+    chat: bool | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -208,7 +208,9 @@ def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
     if inner == "prompt" and isinstance(given[inner], list) and not is_text(next(iter(given[inner]), None)):
         raise row.error(f"{key}.{inner}", "a text (token ids are not supported)", given[inner])
     ignored = tuple(name for name in given if name not in (inner, "model", "user", "metadata"))
-    return _read(row, f"{key}.{inner}", given[inner])._replace(ignored=ignored)
+    found = _read(row, f"{key}.{inner}", given[inner])
+    # a server feeds the prompt of a completion request as it is
+    return found._replace(ignored=ignored, chat=False if inner == "prompt" else found.chat)
 
 
 def _message(row: Row, key: str, number: int, given: dict[str, Any]) -> Message:

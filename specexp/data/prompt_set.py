@@ -6,7 +6,7 @@ A row has five columns:
 - ``category``: the group in result tables
 - ``turns``: the user's texts, one for each turn
 - ``context``: the messages before the first turn, such as a system prompt
-- ``chat``: whether the prompt consists of chat messages
+- ``chat``: true for chat messages, false for a text to be continued, null if ``data.chat_template`` decides
 
 The model's own answers to earlier turns are part of the context of each later turn.
 """
@@ -50,7 +50,7 @@ class PromptRow(NamedTuple):
     category: str
     turns: list[str]
     context: list[Message] = []  # noqa: RUF012 (never changed)
-    chat: bool = False
+    chat: bool | None = None
 
 
 class PromptSet(metaclass=Checked):
@@ -59,6 +59,7 @@ class PromptSet(metaclass=Checked):
     Attributes:
         prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None for
             whole prompts.
+        continued: whether the prompts are texts to be continued, not messages to a chat model.
 
     Example::
 
@@ -68,6 +69,7 @@ class PromptSet(metaclass=Checked):
     """
 
     prompt_tokens: int | None = None
+    continued: bool = False
 
     @property
     def label(self) -> str:

@@ -30,6 +30,8 @@ class TaskItems(PromptSet):
         items: number of items of each task, from the first on; None for all.
     """
 
+    continued = True  # a task's prompts end where its answer begins
+
     def __init__(self, tasks: list[Task], items: Annotated[int, Field(ge=1)] | None = None) -> None:
         if not tasks:
             raise ValueError("TaskItems: tasks must hold at least one task, got none")

@@ -215,6 +215,8 @@ class HeldOut(PromptSet):
         items: maximal number of prompts.
     """
 
+    continued = True
+
     def __init__(
         self,
         source: TextSource,
@@ -272,6 +274,8 @@ class StdlibFunctions(PromptSet):
     Args:
         split: the splits have different modules; the embedded models were trained on ``train``.
     """
+
+    continued = True
 
     def __init__(self, split: Literal["train", "validation", "test"] = "test") -> None:
         self.split: Split = split

@@ -99,30 +99,70 @@ class Prompt:
         for text in self.turns[:turn]:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
         messages.append({"role": "user", "content": self.turns[turn]})
-        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        _, found, after = str(rendered).rpartition(ANSWER)
+        try:
+            _, found, after = _rendered(tokenizer, messages).rpartition(ANSWER)
+        except Exception as error:
+            why = f"is rejected by the tokenizer's chat template ({first_line(error)})"
+            raise PromptSetError(
+                f"prompt {self.prompt_id!r}: turn {turn} {why}.", ("chat_template",)
+            ) from error
         if not found:
-            raise ValueError(
+            raise PromptSetError(
                 f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template drops "
-                "earlier answers; set chat_template: false."
+                "earlier answers; set chat_template: false.",
+                ("chat_template",),
             )
         return after
 
 
+def renders_turns(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    chat: bool | None = None,
+    wanted: bool | Literal["auto"] = "auto",
+) -> tuple[bool, str]:
+    """Decide, for studies and the server, whether a prompt is rendered with the tokenizer's chat template.
+
+    Args:
+        text: the first turn.
+        chat: true for chat messages, false for a text to be continued, None if unknown.
+        wanted: ``data.chat_template``.
+
+    Returns:
+        The decision, and the reason if the template is not used.
+    """
+    if not tokenizer.chat_template:
+        return False, "the tokenizer has none"
+    if wanted != "auto":
+        return wanted, "data.chat_template is false"
+    if chat is False:
+        return False, "they are texts to be continued"
+    special = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
+    if chat is None and text.startswith(special):
+        return False, "they begin with a special token, so they are rendered already"
+    return True, ""
+
+
 def first_turn_ids(
-    tokenizer: PreTrainedTokenizerBase, text: str, chat_template: bool, context: Sequence[Message] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    chat_template: bool | None = None,
+    context: Sequence[Message] = (),
 ) -> list[int]:
     """Return the model's input for the first turn, with the messages before it.
 
-    With ``chat_template`` they are rendered with the tokenizer's chat template, up to the start of the answer.
-    Otherwise their texts are joined by blank lines, and the tokenizer adds its special tokens.
+    With ``chat_template`` they are rendered with the tokenizer's chat template, up to the start of the answer; None
+    leaves the choice to :func:`renders_turns`. Otherwise their texts are joined by blank lines, and the tokenizer adds
+    its special tokens, but no second BOS.
     """
     messages = [*context, Message(role="user", content=text)]
+    if chat_template is None:
+        chat_template, _ = renders_turns(tokenizer, text)
     if not chat_template:
-        return list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
+        ids = list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
+        return ids[1:] if ids[:2] == [tokenizer.bos_token_id] * 2 else ids
     # the template renders the special tokens, so the tokenizer must not add them again
-    rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return _ids(tokenizer, str(rendered))
+    return _ids(tokenizer, _rendered(tokenizer, messages))
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
@@ -136,6 +176,10 @@ def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
     return _ids(tokenizer, f"{text}a")[: len(ids)] != ids
 
 
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
+    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+
+
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -146,6 +190,8 @@ class Preparation:
 
     Attributes:
         taken: number of loaded prompts.
+        rendered: number of prompts that are rendered with the tokenizer's chat template.
+        not_rendered: number of other prompts by reason; empty if the tokenizer has no template.
         cut: original length in tokens, by prompt id, of prompts that were cut to ``max_prompt_tokens``.
         skipped: length in tokens, by prompt id, of prompts that were left out as too long.
         prompt_tokens: number of tokens to which raw texts are cut; None for other prompts.
@@ -156,6 +202,8 @@ class Preparation:
     """
 
     taken: int = 0
+    rendered: int = 0
+    not_rendered: dict[str, int] = field(default_factory=dict)
     too_long: str = "refuse"
     max_prompt_tokens: int | None = None
     cut: dict[str, int] = field(default_factory=dict)
@@ -179,7 +227,14 @@ class Preparation:
             f"{self.repeated} of {taken} repeat the text of an earlier prompt, so the confidence intervals are too "
             "narrow.": self.repeated,
         }
-        return [*self.remarks, *(note for note, found in notes.items() if found), *self.warnings()]
+        found = (note for note, found in notes.items() if found)
+        return [*self.chat_template(), *self.remarks, *found, *self.warnings()]
+
+    def chat_template(self) -> list[str]:
+        """Return a sentence on the use of the tokenizer's chat template; an empty list if it has none."""
+        use = f"{self.rendered} of {counted(self.taken, 'prompt')} are user's turns in the model's chat template"
+        others = [f"{count} without it, since {why}" for why, count in self.not_rendered.items()]
+        return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
 
     def warnings(self) -> list[str]:
         """Return a warning, to be printed before decoding, if prompts end inside a token; otherwise an empty list."""
@@ -216,8 +271,9 @@ class Workload(metaclass=Checked):
         too_long: policy for longer prompts. ``refuse``: raise an error before decoding starts. ``keep-last``: keep the
             last tokens, where the question usually is, and a leading BOS token. ``keep-first``: keep the first tokens.
             ``skip``: leave the prompt out without a replacement. Changed prompts are counted and reported.
-        chat_template: whether to render turns with the tokenizer's chat template. If null, only chat messages are
-            rendered with it. If false, messages are joined by blank lines.
+        chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if it has one, unless the
+            set's prompts are texts to be continued or a text begins with one of the tokenizer's special tokens, so
+            that it is rendered already. If false, messages are joined by blank lines.
         field: the field with the prompts, for your own prompts; recognised automatically if null.
 
     Attributes:
@@ -237,14 +293,14 @@ class Workload(metaclass=Checked):
         offset: Annotated[int, Field(ge=0)] = 0,
         max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None,
         too_long: Literal["refuse", "keep-last", "keep-first", "skip"] = "refuse",
-        chat_template: bool | None = None,
+        chat_template: bool | Literal["auto"] = "auto",
         field: str | None = None,
     ) -> None:
         if too_long != "refuse" and max_prompt_tokens is None:
             raise ValueError(
                 f"max_prompt_tokens must be set if too_long is {too_long!r}: set it, or leave too_long out"
             )
-        if chat_template and prompts.prompt_tokens is not None:
+        if chat_template is True and prompts.prompt_tokens is not None:
             raise ValueError(
                 f"chat_template must not be true for {type(prompts).__name__}, since its prompts are the first "
                 f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
@@ -307,12 +363,13 @@ class Workload(metaclass=Checked):
         """Convert a row to a prompt; returns None if the prompt is too long and left out."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
         name = f"prompt {prompt_id!r} of {self.prompts.label}"
-        chat_template = bool(row.get("chat")) if self.chat_template is None else self.chat_template
-        if chat_template and tokenizer.chat_template is None:
+        chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
+        chat_template, why = renders_turns(tokenizer, turns[0], chat=chat, wanted=self.chat_template)
+        if not tokenizer.chat_template and (self.chat_template is True or (chat and self.chat_template)):
             raise PromptSetError(
                 "chat_template must be false, since the tokenizer has no chat template, got true; set it to false, or "
                 "use a chat model."
-                if self.chat_template
+                if self.chat_template is True
                 else f"{name} consists of chat messages, but the tokenizer has no chat template; use a chat model, or "
                 "set data.chat_template: false, which joins the messages with blank lines.",
                 ("chat_template",),
@@ -334,6 +391,10 @@ class Workload(metaclass=Checked):
             if kept is None:
                 return None
             ids = kept
+        if chat_template:
+            self.preparation.rendered += 1
+        elif tokenizer.chat_template:
+            self.preparation.not_rendered[why] = self.preparation.not_rendered.get(why, 0) + 1
         # with a template, its own text follows the turn, and a cut raw text ends at the end of a token
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):

@@ -115,7 +115,11 @@ class _Endpoint(RunningEngine):
         fields = {"max_tokens": max_new_tokens, "temperature": 0, **engine.fields(eos), **engine.body}
 
         def ask(token_ids: Sequence[int], stopped: Callable[[], bool] = lambda: False) -> Streamed:
-            prompt = list(token_ids) if engine.takes_token_ids else self._tokenizer.decode(list(token_ids))
+            prompt: Any = list(token_ids)
+            if not engine.takes_token_ids:
+                bos = [self._tokenizer.bos_token_id]
+                added = prompt[:1] == self._tokenizer("").input_ids[:1] == bos  # a server adds it to any text
+                prompt = self._tokenizer.decode(prompt[1:] if added else prompt)
             body = {"model": self.model, "prompt": prompt, **fields}
             return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
 

@@ -43,7 +43,7 @@ def one(folder: Path, name: str, content: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("row", "read"),
     [
-        ({"prompt": "Why?"}, {"turns": ["Why?"], "chat": False}),
+        ({"prompt": "Why?"}, {"turns": ["Why?"], "chat": None}),
         ({"text": "Why?"}, {"turns": ["Why?"]}),
         ({"instruction": "Sort.", "input": "3, 1", "output": "1, 3"}, {"turns": ["Sort.\n\n3, 1"]}),
         ({"turns": TWO, "category": "qa"}, {"turns": TWO, "category": "qa"}),
@@ -56,7 +56,7 @@ def one(folder: Path, name: str, content: str) -> dict[str, object]:
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}]}, {"turns": ["Why?"]}),
         ({"messages": [{"role": "developer", "content": "Be brief."}, *CHAT[1:]]}, ASKED),
         ({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": REQUEST}, ASKED),
-        ({"custom_id": "a", "body": {"model": "m", "prompt": "Why?"}}, {"turns": ["Why?"], "prompt_id": "a"}),
+        ({"custom_id": "a", "body": {"model": "m", "prompt": "Why?"}}, {"turns": ["Why?"], "chat": False}),
         (REQUEST, ASKED),
         ({"id": 7, "prompt": "Why?"}, {"prompt_id": "7"}),
         ({"type": "single_turn", "text": "Why?", "delay": 5}, {"turns": ["Why?"]}),

@@ -5,8 +5,23 @@ from collections.abc import Sequence
 import pytest
 from helpers.small_models import byte_tokenizer
 from hypothesis import given, strategies as st
+from tokenizers import processors
 
-from specexp.data import Prompt, PromptRow, PromptSet, PromptSetError, Workload, prompt_rows
+from specexp.data import (
+    C4,
+    HeldOut,
+    HumanEval,
+    OwnPrompts,
+    Prompt,
+    PromptRow,
+    PromptSet,
+    PromptSetError,
+    RawText,
+    StdlibFunctions,
+    TaskItems,
+    Workload,
+    prompt_rows,
+)
 from specexp.data.prompt_set import Message
 from specexp.data.workload import first_turn_ids
 
@@ -95,6 +110,65 @@ def test_chat_messages_are_written_with_the_template_or_joined_by_blank_lines(ch
     )
     (prompt,) = Workload(Chat(), chat_template=False).load(chat_tokenizer)
     assert chat_tokenizer.decode(prompt.token_ids) == "Be brief.\n\nHi\n\nYes?\n\nWhy? "
+
+
+class Code(Letters):
+    """Texts to be continued."""
+
+    continued = True
+
+
+RENDERED = "<|user|>A<|end|><|assistant|>"
+USE = "1 of 1 prompt are user's turns in the model's chat template."
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "text", "note"),
+    [
+        (Letters(["A"]), {}, RENDERED, USE),
+        (Code(["A"]), {}, "A", "since they are texts to be continued."),
+        (Code(["A"]), {"chat_template": True}, RENDERED, USE),
+        (Letters(["A"]), {"chat_template": False}, "A", "1 without it, since data.chat_template is false."),
+        (Letters([RENDERED]), {}, RENDERED, "since they begin with a special token, so they are rendered already."),
+        (Letters(["A b"], prompt_tokens=1), {}, "A", "since they are texts to be continued."),
+    ],
+)  # fmt: skip
+def test_a_prompt_is_a_users_turn_unless_it_is_a_text_to_be_continued(
+    chat_tokenizer, prompts, options, text, note
+):
+    workload = Workload(prompts, **options)
+    (prompt,) = workload.load(chat_tokenizer)
+    assert chat_tokenizer.decode(prompt.token_ids) == text
+    (sentence,) = workload.preparation.chat_template()
+    assert sentence.endswith(note)
+    assert sentence in workload.preparation.notes()
+    assert "rendered" in workload.preparation.files()["prompts.json"]
+
+
+def test_without_a_template_auto_continues_the_text_and_says_nothing(tokenizer):
+    workload = Workload(Letters(["A"]))
+    (prompt,) = workload.load(tokenizer)
+    assert (tokenizer.decode(prompt.token_ids), workload.preparation.notes()) == ("A", [])
+    assert first_turn_ids(tokenizer, "A") == list(prompt.token_ids)
+
+
+@pytest.mark.parametrize("prompt_set", [StdlibFunctions, HeldOut, HumanEval, RawText, C4, TaskItems])
+def test_sets_of_functions_raw_text_and_tasks_are_texts_to_be_continued(prompt_set):
+    assert prompt_set.continued
+    assert not OwnPrompts.continued
+
+
+def test_a_bos_token_in_the_text_is_not_doubled(chat_tokenizer):
+    chat_tokenizer.add_bos_token = True
+    chat_tokenizer.bos_token = "<s>"
+    chat_tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", chat_tokenizer.bos_token_id)]
+    )
+    assert chat_tokenizer.decode(chat_tokenizer("A")["input_ids"]) == "<s>A"
+    assert chat_tokenizer.decode(first_turn_ids(chat_tokenizer, "A", False)) == "<s>A"
+    assert chat_tokenizer.decode(first_turn_ids(chat_tokenizer, "<s>A")) == "<s>A"  # rendered already
+    chat_tokenizer.chat_template = f"<s>{chat_tokenizer.chat_template}"
+    assert chat_tokenizer.decode(first_turn_ids(chat_tokenizer, "A")) == f"<s>{RENDERED}"
 
 
 @pytest.mark.parametrize("text", ["def f():\n", "def f():\n    ", "  x", "Answer: ", "a\r\n\n", "\t"])
@@ -187,6 +261,17 @@ def test_three_turns_are_the_template_of_the_whole_conversation_and_reach_the_lo
     whole = chat_tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert ids == encode(chat_tokenizer, whole)
     assert prompt.longest_context(chat_tokenizer, max_new_tokens=5) == len(ids) + 5
+
+
+def test_a_template_that_rejects_a_later_turn_is_one_sentence(tokenizer):
+    tokenizer.chat_template = (
+        "{{ raise_exception('one turn only') if messages|length > 1 else messages[0].content }}"
+    )
+    prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
+    with pytest.raises(
+        PromptSetError, match=r"'81': turn 1 is rejected by the .* template \(one turn only\)\.$"
+    ):
+        prompt.longest_context(tokenizer, 4)
 
 
 def test_a_byte_that_ends_an_answer_is_no_end_of_turn(tokenizer):

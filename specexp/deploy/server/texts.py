@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specexp.core.messages import type_and_line
 from specexp.data.own_prompts import ROLES
 from specexp.data.prompt_set import Message
-from specexp.data.workload import first_turn_ids
+from specexp.data.workload import first_turn_ids, renders_turns
 from specexp.deploy.server.request_schema import (
     ChatMessage,
     ChatRequest,
@@ -34,7 +34,6 @@ class Texts:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self.has_template = bool(tokenizer.chat_template)
         self._lock = Lock()  # a call of a tokenizer changes its padding settings, so it is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
@@ -47,13 +46,16 @@ class Texts:
             if isinstance(request, ChatRequest):
                 return [self._chat_ids(request.messages)]
             assert isinstance(request, CompletionRequest)
-            ids = self.tokenizer
-            return [list(ids(one)["input_ids"]) if isinstance(one, str) else one for one in request.prompt]
+            return [
+                first_turn_ids(self.tokenizer, one, False) if isinstance(one, str) else one
+                for one in request.prompt
+            ]
 
     def _chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
         try:
-            return first_turn_ids(self.tokenizer, read[-1]["content"], self.has_template, read[:-1])
+            template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
+            return first_turn_ids(self.tokenizer, read[-1]["content"], template, read[:-1])
         except Exception as error:  # a template is a program, which may raise any error
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error

@@ -476,10 +476,13 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
     found: dict[str, Prompt] = {}
     for config in plan.prompts.values():
         try:
-            prompts = build_workload(config).load(pair.tokenizer)
+            workload = build_workload(config)
+            prompts = workload.load(pair.tokenizer)
+            check_prompts(config, prompts, pair)
         except PromptSetError as error:
             raise prompts_error(config, error) from error
-        check_prompts(config, prompts, pair)
+        for sentence in workload.preparation.chat_template():
+            print(sentence)
         for prompt in prompts:
             known = found.setdefault(prompt.prompt_id, prompt)
             if known.token_ids != prompt.token_ids:

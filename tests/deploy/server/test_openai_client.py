@@ -65,7 +65,6 @@ def test_a_chat_without_a_template_joins_its_texts_by_blank_lines(client, tiny):
 def test_a_chat_is_written_with_the_template_if_there_is_one(served, client, tiny, monkeypatch):
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     monkeypatch.setattr(tiny[1], "chat_template", template)
-    monkeypatch.setattr(served[0].texts, "has_template", True)
     expected = generated(tiny, "[system]Be brief.[user]Who are you?[assistant]", 20)
     assert chat(client, max_tokens=20).choices[0].message.content == expected
 
