@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +80,7 @@ class DecoderArm(EngineArm):
         settings: dict[str, Any] = {
             "max_new_tokens": max_new_tokens or self.generation.max_new_tokens,
             "eos_token_id": self.eos,
+            "stop_at_repetition": self.generation.stop_at_repetition,
             "seed": self.generation.seed,
             "sequence": sequence_name(prompt, sample),
         }
@@ -101,9 +102,9 @@ def prepare_oracle(
     prompt: Sequence[int],
     *,
     max_new_tokens: int,
-    eos_token_id: Collection[int] = (),
     seed: int = 0,
     sequence: int | str = 0,
+    **ending: Any,
 ) -> None:
     """Prepare the Oracle of a decoder for one call of ``generate`` with the same arguments.
 
@@ -119,7 +120,7 @@ def prepare_oracle(
     assert builder is not None
     plain = Decoder(decoder.model, verifier=verifier)
     output = plain.generate(
-        prompt, max_new_tokens=max_new_tokens, eos_token_id=eos_token_id, seed=seed, sequence=sequence
+        prompt, max_new_tokens=max_new_tokens, seed=seed, sequence=sequence, **ending
     ).token_ids
     noise_temperature = verifier.noise_temperature or 0.0
     with torch.inference_mode():

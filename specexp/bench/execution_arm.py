@@ -58,6 +58,7 @@ class Solver:
     search: Search
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: Collection[int] = frozenset()
+    stop_at_repetition: bool = False
     seed: int = 0  # the seed of the keyed noise
     max_new_tokens: int | None = None  # token limit of one generation; None uses the task's own limits
     chat_template: bool = False  # whether prompts are written with the tokenizer's chat template
@@ -115,7 +116,8 @@ class Solver:
         def stop(found: Sequence[int]) -> bool:
             return ending.reached(self._text(found))
 
-        return [Job(tokens[prompt], name, limit, stop) for name, prompt in zip(names, prompts, strict=True)]
+        given = (limit, stop, self.stop_at_repetition)
+        return [Job(tokens[prompt], name, *given) for name, prompt in zip(names, prompts, strict=True)]
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -253,7 +255,8 @@ class ExecutionArm(EngineArm):
             return solution.runs, solution
         most = max_new_tokens or self.generation.max_new_tokens
         names = (sequence_name(prompt, number) for number in range(self.generation.samples))
-        jobs = [Job(prompt.token_ids, name, most) for name in names]
+        repetition = self.generation.stop_at_repetition
+        jobs = [Job(prompt.token_ids, name, most, stop_at_repetition=repetition) for name in names]
         run = executor.run(jobs, seed=self.generation.seed, eos_token_ids=self.eos, observers=observers)
         return [(CONTINUATIONS, run)], None
 

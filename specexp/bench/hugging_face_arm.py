@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
@@ -19,6 +20,7 @@ from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
+from specexp.core.context import repeats
 from specexp.core.contracts import ArgmaxVerifier
 from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
@@ -52,6 +54,25 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
         """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
         noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1])
         return self.verifier.scores(scores, noise.to(scores.device)).clamp_(min=_LOWEST)
+
+
+class Repetition(StoppingCriteria):  # type: ignore[misc]
+    """Stops one call of ``generate`` once the tokens after the first ``prompt_tokens`` repeat (:func:`repeats`)."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.end: int | None = (
+            None  # number of new tokens of the output; later ones of the same pass are not its own
+        )
+        self._checked = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
+        """``[1, t]`` prompt and all new tokens; a pass may have added several."""
+        tokens: list[int] = input_ids[0, self.prompt_tokens :].tolist()
+        ends = range(self._checked + 1, len(tokens) + 1)
+        self.end = next((end for end in ends if repeats(tokens[:end])), None)
+        self._checked = len(tokens)
+        return torch.tensor([self.end is not None], device=input_ids.device)
 
 
 Reference = Literal["hf-eager", "hf-assisted", "hf-prompt-lookup"]
@@ -191,6 +212,9 @@ class HuggingFaceArm(Arm):
             config.prompt_lookup_num_tokens, config.max_matching_ngram_size = self._lookup
         input_ids = torch.tensor([context], device=self.device)  # [1, p]
         passes = _Passes()
+        repetition = Repetition(size)
+        if self.generation.stop_at_repetition:
+            options["stopping_criteria"] = StoppingCriteriaList([repetition])
         mask = torch.ones_like(input_ids)
         with self._counted(passes, config), torch.inference_mode():
             started = perf_counter()
@@ -198,9 +222,14 @@ class HuggingFaceArm(Arm):
             if self.device.startswith("cuda"):
                 torch.cuda.synchronize(self.device)
             finished = perf_counter()
-        token_ids = [int(token) for token in output[0, size:].tolist()]
-        ended = token_ids[-1] in self.eos
-        reason: FinishReason = "eos" if ended else "context" if wanted > room else "length"
+        token_ids: list[int] = output[0, size:].tolist()
+        reason: FinishReason = "context" if wanted > room else "length"
+        if repetition.end is not None:
+            reason = "repetition"
+            passes.counts[-1] -= len(token_ids) - repetition.end
+            del token_ids[repetition.end :]
+        elif token_ids[-1] in self.eos:
+            reason = "eos"
         first = passes.first or finished
         run = GenerateRun(token_ids, reason, steps=len(passes.target), tokens_of_pass=passes.counts[1:])
         run.prefill_seconds, run.seconds = first - started, {"decode": finished - first}

@@ -67,6 +67,7 @@ class LiveBackend(Backend):
             reasoning.search,
             pair.tokenizer,
             eos_token_ids=eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset(),
+            stop_at_repetition=generation.stop_at_repetition,
             seed=generation.seed,
             max_new_tokens=reasoning.max_new_tokens,
             chat_template=config.get("data.chat_template") is True,  # a task's prompts are continued

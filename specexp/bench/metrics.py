@@ -13,24 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
+from specexp.core.context import repeats
 from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
-
-MAX_PERIOD = 32
-MIN_TAIL = 24
-
-
-def loops(token_ids: Sequence[int]) -> bool:
-    """Return whether the last ``max(24, 3 p)`` tokens repeat with some period ``p`` of at most 32 tokens.
-
-    >>> loops([5, 6] * 12), loops([5, 6] * 11), loops(range(100))
-    (True, False, False)
-    """
-    ids = list(token_ids)
-    for period in range(1, MAX_PERIOD + 1):
-        tail = max(MIN_TAIL, 3 * period)
-        if len(ids) >= tail and ids[-tail:-period] == ids[len(ids) - tail + period :]:
-            return True
-    return False
 
 
 class Share(NamedTuple):
@@ -217,8 +201,8 @@ def eos_share(record: Any) -> Value:
 
 @metric("share")
 def loop_share(record: Any) -> Value:
-    """Answers that end in a loop, which flatters every method."""
-    return Share(sum(loops(answer) for answer in record.answers()), record.turns)
+    """Answers that end in a loop: ended where they begin to repeat, unless ``generation.stop_at_repetition`` is off."""
+    return Share(sum(repeats(answer) for answer in record.answers()), record.turns)
 
 
 for _phase in PHASES:

@@ -106,7 +106,7 @@ class PromptRecord:
     prompt_tokens: int = 0  # prompt tokens fed over all turns, without answers
     token_ids: tuple[int, ...] = ()  # the new tokens of all turns; an EOS token is included
     turn_tokens: tuple[int, ...] = ()
-    finish_reasons: tuple[str, ...] = ()  # of each turn: ``eos``, ``stop``, ``length`` or ``context``
+    finish_reasons: tuple[str, ...] = ()  # of each turn: a :data:`~specexp.core.outcome.FinishReason`
     steps: int = 0  # target passes that produced tokens
     accepted_drafts: int = 0
     bonus_tokens: int = 0

@@ -130,8 +130,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in settings),
         *clock_notes(good),
         f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
-        f"{100 * reference.eos_share:.0f} % end with EOS and {100 * reference.loop_share:.0f} % in a loop "
-        "(which flatters every method).",
+        f"{endings(reference, good)}.",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
         "bootstrap interval. tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
     ]
@@ -191,6 +190,13 @@ def failed_answers(records: Sequence[PromptRecord]) -> str | None:
         f"{len(failed)} of {len(records)} answers failed ({arms}), e.g. {first.arm} on prompt "
         f"{first.prompt_id!r}: {first.error}"
     )
+
+
+def endings(reference: Summary, records: Sequence[PromptRecord]) -> str:
+    """Return a clause with the shares of an arm's answers that end with EOS and in a loop."""
+    stops = any("repetition" in record.finish_reasons for record in records)
+    loop = "where they begin to repeat" if stops else "in a loop (which flatters every method)"
+    return f"{100 * reference.eos_share:.0f} % end with EOS and {100 * reference.loop_share:.0f} % {loop}"
 
 
 def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:

@@ -41,9 +41,19 @@ build_workload: Callable[[Config], Workload] = partial(_build, section="data")
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
 """Return the strategy that decodes several sequences per prompt; None decodes one at a time."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
-build_generation: Callable[[Config], Generation] = partial(_build, section="generation")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
 """Return the latency profile; None if seconds are measured."""
+
+
+def build_generation(config: Config) -> Generation:
+    """Return the section ``generation``. If any arm is another engine, no arm stops at a repetition."""
+    generation: Generation = _build(config, section="generation")
+    arms = ({"engine": config.get("engine")}, *(config.get("arms") or {}).values())
+    if any(
+        (arm or {}).get("engine") for arm in arms
+    ):  # engines cannot stop there, and arms have the same outputs
+        return generation.model_copy(update={"stop_at_repetition": False})
+    return generation
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:

@@ -51,6 +51,9 @@ class Generation(Section):
         seed: Random seed of sampling verifiers and drafters.
         samples: Number of continuations generated for each prompt.
         stop_at_eos: Whether generation stops at the EOS token.
+        stop_at_repetition: Whether an answer ends where it begins to repeat: when its last tokens are at least three
+            copies of one block of at most 32 tokens, and at least 24 tokens. If an arm is another ``engine``, which
+            cannot stop there, no arm does.
         threads: Number of CPU threads for torch; null for torch's default.
     """
 
@@ -58,6 +61,7 @@ class Generation(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     samples: Count = 1
     stop_at_eos: bool = True
+    stop_at_repetition: bool = True
     threads: Count | None = None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specexp.core.noise import GumbelStream, Key, UniformStream
 
 T = TypeVar("T")
+_LONGEST_BLOCK, _FEWEST_TOKENS = 32, 24  # of a repetition
 
 
 class Context:
@@ -128,3 +129,22 @@ class PerSequence(WeakKeyDictionary[Context, T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PerSequence[T]:
         return PerSequence()
+
+
+def repeats(token_ids: Sequence[int]) -> bool:
+    """Return whether the last tokens are copies of one block of at most 32 tokens: at least three, and 24 tokens.
+
+    The last copy may be incomplete, so for a block of ``p`` tokens the last ``max(24, 3 p)`` have the period ``p``.
+
+    Example:
+        >>> repeats([5, 6] * 12), repeats([5, 6] * 11), repeats(range(100))
+        (True, False, False)
+    """
+    for period in range(1, _LONGEST_BLOCK + 1):
+        tail = max(_FEWEST_TOKENS, 3 * period)
+        if len(token_ids) < tail:
+            break
+        # comparing one token first makes most periods cheap
+        if token_ids[-1] == token_ids[-1 - period] and token_ids[-tail:-period] == token_ids[period - tail :]:
+            return True
+    return False

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 
 from specexp.core.checked import check_arguments
-from specexp.core.context import Context
+from specexp.core.context import Context, repeats
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.messages import shown
@@ -213,6 +213,7 @@ class Lane:
     max_new_tokens: int
     eos_token_ids: Collection[int] = frozenset()
     stop: Stop | None = None
+    stop_at_repetition: bool = False
     # models the seconds of a step for parts that learn from them; measured if None
     clock: Clock | None = None
 
@@ -361,7 +362,7 @@ class Lane:
         return Outcome(self.context, draft.tree, logits, accepted, new_token_ids, draft.pass_tokens)
 
     def _cut(self, tokens: list[int]) -> list[int]:
-        output = self.context.new_token_ids if self.stop is not None else []
+        output = self.context.new_token_ids if self.stop is not None or self.stop_at_repetition else []
         for count, token in enumerate(tokens, start=1):
             output.append(token)
             reason: FinishReason = ""
@@ -369,6 +370,8 @@ class Lane:
                 reason = "eos"
             elif self.stop is not None and self.stop(output):
                 reason = "stop"
+            elif self.stop_at_repetition and repeats(output):
+                reason = "repetition"
             elif len(self.context) + count == self._end:
                 reason = self._limit
             if reason:
@@ -537,6 +540,7 @@ class Decoder:
         seed: int | None = None,
         sequence: int | str | None = None,
         continue_conversation: bool = False,
+        stop_at_repetition: bool = False,
         observers: Sequence[OutcomeObserver] = (),
     ) -> GenerationResult:
         """Continue one prompt. Calls from several threads that share a model wait for each other.
@@ -550,6 +554,7 @@ class Decoder:
                 conversation keeps its key.
             continue_conversation: ``input_ids`` begins with all tokens that the last call fed and generated: keep the
                 cache and the parts' state, and prefill only what follows.
+            stop_at_repetition: end the output where it begins to repeat, see :func:`~specexp.core.context.repeats`.
             observers: called with every step's outcome, outside the measured time.
 
         Raises:
@@ -558,7 +563,8 @@ class Decoder:
         """
         model, parts = self.model, self.parts
         prompt = token_list(input_ids)
-        others = {"seed": seed, "sequence": sequence, "continue_conversation": continue_conversation}
+        flags = {"continue_conversation": continue_conversation, "stop_at_repetition": stop_at_repetition}
+        others = {"seed": seed, "sequence": sequence, **flags}
         check_arguments(
             Decoder.generate, (), {**others, "max_new_tokens": max_new_tokens, "observers": observers}
         )
@@ -586,6 +592,7 @@ class Decoder:
                 Drafting(parts, context),
                 max_new_tokens=max_new_tokens,
                 eos_token_ids=eos_token_ids,
+                stop_at_repetition=stop_at_repetition,
             )
             decoding = Decoding(model, observers)
             decoding.start(lane, parts.wants_prefill_logits, started)

@@ -87,8 +87,9 @@ def prefill_outcome(
     )
 
 
-FinishReason = Literal["", "eos", "stop", "length", "context"]
-"""Reason for an output's end: EOS, a stop rule, ``max_new_tokens`` or the context limit; empty until then."""
+FinishReason = Literal["", "eos", "stop", "repetition", "length", "context"]
+"""Reason for an output's end: EOS, a stop rule, :func:`~specexp.core.context.repeats`, ``max_new_tokens`` or the
+context limit; empty until then."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 """Phases of a step, in this order: the drafter, builder and controller, the target pass, acceptance, the update of
 cache and context, and learning. Their seconds add up to those of the step."""

@@ -208,8 +208,9 @@ def open_recording(config: Config) -> Recording:
         if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
             pair += ["draft", "draft_dtype"]
         recording.check_made_of("pair", config.get("pair"), pair)
-        recording.check_made_of("generation", config.get("generation"), ("seed", "stop_at_eos"))
-        _check_length(recording, build_generation(config))
+        generation, same = build_generation(config), ("seed", "stop_at_eos", "stop_at_repetition")
+        recording.check_made_of("generation", generation.model_dump(), same)
+        _check_length(recording, generation)
         settings = build_verifier(config).sampling_settings
         if settings is not None:  # without settings, ReplayArm raises
             recording.check_made_of("law", settings)

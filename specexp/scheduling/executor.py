@@ -229,6 +229,7 @@ class Executor(AbstractContextManager["Executor"]):
             max_new_tokens=job.max_new_tokens,
             eos_token_ids=eos_token_ids,
             stop=job.stop,
+            stop_at_repetition=job.stop_at_repetition,
         )
         self._begun.append(lane)
         started = perf_counter()

@@ -27,6 +27,7 @@ class Job:
     sequence: int | str
     max_new_tokens: int = 128
     stop: Callable[[Sequence[int]], bool] | None = None
+    stop_at_repetition: bool = False
 
 
 class Waiting(NamedTuple):

@@ -20,7 +20,7 @@ from specexp.bench.experiment import EAGER
 from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord, line_of
-from specexp.bench.report import busy_machine_of, clock_notes, failed_answers, short_answers
+from specexp.bench.report import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
@@ -278,8 +278,7 @@ def table(
         else None,
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
-        f"{100 * own.eos_share:.0f} % of plain decoding's answers end by EOS, {100 * own.loop_share:.0f} % in a loop "
-        "(which flatters every method)",
+        f"of plain decoding's answers, {endings(own, records)}",
         None if float32 is None else float32.sentence(names, AR),
         near_tie_sentence(own.dtype) if equality.near_ties else None,
         short_answers(records, AR),

@@ -103,7 +103,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
     if left_out:
         ours = layers.values["arms"].items()
         layers.values["arms"] = {name: arm for name, arm in ours if name not in left_out}
-    overrides: dict[str, Any] = {"baselines": ["engine"]}
+    overrides: dict[str, Any] = {"baselines": ["engine"], "generation.stop_at_repetition": False}
     if "target_dtype" not in (layers.values.get("pair") or {}):
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]

@@ -55,6 +55,35 @@ def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifi
                 assert found.turn_tokens == (24,) * len(prompt.turns)
 
 
+def without_attention(seed: int):
+    """A model whose next token depends on the last one alone, so that its greedy answers end in a loop."""
+    model = tiny_llama(seed=seed)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.data.zero_()
+    return model
+
+
+def test_all_arms_end_an_answer_where_it_begins_to_repeat(tokenizer, prompts):
+    target, draft = without_attention(0), without_attention(0)
+    generation = Generation(max_new_tokens=120, stop_at_eos=False)
+    endless = generation.model_copy(update={"stop_at_repetition": False})
+    uncut = DecoderArm("uncut", Decoder(target), tokenizer, endless).decode(prompts[2])
+    recycling = Decoder(target, TokenRecycling(), TokenRecyclingTree())
+    arms = [
+        DecoderArm("plain", Decoder(target), tokenizer, generation),
+        DecoderArm("tree", recycling, tokenizer, generation),
+        *(HuggingFaceArm(name, name, target, tokenizer, generation, draft=draft) for name in REFERENCES),
+    ]
+    expected = arms[0].decode(prompts[2])
+    assert 24 <= expected.new_tokens < uncut.new_tokens == 120
+    assert expected.token_ids == uncut.token_ids[: expected.new_tokens]
+    for arm in arms:
+        found = arm.decode(prompts[2])
+        assert (found.token_ids, found.finish_reasons) == (expected.token_ids, ("repetition",)), arm.name
+        assert found.accepted_drafts + found.bonus_tokens == found.new_tokens
+        assert summarise([found], arm.name).loop_share == 1
+
+
 def test_speculation_is_counted_and_models_are_left_as_they_were(target, draft, tokenizer, prompts):
     before = target.generation_config, draft.generation_config
     generation = Generation(max_new_tokens=24, stop_at_eos=False)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from helpers.made_records import PHASES, record
-from hypothesis import given, strategies as st
 from rich.console import Console
 
 from specexp.bench import metrics
@@ -24,7 +23,6 @@ from specexp.bench.metrics import (
     constraints,
     figures_of,
     figures_of_counts,
-    loops,
     metric,
     metric_named,
     objectives,
@@ -206,23 +204,6 @@ def test_counts_alone_give_the_figures_of_the_records_they_sum_up():
     found = figures_of_counts(total, "measured")
     assert found == {name: figures_of(two)[name] for name in found}
     assert {"tokens_per_step", "nodes_per_step", "tokens_per_second", "draft_passes_per_step"} < found.keys()
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "expected"),
-    [([7] * 23, False), ([7] * 24 + [1], False), ([*range(32)] * 3, True), ([*range(33)] * 4, False)],
-)
-def test_a_long_repeated_end_is_a_loop(token_ids, expected):
-    assert loops(token_ids) is expected
-
-
-@given(
-    head=st.lists(st.integers(0, 5), max_size=20),
-    piece=st.lists(st.integers(0, 5), min_size=1, max_size=32),
-    more=st.integers(0, 40),
-)
-def test_a_long_repetition_loops_wherever_it_is_cut(head, piece, more):
-    assert loops(head + (piece * 60)[: max(24, 3 * len(piece)) + more])
 
 
 @pytest.fixture

@@ -37,10 +37,13 @@ class Models:
         self.draft = LanguageModel(FakeCausalLM(mixed, VOCABULARY, LIMIT), self_check=False)
 
 
-def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS):
+def record(
+    folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS, *, target=None, **wanted
+):
     """Record prompts; ``source`` is the draft model's source in the drafter, or None."""
     drafter.check_vocabulary(VOCABULARY)
-    recorder = Recorder(Models().target, verifier, drafter, Coverage(coverage, VOCABULARY, 4))
+    wanted = {"max_new_tokens": TOKENS, **wanted}
+    recorder = Recorder(target or Models().target, verifier, drafter, Coverage(coverage, VOCABULARY, 4))
     turns = []
     for prompt in prompts:
         turns += recorder.conversation(
@@ -48,14 +51,14 @@ def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=P
             0,
             lambda turn, before, prompt=prompt: list(prompt.token_ids),
             seed=0,
-            max_new_tokens=TOKENS,
             eos_token_ids=frozenset({EOS}),
+            **wanted,
         )
     made_of = {
         "pair": {"target_dtype": "float32", "device": "cpu"},
         "law": verifier.sampling_settings,
         "scoring": None if source is None else vars(Scoring(coupled=coupled)),
-        "generation": {"seed": 0, "max_new_tokens": TOKENS},
+        "generation": {"seed": 0, **wanted},
     }
     files = {"turns.parquet": write_turns(folder / "turns.parquet", turns)}
     limits = {"target": LIMIT, "draft": LIMIT}

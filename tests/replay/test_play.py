@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.fake_turns import recorded_draft, recorded_turn, save_recording
-from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, counts, decoded, record
+from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, Tokenizer, counts, decoded, record
 
+from specexp.bench.decoder_arm import DecoderArm
 from specexp.builders import (
     BeamRerank,
     Chain,
@@ -24,6 +25,7 @@ from specexp.config import Generation
 from specexp.controllers import ConfidenceThreshold, Fixed, Heuristic, QLearning
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter
 from specexp.core.dialogue import Candidates, Plan
+from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.data import Prompt
@@ -34,7 +36,7 @@ from specexp.replay.format.trie import NotRecordedError, Ranked, RecordingError
 from specexp.replay.play.fidelity import Grade, fidelity, static_shape
 from specexp.replay.play.player import Player
 from specexp.replay.record.recorder import RecordingSource
-from specexp.testing.fakes import hashed_model
+from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 FEW, VERIFIER = PROMPTS[:20], KeyedSampling(0.7)
@@ -109,6 +111,26 @@ def test_every_count_of_every_prompt_is_the_live_one(setting, name):
     live = check_equal(setting, lambda source: draft(source, setting[2]), *COMPOSITIONS[name])
     assert sum(one.accepted_drafts for one in live) > 0.6 * len(FEW)
     assert {reason for one in live for reason in one.finish_reasons} == {"eos", "length"}
+
+
+def test_a_replayed_answer_ends_where_the_live_one_begins_to_repeat(tmp_path):
+    def model():
+        following = [1, 2, 3, 4, 0, 2, 2, 2, 2, 2]
+        logits = np.eye(VOCABULARY)[following].tolist()  # after each token
+        return LanguageModel(FakeCausalLM(lambda tokens: logits[tokens[-1]], VOCABULARY), self_check=False)
+
+    source, wanted = RecordingSource(model(), 1, spine_width=VOCABULARY), {"max_new_tokens": 40}
+    recording = record(
+        tmp_path, Greedy(), draft(source), source, [Chain(7)], prompts=FEW[:3], target=model(),
+        stop_at_repetition=True, **wanted,
+    )  # fmt: skip
+    parts = Parts(draft(source_for(recording)), Chain(7), Greedy(), Fixed())
+    arm = ReplayArm("replayed", recording, parts, Generation(**wanted))
+    decoder = Decoder(model(), draft(ModelSource(model())), Chain(7), Greedy(), Fixed())
+    live = DecoderArm("live", decoder, Tokenizer(), Generation(**wanted))
+    replayed, expected = ([one.decode(prompt) for prompt in FEW[:3]] for one in (arm, live))
+    assert counts(replayed) == counts(expected)
+    assert {(one.finish_reasons, one.new_tokens, one.steps) for one in replayed} == {(("repetition",), 24, 3)}
 
 
 def lookup(coupled):

@@ -6,12 +6,14 @@ import pytest
 from helpers.small_models import small_model
 from helpers.toy_schedules import PARTS, PausingTarget, pausing
 
-from specexp.core.language_model import runtime_for
-from specexp.drafters import TokenRecycling
+from specexp.builders import Chain
+from specexp.core.language_model import LanguageModel, runtime_for
+from specexp.core.parts import Parts
+from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial, SerialSpeculative
 from specexp.scheduling.timeline import TARGET
 from specexp.testing.executions import DraftingExecutionContract, ExecutionContract
-from specexp.testing.fakes import Pause
+from specexp.testing.fakes import Pause, counting_model
 from specexp.verifiers import KeyedSampling
 
 
@@ -53,6 +55,19 @@ class TestScheduledOverSeveralProcesses(DraftingExecutionContract):
     @pytest.fixture
     def execution(self):
         return Scheduled(3, verify_batch=2, workers=2)
+
+
+STRATEGIES = [Serial(), SerialSpeculative(), Batched(2), Scheduled(2, workers="thread")]
+
+
+@pytest.mark.parametrize("execution", STRATEGIES, ids=lambda one: type(one).__name__)
+def test_a_sequence_ends_where_it_begins_to_repeat(execution):
+    parts = Parts() if isinstance(execution, Serial) else Parts(PromptLookup(), Chain(5))
+    jobs = [Job((0, 1, 2), name, 40, stop_at_repetition=name != "c") for name in "abc"]
+    with execution.open(LanguageModel(counting_model(4), self_check=False), parts) as executor:
+        found = executor.run(jobs).results
+    assert [one.finish_reason for one in found] == ["repetition", "repetition", "length"]
+    assert [one.token_ids for one in found] == [[3, 0, 1, 2] * 6, [3, 0, 1, 2] * 6, [3, 0, 1, 2] * 10]
 
 
 def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time():

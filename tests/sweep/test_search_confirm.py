@@ -81,7 +81,7 @@ def test_shares_of_eos_and_loops_stand_under_the_table_and_equality_in_it():
     records[-1] = record(TREE, 3, 0.5, (5, 6, 7, 9))
     found = shown(confirmed, records)
     notes = "\n".join(found.notes)
-    assert "25 % of plain decoding's answers end by EOS, 0 % in a loop" in notes
+    assert "of plain decoding's answers, 25 % end with EOS and 0 % in a loop" in notes
     assert [row["equal outputs"] for row in found.records()] == ["3/4, 1 DIFFER", "reference", "4/4"]
 
 

@@ -27,7 +27,7 @@ class RecordedTurn:
     turns: int
     prompt: NDArray[np.int32]  # all tokens before the answer, including earlier turns
     answer: NDArray[np.int32]
-    finish_reason: str  # ``eos``, ``length`` or ``context``
+    finish_reason: str  # ``eos``, ``repetition``, ``length`` or ``context``
     # [a, k] the target's top tokens and logits after each of the a tokens fed in this turn's prefill, best first
     prefill_top: NDArray[np.int32]
     prefill_logits: NDArray[np.float32]

@@ -99,7 +99,10 @@ class RecordingManifest:
                 if fields.get(name, default) != wanted:
                     why = f"must have {name} {wanted}, got {fields.get(name, default)!r}"
                     raise RecordingError(f"recording: {path} {why}: {_NEEDED} again")
-            return TypeAdapter(RecordingManifest).validate_python(fields)
+            manifest = TypeAdapter(RecordingManifest).validate_python(fields)
+            # earlier recordings decoded to EOS or the limit
+            manifest.made_of.get("generation", {}).setdefault("stop_at_repetition", False)
+            return manifest
         except FileNotFoundError as error:
             raise RecordingError(f"recording: {folder} holds no {MANIFEST}; {_NEEDED}") from error
         except OSError as error:

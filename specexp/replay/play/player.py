@@ -398,6 +398,7 @@ class Player:
                 drafting,
                 max_new_tokens=max_new_tokens,
                 eos_token_ids=turn.answer[-1:].tolist() if ended else (),
+                stop_at_repetition=turn.finish_reason == "repetition",
                 clock=clock or (lambda outcome: {}),
             )
             lane.turn, lane.lenient = turn, self.lenient

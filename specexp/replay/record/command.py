@@ -286,6 +286,7 @@ class RecordingJob:
                     seed=generation.seed,
                     max_new_tokens=generation.max_new_tokens,
                     eos_token_ids=eos,
+                    stop_at_repetition=generation.stop_at_repetition,
                 )
             except Exception as error:
                 raise NotRecordableError(

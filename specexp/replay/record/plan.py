@@ -14,6 +14,7 @@ from specexp.config import (
     apply_overrides,
     arms_of,
     build_drafter,
+    build_generation,
     build_verifier,
     is_multi_sequence,
     recording_folder,
@@ -55,13 +56,14 @@ class RecordingPlan:
 
     def made_of(self) -> dict[str, Any]:
         """Return the settings that the recorded answers depend on, without the prompts."""
-        generation = self.config.get("generation")
+        generation = build_generation(self.config)
         scoring = scoring_of(self.drafter())
         return {
             "pair": self.config.get("pair"),
             "law": self.verifier.sampling_settings,
             "generation": {
-                key: generation[key] for key in ("seed", "max_new_tokens", "samples", "stop_at_eos")
+                key: getattr(generation, key)
+                for key in ("seed", "max_new_tokens", "samples", "stop_at_eos", "stop_at_repetition")
             },
             "drafter": self.config.get("drafter"),
             "scoring": None if scoring is None else asdict(scoring),

@@ -124,6 +124,7 @@ class Recorder:
         seed: int,
         max_new_tokens: int,
         eos_token_ids: frozenset[int],
+        stop_at_repetition: bool = False,
     ) -> Iterator[RecordedTurn]:
         """Record the turns of a conversation.
 
@@ -136,6 +137,7 @@ class Recorder:
         wanted: Any = {
             "max_new_tokens": max_new_tokens,
             "eos_token_id": eos_token_ids,
+            "stop_at_repetition": stop_at_repetition,
             "seed": seed,
             "sequence": sequence,
         }
