@@ -35,7 +35,7 @@ def language_model(name, attention):
 recycling = st.builds(
     TokenRecycling,
     k=st.just(K),
-    update=st.sampled_from(["last", "first", "merge", "accepted"]),
+    update=st.sampled_from(["last", "first", "race", "race-distinct", "merge", "accepted"]),
     initialisation=st.sampled_from(["empty", "prompt"]),
     prefill_update=st.booleans(),
     state=st.sampled_from(["cold", "carry"]),

@@ -41,10 +41,10 @@ class QLearning(Controller):
 
     The defaults are ours. ``configs/post_use_pre_cut/published.yaml`` has the paper's values of all arguments.
 
-    ``decisions`` sets where the table decides. ``pass`` (ours) decides before every draft pass. The first decision is
-    at the start of a step, where STOP means plain decoding with reward 0. ``token``, as published (algorithm 1, lines 6
-    to 18), decides after every pass that generated a token. The first draft is always made. A draft goes on after a
-    pass that reused a phrase (lines 8 to 10).
+    ``first_decision`` sets where the table decides. ``before`` (ours) decides before every draft pass. The first
+    decision is at the start of a step, where STOP means plain decoding with reward 0. ``after``, as published
+    (algorithm 1, lines 6 to 18), decides after every pass that generated a token. The first draft is always made. A
+    draft goes on after a pass that reused a phrase (lines 8 to 10).
 
     ``backup`` sets the value that follows CONTINUE. As published (``bootstrap``, eq. 5), it is the best value of the
     next state, and ``alpha`` is constant. But a state does not show whether the draft is already wrong, so wrong drafts
@@ -60,8 +60,8 @@ class QLearning(Controller):
     Rewards (drafting nothing gives 0):
 
     - ``output``: (accepted drafts + 1) / cost - 1, with the cost in plain steps. This is the gain over plain decoding.
-    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, with the cost in
-      draft passes, as published in section 5.2.
+    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published in
+      section 5.2.
     - ``utilisation``: accepted drafts / draft length - 1, as published in algorithm 1, line 30.
     - ``goodput`` (ours): accepted drafts + 1 - rate * cost, minus the same for a plain step (Dinkelbach's rule for a
       ratio). ``rate`` is the running mean of tokens per cost. It maximises the speed of the whole output. ``output``
@@ -84,9 +84,10 @@ class QLearning(Controller):
         warm_up: number of learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
         max_depth: depth at which every draft stops.
-        decisions: where the table decides, see above.
+        first_decision: see above.
         exploration: see above.
         reward: one of the rewards above.
+        unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: ``warm-up`` uses them only in warm-up, as published; ``always`` uses them in all steps.
         backup: see above.
         learn: If False, freeze the table: no exploring, no updates; ``warm-up`` freezes it after warm-up.
@@ -99,7 +100,8 @@ class QLearning(Controller):
         calibrate: number of steps of that measurement.
 
     Raises:
-        ValueError: edges do not increase, or ``table`` does not fit ``state`` or the bins.
+        ValueError: edges do not increase, ``unit`` does not fit ``reward``, or ``table`` does not fit ``state`` or the
+            bins.
 
     Example:
         >>> QLearning(draft_cost=0.14).rewarded(accepted=3, useful=3, nodes=4, pass_tokens=(1, 1, 1, 1))
@@ -121,9 +123,10 @@ class QLearning(Controller):
         warm_up: Annotated[int, Field(ge=0)] = 200,
         continue_bias: Annotated[float, Field(ge=0)] = 0.01,
         max_depth: Annotated[int, Field(ge=1)] = 24,
-        decisions: Literal["pass", "token"] = "pass",
+        first_decision: Literal["before", "after"] = "before",
         exploration: Literal["step", "decision"] = "step",
         reward: Literal["output", "useful", "utilisation", "goodput"] = "output",
+        unit: Literal["target", "draft"] = "target",
         virtual_trials: Literal["warm-up", "always"] = "always",
         backup: Literal["return", "bootstrap"] = "return",
         learn: bool | Literal["warm-up"] = True,
@@ -132,6 +135,8 @@ class QLearning(Controller):
         draft_cost: Annotated[float, Field(gt=0)] | None = None,
         calibrate: Annotated[int, Field(ge=4)] = 40,
     ) -> None:
+        if unit == "draft" and reward != "useful":
+            raise ValueError(f"QLearning: reward must be 'useful' with unit 'draft', got {reward!r}")
         if (state == "preloaded" and table is None) or (state == "cold" and table is not None):
             raise ValueError(
                 "QLearning: a table must be given with state 'preloaded' and must not be given with 'cold', got state "
@@ -141,9 +146,9 @@ class QLearning(Controller):
         self.initial_epsilon, self.epsilon_decay, self.epsilon_min = epsilon, epsilon_decay, epsilon_min
         self.warm_up = warm_up
         self.max_depth = max_depth
-        self.decisions = decisions
+        self.first_decision = first_decision
         self.exploration = exploration
-        self.reward = reward
+        self.reward, self.unit = reward, unit
         self.reads_answers = reward == "useful"
         self.virtual_trials = virtual_trials
         self.backup = backup
@@ -200,7 +205,7 @@ class QLearning(Controller):
         if passes == 0 and state.depth == 0:
             return episode.points[0].action == CONTINUE
         reused, episode.depth = state.depth > episode.depth + 1, state.depth
-        if reused and self.decisions == "token":
+        if reused and self.first_decision == "after":
             return True  # algorithm 1, line 9: a reuse goes on without a decision
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
         action = self._decide(context, row, (passes, state.depth), episode.explores)
@@ -270,8 +275,10 @@ class QLearning(Controller):
         cost = self.costs.step(1 + round(nodes + graft_rows), pass_tokens, accepted + 1)
         if nodes == 0 and not pass_tokens and graft_rows < 0.5:
             return 0.0
-        if self.reward == "useful":  # per cost in draft passes
-            return useful / (cost / max(self.costs.draft((1,)), 1e-9)) - 1
+        if self.reward == "useful":
+            if self.unit == "draft":  # as published: useful tokens per cost in draft passes
+                cost /= max(self.costs.draft((1,)), 1e-9)
+            return useful / cost - 1
         if self.reward == "utilisation":
             return accepted / max(nodes, 1) - 1
         tokens = accepted + 1
@@ -321,7 +328,7 @@ class QLearning(Controller):
         )
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
-        if place == (0, 0) and self.decisions == "token":
+        if place == (0, 0) and self.first_decision == "after":
             return CONTINUE
         if self.exploration == "decision":  # with probability epsilon an action at random (section 3.2)
             chance, epsilon = self._chance(context, place), self.exploring

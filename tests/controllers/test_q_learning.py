@@ -96,17 +96,17 @@ def test_as_published_the_first_decision_comes_after_the_first_draft():
     action: it always makes the first draft.
     """
     lengths = {}
-    for decisions in ("pass", "token"):
+    for first in ("before", "after"):
         controller = QLearning(
-            draft_cost=0.14, reward="useful", backup="bootstrap", decisions=decisions,
+            draft_cost=0.14, reward="useful", unit="draft", backup="bootstrap", first_decision=first,
             virtual_trials="warm-up", warm_up=50, epsilon=0.5, epsilon_min=0.0, epsilon_decay=0.5,
         )  # fmt: skip
         context = Context([1, 2])
         found = [step(controller, context, 8, 3, confidence=0.8) for _ in range(80)]
-        lengths[decisions] = found[-10:]
-        assert decisions == "pass" or min(found) >= 1
-    assert max(lengths["pass"]) == 0
-    assert min(lengths["token"]) >= 1
+        lengths[first] = found[-10:]
+        assert first == "before" or min(found) >= 1
+    assert max(lengths["before"]) == 0
+    assert min(lengths["after"]) >= 1
 
 
 def test_as_published_the_table_after_one_warm_up_turn_by_hand():
@@ -133,8 +133,8 @@ def test_as_published_the_table_after_one_warm_up_turn_by_hand():
 
 def test_as_published_a_reuse_goes_on_without_a_decision():
     """Algorithm 1, lines 8 to 10. The table stops everywhere; the second pass gave three tokens."""
-    for decisions, goes_on in (("pass", False), ("token", True)):
-        controller = QLearning(draft_cost=0.14, decisions=decisions, epsilon=0.0)
+    for first, goes_on in (("before", False), ("after", True)):
+        controller = QLearning(draft_cost=0.14, first_decision=first, epsilon=0.0)
         controller.table.values[1:] = [[-1.0, 0.0] for _ in controller.table.values[1:]]
         for depths, expected in (((1,), False), ((4,), goes_on), ((3, 6), goes_on), ((3, 4), False)):
             context = Context([1, 2])
@@ -147,7 +147,7 @@ def test_as_published_a_reuse_goes_on_without_a_decision():
 def test_as_published_a_share_of_the_decisions_is_random():
     """Half of the decisions are random, and half of those stop: a draft of at most 8 ends after (1 - 0.75^8) / 0.25."""
     controller = QLearning(
-        draft_cost=0.14, exploration="decision", decisions="token", epsilon=0.5, learn=True
+        draft_cost=0.14, exploration="decision", first_decision="after", epsilon=0.5, learn=True
     )
     controller.table.values = [[1.0, 0.0] for _ in controller.table.values]
     lengths = []
@@ -196,7 +196,7 @@ def test_continue_backs_up_this_episodes_return_or_as_published_the_best_value(b
 
 def test_useful_in_draft_passes_is_as_published():
     """Three drafts, the second wrong and the third right again: 2 useful tokens for 3 passes and a target pass of 2."""
-    controller = QLearning(draft_cost=0.5, reward="useful", alpha=1.0, epsilon=0.0)
+    controller = QLearning(draft_cost=0.5, reward="useful", unit="draft", alpha=1.0, epsilon=0.0)
     context = Context([1, 2])
     controller.plan(context)
     answer(controller, context, 3, 1)
@@ -356,6 +356,7 @@ def test_tables_of_other_bins_and_damaged_ones_are_refused(arguments, changes, m
     [
         ({"alpha": 1.5}, "QLearning: alpha must be <= 1, got 1.5"),
         ({"cost_bins": [1, 3, 3]}, r"cost_bins must increase, got \[1.0, 3.0, 3.0\]"),
+        ({"unit": "draft"}, "reward must be 'useful' with unit 'draft', got 'output'"),
         ({"state": "preloaded"}, "got state 'preloaded' without a table"),
         ({"state": "cold", "table": {}}, "got state 'cold' with a table"),
     ],
