@@ -106,6 +106,7 @@ def deciding(candidates):
             max_nodes=st.integers(1, 24),
             max_depth=depths,
             candidates=candidates,
+            cap=st.sampled_from(["best", "layers"]),
         ),
     )
 

@@ -156,7 +156,7 @@ class QLearning(Controller):
         self.learns = bool(learn)
         self.state = state
         self.signals = list(signals or ())
-        signal_bins = {name: SIGNAL_BINS[name] for name in self.signals}
+        signal_bins: dict[str, list[float]] = {name: SIGNAL_BINS[name] for name in self.signals}
         self.table = QTable(cost_bins, confidence_bins, signal_bins, continue_bias)
         self.costs = Costs(draft_cost, calibrate)
         self._initial = table

@@ -23,6 +23,10 @@ PAPER = LatencyProfile("paper", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step
 
 
 TestQLearning = contract_of(ControllerContract, lambda: QLearning(draft_cost=0.14))
+TestQLearningAsPublished = contract_of(
+    ControllerContract,
+    lambda: QLearning(**{**published_arm("ours_published").controller.init_args, "draft_cost": 0.14}),
+)
 TestQLearningThatMeasures = contract_of(ControllerContract, lambda: QLearning(calibrate=4))
 
 

@@ -27,6 +27,9 @@ TestAloneFromThePrompt = contract_of(
     PhraseDrafterContract,
     lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry"),
 )
+TestWithoutCommittedText = contract_of(
+    PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4), committed=False)
+)
 TestAroundTokenRecycling = contract_of(
     PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
 )

@@ -21,7 +21,7 @@ WITHOUT = {
     "experiments/lossless/heads.yaml": [
         *("--arms.suffixes.drafter.init_args.corpus", "null"),
         *("--arms.suffixes_sampled.drafter.init_args.corpus", "null"),
-    ]
+    ],
 }
 RESOLVED = [file for file in FILES if file not in INCOMPLETE]
 
