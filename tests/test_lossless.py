@@ -35,7 +35,7 @@ def language_model(name, attention):
 recycling = st.builds(
     TokenRecycling,
     k=st.just(K),
-    update=st.sampled_from(["last", "first", "merge", "accepted"]),
+    update=st.sampled_from(["last", "first", "race", "race-distinct", "merge", "accepted"]),
     initialisation=st.sampled_from(["empty", "prompt"]),
     prefill_update=st.booleans(),
     state=st.sampled_from(["cold", "carry"]),
@@ -106,6 +106,7 @@ def deciding(candidates):
             max_nodes=st.integers(1, 24),
             max_depth=depths,
             candidates=candidates,
+            cap=st.sampled_from(["best", "layers"]),
         ),
     )
 

@@ -193,6 +193,19 @@ def target_utilisation(record: Any) -> Value:
     return record.group and Share(record.group.busy_seconds, record.group.wall_seconds)
 
 
+@metric("MiB", better="lower", aggregate="macro", empty=None)
+def draft_mib(record: Any) -> Value:
+    """Memory of the drafters' weights and caches, all sequences together, if several are decoded for a prompt."""
+    return record.group and (sum(record.group.draft_bytes.values()) / 2**20 or None)
+
+
+@metric("share", better="lower", empty=None)
+def unread_share(record: Any) -> Value:
+    """Evaluations of thoughts that could not be read; none without a search."""
+    evaluator = record.group and record.group.roles.get("evaluator")
+    return Share(record.group.unparsable, evaluator.sequences) if evaluator else None
+
+
 @metric("share")
 def eos_share(record: Any) -> Value:
     """Answers that end by EOS."""

@@ -138,6 +138,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         notes.append(near_tie_sentence(good[0].dtype))
     notes += filter(None, [busy_machine_of(good, baselines[0]) if baselines else ""])
     notes += filter(None, [short_answers(good, reference.arm)])
+    notes += unread_evaluations(good)
     if failed := failed_answers(records):
         notes.append(f"{failed}. The figures cover the other answers.")
     for name, baseline in product(names, baselines):
@@ -147,6 +148,18 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
                 f"{name} vs {baseline} leaves out {prompts} prompts without a time per token in both."
             )
     return notes
+
+
+def unread_evaluations(good: Sequence[PromptRecord]) -> list[str]:
+    """Return a sentence with each arm's evaluations of thoughts that could not be read; none without a search."""
+    counts: dict[str, list[int]] = {}
+    for record in good:
+        if record.group is not None and "evaluator" in record.group.roles:
+            count = counts.setdefault(record.arm, [0, 0])
+            count[0] += record.group.unparsable
+            count[1] += record.group.roles["evaluator"].sequences
+    shares = ", ".join(f"{unread} of {whole} in {arm}" for arm, (unread, whole) in counts.items())
+    return [f"Evaluations of thoughts that could not be read: {shares}."] if counts else []
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -90,13 +90,15 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """The ``max_nodes`` best samplings with a value of at least the threshold, layer by layer (section 4.4).
+    """The samplings with a value of at least the threshold, layer by layer, at most ``max_nodes`` (section 4.4).
 
-    Each layer takes one pass. With a low threshold the tree is that of :class:`DySpecGreedy`, drafted in fewer passes
-    of more nodes.
+    Each layer takes one pass. With a low threshold and the cap ``best`` the tree is that of :class:`DySpecGreedy`,
+    drafted in fewer passes of more nodes.
 
     Args:
         threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.
+        cap: the samplings kept if there are more than ``max_nodes``: the ``best`` of all layers (ours), or, in the
+            order of the published loop (algorithm 2), whole ``layers`` from the root down and the best of the last one.
         max_depth: greatest depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
         acceptance_power: as in :class:`DySpecGreedy`.
@@ -119,8 +121,10 @@ class DySpecThreshold(TreeBuilder):
         max_depth: Annotated[int, Field(ge=1)] | None = None,
         candidates: Selection = "drawn",
         acceptance_power: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        cap: Literal["best", "layers"] = "best",
     ) -> None:
         self.threshold = threshold
+        self.cap = cap
         self.max_depth = max_depth
         self.kind = kind_of(candidates)
         self.acceptance_power = _checked_power(type(self).__name__, acceptance_power, self.kind)
@@ -134,6 +138,7 @@ class DySpecThreshold(TreeBuilder):
             return root_tree(root)
         samplings = samplings_of(root, self.kind, room, self.acceptance_power)
         layer = np.zeros(1, dtype=np.int64)
+        layers = np.empty(0, dtype=np.int64)  # samplings kept by the cap "layers"
         for depth in range(1, max_depth + 1):
             rows, known = layer, samplings.size
             floor = max(threshold, samplings.lowest)
@@ -141,19 +146,25 @@ class DySpecThreshold(TreeBuilder):
             while rows.size:  # until no row may have another sampling for the tree
                 answer = yield samplings.request(rows, k, floor)
                 if answer is None:
-                    return samplings.tree(samplings.best(threshold))
+                    max_depth = depth
+                    break
                 samplings.add(rows, answer, k)
                 floor = max(threshold, samplings.lowest)
                 rows = np.intersect1d(rows, samplings.open_above(floor))
                 k = samplings.candidates_to_ask(rows, floor)
             # the first sampling below a node has the value w(node), and loses a tie with those above it
             new, lowest = samplings.since(known, floor), samplings.lowest
+            if self.cap == "layers":
+                new = new[: room - layers.size]
+                layers = np.concatenate((layers, new))
+                if layers.size == room:
+                    break
             weights = samplings.weights(new)
             new = new[(weights >= threshold) & (weights > lowest)]
             if depth == max_depth or new.size == 0:
                 break
             layer = samplings.draft(new)
-        return samplings.tree(samplings.best(threshold))
+        return samplings.tree(layers if self.cap == "layers" else samplings.best(threshold))
 
 
 class BeamRerank(TreeBuilder):

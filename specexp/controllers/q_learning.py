@@ -22,9 +22,11 @@ from specexp.core.outcome import Outcome
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]
 COST_BINS: list[float] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20]
 CONFIDENCE_BINS: list[float] = [0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7]
-ACCEPTANCE_BINS: list[float] = [0.4, 0.7]
-CACHE_HIT_BINS: list[float] = [0.1, 0.4]
-COST_SLOPE_BINS: list[float] = [0.9, 1.1]
+SIGNAL_BINS: dict[Signal, list[float]] = {
+    "acceptance": [0.4, 0.7],
+    "cache_hits": [0.1, 0.4],
+    "cost_slope": [0.9, 1.1],
+}
 
 _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 
@@ -32,26 +34,35 @@ _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 class QLearning(Controller):
     """Chooses CONTINUE or STOP before each draft pass, from a table of their learned values.
 
-    The table's states are bins of (draft cost so far, product of the draft's confidences). The first decision is at the
-    start of a step, where STOP means plain decoding with reward 0. (This is ours: as published,
-    ``first_decision="after"``, the first draft is always made.) Every later draft pass has its own decision. After the
-    target pass the episode is learned backwards. STOP is terminal and takes the reward. CONTINUE takes reward 0 plus
-    ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where drafting continued,
-    with the tokens and the cost that STOP would have had there.
+    The table's states are bins of (draft cost so far, product of the draft's confidences). After the target pass the
+    episode is learned backwards. STOP is terminal and takes the reward. CONTINUE takes reward 0 plus ``gamma`` times
+    the value that follows. A *virtual trial* also rewards STOP at every point where drafting continued, with the tokens
+    and the cost that STOP would have had there.
+
+    The defaults are ours. ``configs/post_use_pre_cut/published.yaml`` has the paper's values of all arguments.
+
+    ``first_decision`` sets where the table decides. ``before`` (ours) decides before every draft pass. The first
+    decision is at the start of a step, where STOP means plain decoding with reward 0. ``after``, as published
+    (algorithm 1, lines 6 to 18), decides after every pass that generated a token. The first draft is always made. A
+    draft goes on after a pass that reused a phrase (lines 8 to 10).
 
     ``backup`` sets the value that follows CONTINUE. As published (``bootstrap``, eq. 5), it is the best value of the
-    next state. But a state does not show whether the draft is already wrong, so wrong drafts are credited with the
-    values of right ones. With finer bins, the table then drafts longer than it should. ``return`` (ours, the default)
-    takes the reward of the same episode at the point where the table would have stopped, which virtual trials provide.
+    next state, and ``alpha`` is constant. But a state does not show whether the draft is already wrong, so wrong drafts
+    are credited with the values of right ones. With finer bins, the table then drafts longer than it should. ``return``
+    (ours) takes the reward of the same episode at the point where the table would have stopped, which virtual trials
+    provide. A value's first visits are averaged.
 
-    A share ``epsilon`` of the steps explores. They draft to the end, and virtual trials give the value of STOP at each
-    point. (Random decisions would stop nearly all drafts early.) Without virtual trials, each decision of such a step
-    is random.
+    ``exploration`` sets what is random. As published (``decision``, section 3.2), a share ``epsilon`` of the decisions
+    is, which stops nearly all drafts early. With ``step`` (ours), a share of the steps explores. They draft to the end,
+    and virtual trials give the value of STOP at each point. Without virtual trials, each decision of such a step is
+    random.
 
     Rewards (drafting nothing gives 0):
 
     - ``output``: (accepted drafts + 1) / cost - 1, with the cost in plain steps. This is the gain over plain decoding.
-    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published.
+    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published in
+      section 5.2.
+    - ``utilisation``: accepted drafts / draft length - 1, as published in algorithm 1, line 30.
     - ``goodput`` (ours): accepted drafts + 1 - rate * cost, minus the same for a plain step (Dinkelbach's rule for a
       ratio). ``rate`` is the running mean of tokens per cost. It maximises the speed of the whole output. ``output``
       averages the speed of steps instead, so it stops sure drafts too early and doubtful drafts too late.
@@ -66,19 +77,19 @@ class QLearning(Controller):
             graft was accepted). ``cost_slope``: draft cost per token, relative to a longer mean.
         cost_bins: bin edges of the number of draft passes so far.
         confidence_bins: bin edges of the product of confidences.
-        alpha: learning rate; it is higher at a value's first visits, so that the value starts as their mean.
+        alpha: learning rate.
         gamma: discount factor of each CONTINUE.
-        epsilon: share of steps that explore in warm-up.
+        epsilon: share of steps or decisions that explore in warm-up.
         epsilon_decay: factor of epsilon per learned step after warm-up.
         warm_up: number of learned steps before epsilon decays.
         continue_bias: initial value of CONTINUE; STOP starts with 0.
         max_depth: depth at which every draft stops.
-        first_decision: ``before`` the first draft, so that a step may be plain decoding, or, as published (Algorithm 1,
-            lines 6 to 18), ``after`` it.
+        first_decision: see above.
+        exploration: see above.
         reward: one of the rewards above.
         unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: ``warm-up`` uses them only in warm-up, as published; ``always`` uses them in all steps.
-        backup: value that follows CONTINUE, see above.
+        backup: see above.
         learn: If False, freeze the table: no exploring, no updates; ``warm-up`` freezes it after warm-up.
         state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
             starts every prompt from ``table``.
@@ -104,9 +115,6 @@ class QLearning(Controller):
         signals: list[Signal] | None = None,
         cost_bins: list[Annotated[float, Field(gt=0)]] = COST_BINS,
         confidence_bins: list[Annotated[float, Field(gt=0, le=1)]] = CONFIDENCE_BINS,
-        acceptance_bins: list[Annotated[float, Field(gt=0, le=1)]] = ACCEPTANCE_BINS,
-        cache_hit_bins: list[Annotated[float, Field(gt=0, le=1)]] = CACHE_HIT_BINS,
-        cost_slope_bins: list[Annotated[float, Field(gt=0)]] = COST_SLOPE_BINS,
         alpha: Annotated[float, Field(ge=0, le=1)] = 0.1,
         gamma: Annotated[float, Field(ge=0, le=1)] = 0.99,
         epsilon: Annotated[float, Field(ge=0, le=1)] = 0.5,
@@ -116,7 +124,8 @@ class QLearning(Controller):
         continue_bias: Annotated[float, Field(ge=0)] = 0.01,
         max_depth: Annotated[int, Field(ge=1)] = 24,
         first_decision: Literal["before", "after"] = "before",
-        reward: Literal["output", "useful", "goodput"] = "output",
+        exploration: Literal["step", "decision"] = "step",
+        reward: Literal["output", "useful", "utilisation", "goodput"] = "output",
         unit: Literal["target", "draft"] = "target",
         virtual_trials: Literal["warm-up", "always"] = "always",
         backup: Literal["return", "bootstrap"] = "return",
@@ -138,6 +147,7 @@ class QLearning(Controller):
         self.warm_up = warm_up
         self.max_depth = max_depth
         self.first_decision = first_decision
+        self.exploration = exploration
         self.reward, self.unit = reward, unit
         self.reads_answers = reward == "useful"
         self.virtual_trials = virtual_trials
@@ -145,11 +155,9 @@ class QLearning(Controller):
         self.learn = learn
         self.learns = bool(learn)
         self.state = state
-        edges = {"acceptance": acceptance_bins, "cache_hits": cache_hit_bins, "cost_slope": cost_slope_bins}
         self.signals = list(signals or ())
-        self.table = QTable(
-            cost_bins, confidence_bins, {name: edges[name] for name in self.signals}, continue_bias
-        )
+        signal_bins: dict[str, list[float]] = {name: SIGNAL_BINS[name] for name in self.signals}
+        self.table = QTable(cost_bins, confidence_bins, signal_bins, continue_bias)
         self.costs = Costs(draft_cost, calibrate)
         self._initial = table
         self.reset()
@@ -161,7 +169,7 @@ class QLearning(Controller):
 
     @property
     def exploring(self) -> float:
-        """Current share of steps that explore."""
+        """Current share of steps, or decisions, that explore."""
         if not self._learning:
             return 0.0
         decayed = self.initial_epsilon * self.epsilon_decay ** max(self.steps - self.warm_up, 0)
@@ -196,6 +204,9 @@ class QLearning(Controller):
         passes = len(state.pass_tokens)
         if passes == 0 and state.depth == 0:
             return episode.points[0].action == CONTINUE
+        reused, episode.depth = state.depth > episode.depth + 1, state.depth
+        if reused and self.first_decision == "after":
+            return True  # algorithm 1, line 9: a reuse goes on without a decision
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
         action = self._decide(context, row, (passes, state.depth), episode.explores)
         if episode.points[-1].action == CONTINUE:
@@ -268,6 +279,8 @@ class QLearning(Controller):
             if self.unit == "draft":  # as published: useful tokens per cost in draft passes
                 cost /= max(self.costs.draft((1,)), 1e-9)
             return useful / cost - 1
+        if self.reward == "utilisation":
+            return accepted / max(nodes, 1) - 1
         tokens = accepted + 1
         if self.reward == "output":
             return tokens / cost - 1
@@ -308,21 +321,25 @@ class QLearning(Controller):
         return self.table.block([signals[name] for name in self.signals])
 
     def _starting(self, context: Context) -> Episode:
-        epsilon = self.exploring
-        explores = epsilon > 0 and context.uniforms("explore", len(context) - 1, (), size=1)[0] < epsilon
+        explores = self.exploration == "step" and self._chance(context, ()) < self.exploring
         block = self._block()
         return Episode(
-            block, bool(explores), [Decision(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
+            block, explores, [Decision(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
         )
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
         if place == (0, 0) and self.first_decision == "after":
             return CONTINUE
+        if self.exploration == "decision":  # with probability epsilon an action at random (section 3.2)
+            chance, epsilon = self._chance(context, place), self.exploring
+            return self.table.best(row) if chance >= epsilon else CONTINUE if chance < epsilon / 2 else STOP
         if not explores:
             return self.table.best(row)
-        if self._virtual:
-            return CONTINUE
-        return CONTINUE if context.uniforms("explore", len(context) - 1, place, size=1)[0] < 0.5 else STOP
+        return CONTINUE if self._virtual or self._chance(context, place) < 0.5 else STOP
+
+    @staticmethod
+    def _chance(context: Context, place: tuple[int, ...]) -> float:
+        return float(context.uniforms("explore", len(context) - 1, place, size=1)[0])
 
     def _learn(self, points: list[Decision], drafted: DraftSummary, block: int) -> None:
         virtual = self._virtual
@@ -333,15 +350,16 @@ class QLearning(Controller):
         # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves towards gamma * V of the next state (eq. 5)
         *earlier, last = points
         following = self._reward(last, drafted)
-        change = self.table.learn(last.row, STOP, following, self.alpha)
+        averaged = self.backup == "return"
+        change = self.table.learn(last.row, STOP, following, self.alpha, averaged)
         if self.backup == "bootstrap":
             following = max(self.table.values[last.row]) if stopped else self.table.values[last.row][STOP]
         for point in reversed(earlier):
-            change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha)
+            change += self.table.learn(point.row, CONTINUE, self.gamma * following, self.alpha, averaged)
             following *= self.gamma
             if virtual:  # the value of STOP here, although drafting continued
                 reward = self._reward(point, drafted)
-                change += self.table.learn(point.row, STOP, reward, self.alpha)
+                change += self.table.learn(point.row, STOP, reward, self.alpha, averaged)
                 if self.table.best(point.row) == STOP:
                     following = reward  # this episode's return, had it followed the table from here on
             if self.backup == "bootstrap":

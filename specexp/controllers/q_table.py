@@ -76,12 +76,17 @@ class QTable:
         continued, stopped = self.values[row]
         return CONTINUE if continued >= stopped else STOP
 
-    def learn(self, row: int, action: int, target: float, alpha: float) -> float:
-        """Move a value towards a target, and return the size of the change. First visits are averaged."""
+    def learn(self, row: int, action: int, target: float, alpha: float, averaged: bool) -> float:
+        """Move a value towards a target, and return the size of the change.
+
+        Args:
+            averaged: average the first visits, so that the initial value is forgotten; as published (eq. 5), False.
+        """
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
         # Q += alpha * (target - Q); 1 / visits makes the first values a plain mean
-        change = max(alpha, 1 / visits[action]) * (target - values[action])
+        rate = max(alpha, 1 / visits[action]) if averaged else alpha
+        change = rate * (target - values[action])
         values[action] += change
         return abs(change)
 
@@ -144,11 +149,12 @@ class Decision:
 
 @dataclass(slots=True)
 class Episode:
-    """The decisions of a step, its block of the table, and whether it explores."""
+    """The decisions of a step, its block of the table, whether it explores, and the draft's depth when last seen."""
 
     block: int
     explores: bool
     points: list[Decision] = field(default_factory=list)
+    depth: int = 0
 
 
 class DraftSummary:

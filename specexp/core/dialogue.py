@@ -79,7 +79,7 @@ class Candidates:
     """A drafter's answer to a :class:`Request`."""
 
     # [f, k] token ids (fewer columns if Request.enough allows it), best first or in the order drawn, padded with
-    # NO_CANDIDATE; distinct unless drawn with replacement. Phrases: [f, k, length], padded likewise.
+    # NO_CANDIDATE; distinct unless drawn with replacement or written by a race. Phrases: [f, k, length], padded alike.
     tokens: NDArray[np.int64]
     # [f, k] draft log-probabilities given the frontier row; for draws, those of the whole distribution q
     log_probs: NDArray[np.float32] | None = None

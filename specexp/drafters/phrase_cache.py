@@ -39,8 +39,8 @@ class PhraseCache(DrafterWrapper):
     within its passes and at its end. They come from the target's corrections and, with ``state="carry"``, from earlier
     texts.
 
-    The cache stores committed text and runs of USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond
-    the first mismatch). It also stores fed and grafted phrases, as corrected by the model that read them.
+    The cache stores runs of USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond the first mismatch)
+    and committed text. It also stores fed and grafted phrases, as corrected by the model that read them.
 
     Args:
         drafter: the wrapped drafter; None drafts with phrases alone.
@@ -48,6 +48,8 @@ class PhraseCache(DrafterWrapper):
         max_keys: most tokens with stored phrases; the least used token is evicted.
         max_phrases: most phrases stored per token; the oldest is evicted.
         ride: most phrases fed along in a draft pass; 0 feeds none.
+        committed: store all committed text. As published, False: of a step's text only the run of USEFUL tokens below
+            the root, with the target's token after it.
         initialisation: ``prompt`` stores the phrases of each prompt first, ``empty`` does not.
         state: ``cold`` starts every prompt anew, ``carry`` keeps phrases from prompt to prompt, ``preloaded`` starts
             every prompt from ``phrases``. The inner drafter has its own policy.
@@ -69,6 +71,7 @@ class PhraseCache(DrafterWrapper):
         max_keys: Annotated[int, Field(ge=1)] = 1000,
         max_phrases: Annotated[int, Field(ge=1)] = 20,
         ride: Annotated[int, Field(ge=0, le=256)] = 3,
+        committed: bool = True,
         initialisation: Initialisation = "empty",
         state: StatePolicy = "cold",
         phrases: Annotated[Mapping[str, Any], Reference("phrase-cache")] | None = None,
@@ -82,6 +85,7 @@ class PhraseCache(DrafterWrapper):
         self.phrase_length = phrase_length
         self.max_phrases = max_phrases
         self.ride = ride
+        self.committed = committed
         self.initialisation = initialisation
         self.state = state
         self._initial = PhraseStore(phrase_length, max_keys, max_phrases)
@@ -154,8 +158,9 @@ class PhraseCache(DrafterWrapper):
                 self.store.insert(key, phrase)
         if outcome.tree.num_nodes > 0:
             self._insert_answered(outcome)
-        new = len(outcome.new_token_ids) + self.phrase_length  # phrases at the old end grew
-        self._insert_text(outcome.context.token_ids[-new:].tolist())
+        if self.committed:
+            new = len(outcome.new_token_ids) + self.phrase_length  # phrases at the old end grew
+            self._insert_text(outcome.context.token_ids[-new:].tolist())
 
     @override
     def reset(self) -> None:
@@ -278,7 +283,9 @@ class PhraseCache(DrafterWrapper):
         for row, parent in enumerate(parents[1:], start=1):
             if tokens[row] == answers[parent]:
                 useful[parent] = row
-        reached = {0, *useful.values()}  # a run that starts at the root is committed text, stored elsewhere
+        reached = set(useful.values())
+        if self.committed:  # a run that starts at the root is committed text, stored elsewhere
+            reached.add(0)
         for first in useful:
             if first in reached:
                 continue

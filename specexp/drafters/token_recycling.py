@@ -20,13 +20,15 @@ from specexp.core.kernels import CannotCompileError, address, library
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
 
-UpdateRule = Literal["last", "first", "race", "merge", "accepted"]
+UpdateRule = Literal["last", "first", "race", "race-distinct", "merge", "accepted"]
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class TokenRecycling(Drafter):
     """Proposes the ``k`` tokens that the target ranked highest when it last read the same token.
+
+    The defaults are ours. ``configs/token_recycling/published.yaml`` has the paper's values.
 
     Row ``v`` of the matrix ``[V, k]`` (int32, 1 MB at V = 32,000 and k = 8) holds the candidates after token ``v``.
     After each target pass, the row of each fed token, accepted or not, is replaced by the top-k of its logits.
@@ -35,12 +37,13 @@ class TokenRecycling(Drafter):
         k: candidates per token; the paper uses 8.
         update: rule for a token that is fed more than once in a step. ``last`` and ``first`` keep that occurrence, in
             tree order. ``race`` imitates the paper's concurrent writes: each rank comes from a random occurrence (keyed
-            by place), and repeated candidates leave empty places. Two rules are ours: ``merge`` joins the candidates of
-            all occurrences, best ranks first, and ``accepted`` updates only the rows of the root and accepted nodes.
+            by place), so a candidate may stand in a row, and in a tree, twice. Three rules are ours: ``race-distinct``
+            drops repeated candidates, ``merge`` joins the candidates of all occurrences, best ranks first, and
+            ``accepted`` updates only the rows of the root and accepted nodes.
         initialisation: ``empty`` starts without candidates, whereas the paper starts with token 0 everywhere.
             ``prompt`` makes the newest follower of each prompt token its first candidate, ahead of those from the
             prompt's logits. In a later turn, the prompt is all the text so far.
-        prefill_update: also learn from the logits of the prompt.
+        prefill_update: also learn from the logits of the prompt. As published, False (section 3.3: of draft tokens).
         state: ``cold`` starts every prompt anew, ``carry`` keeps the matrix from prompt to prompt (the paper's hot
             start), ``preloaded`` starts every prompt from ``matrix``.
         matrix: for ``state="preloaded"``: ``[V, k]`` int32 candidates after each token, best first, padded with -1; in
@@ -163,7 +166,7 @@ class TokenRecycling(Drafter):
             rows = slice(None, None, -1)  # numpy keeps the last value of a repeated index
         tokens, top_k = outcome.tree.tokens[rows], outcome.top_k(self.k)[rows]
         logits = outcome.top_k_logits(self.k)[rows] if self.coupled else None
-        if self.update in ("merge", "race"):
+        if self.update in ("merge", "race", "race-distinct"):
             self._combine(outcome.context, tokens, top_k, logits)
             return
         self._matrix[tokens] = top_k  # M[v] = the top-k of the target's logits after v (section 3.2)
@@ -215,18 +218,20 @@ class TokenRecycling(Drafter):
         top_k: NDArray[np.int64],
         logits: NDArray[np.float32] | None,
     ) -> None:
-        """Write each token's row from all its occurrences, by the rule ``merge`` or ``race``."""
+        """Write each token's row from all its occurrences, by the rule ``merge`` or a race."""
         chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
         ranks = np.arange(self.k)
         for token in np.unique(tokens):
             rows = np.flatnonzero(tokens == token)
-            if self.update == "race":
-                # concurrent writes: every rank keeps the write of a random occurrence
-                places = rows[chances[rows].argmax(axis=0)], ranks
-            else:  # rank by rank, so that the best candidates of all occurrences come first
+            if (
+                self.update == "merge"
+            ):  # rank by rank, so that the best candidates of all occurrences come first
                 places = np.tile(rows, self.k), np.repeat(ranks, rows.size)
-            candidates = top_k[places]
-            kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]  # without repeats
+            else:  # concurrent writes: every rank keeps the write of a random occurrence
+                places = rows[chances[rows].argmax(axis=0)], ranks
+            candidates, kept = top_k[places], ranks
+            if self.update != "race":  # without repeats
+                kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]
             self._matrix[token] = NO_CANDIDATE
             self._matrix[token, : kept.size] = candidates[kept]
             if logits is not None:

@@ -43,6 +43,9 @@ TestGreedyCalibrated = contract_of(
 TestThresholdDrawn = contract_of(
     DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.1, max_nodes=20)
 )
+TestThresholdInLayers = contract_of(
+    DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.02, max_nodes=9, cap="layers")
+)
 TestThresholdTopK = contract_of(
     TreeBuilderContract, lambda: DySpecThreshold(threshold=0.05, max_nodes=9, max_depth=3, candidates="top-k")
 )
@@ -322,6 +325,21 @@ def test_the_smallest_value_of_a_greedy_tree_is_its_threshold(drafter, selection
     beyond = set(as_paths(layered)) - set(as_paths(greedy))
     by_path = dict(zip(layered.shape.rank_paths[1:], values(layered), strict=True))
     assert all(by_path[path] == pytest.approx(smallest, rel=1e-5) for path in beyond)  # ties only
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected"),
+    [
+        ("best", [(0,), (1,), (0, 0), (0, 0, 0), (0, 0, 0, 0)]),
+        ("layers", [(0,), (1,), (0, 0), (0, 1), (1, 0)]),
+    ],
+)
+def test_the_cap_keeps_the_best_of_all_layers_or_as_published_whole_layers(cap, expected):
+    """Values by depth: 0.7 0.3, then 0.49 0.21 0.21 0.09, then 0.343 ..., then 0.2401 ...: five of at least 0.2."""
+    tree, _ = build(DySpecThreshold(0.2, 5, candidates="top-k", cap=cap), fixed_draft(0.7, 0.3))
+    assert sorted(as_paths(tree)) == sorted(expected)
+    whole, _ = build(DySpecThreshold(0.2, 64, candidates="top-k", cap=cap), fixed_draft(0.7, 0.3))
+    assert sorted(as_paths(whole)) == sorted({*expected, (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 0, 0)})
 
 
 @pytest.mark.parametrize("max_nodes", [1, 3, 4, 6, 11])

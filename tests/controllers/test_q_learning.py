@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers.contracts import contract_of
 from helpers.examples import examples
+from helpers.published import published_arm
 from hypothesis import given, strategies as st
 
 from specexp.artifacts.kinds.learned import QTableArtifact
@@ -22,6 +23,10 @@ PAPER = LatencyProfile("paper", {1: 152.0, 64: 155.0}, {1: 21.0, 64: 21.4}, step
 
 
 TestQLearning = contract_of(ControllerContract, lambda: QLearning(draft_cost=0.14))
+TestQLearningAsPublished = contract_of(
+    ControllerContract,
+    lambda: QLearning(**{**published_arm("ours_published").controller.init_args, "draft_cost": 0.14}),
+)
 TestQLearningThatMeasures = contract_of(ControllerContract, lambda: QLearning(calibrate=4))
 
 
@@ -108,6 +113,63 @@ def test_as_published_the_first_decision_comes_after_the_first_draft():
     assert min(lengths["after"]) >= 1
 
 
+def test_as_published_the_table_after_one_warm_up_turn_by_hand():
+    """Three drafts, two of them right; a plain step costs two draft passes, so stopping after 1, 2 and 3 passes gives
+    1 / 3 - 1, 2 / 4 - 1 and 2 / 5 - 1. Every value moves a tenth of the way, from 0 (STOP) or 0.01 (CONTINUE).
+    """
+    published = published_arm("ours_published").controller.init_args
+    controller = QLearning(
+        **{**published, "draft_cost": 0.5, "cost_bins": [2, 3], "confidence_bins": [0.5], "epsilon": 0}
+    )
+    assert step(controller, Context([1, 2]), 3, 2, confidence=0.9) == 3
+    start, one, two, three = (
+        controller.table.values[0],
+        *(controller.table.values[controller.table.row(0, passes, 0.9**passes)] for passes in (1, 2, 3)),
+    )
+    assert three == pytest.approx([0.01, 0.1 * (2 / 5 - 1)])
+    assert two[STOP] == pytest.approx(0.1 * (2 / 4 - 1))
+    assert one[STOP] == pytest.approx(0.1 * (1 / 3 - 1))
+    # the builder ended at three: nothing but STOP is left there (eq. 5 with r = 0)
+    assert two[CONTINUE] == pytest.approx(0.01 + 0.1 * (0.99 * -0.06 - 0.01))  # 0.00306
+    assert one[CONTINUE] == pytest.approx(0.01 + 0.1 * (0.99 * 0.00306 - 0.01))  # max(0.00306, -0.05)
+    assert start == pytest.approx([0.01 + 0.1 * (0.99 * 0.00930294 - 0.01), 0.0])
+
+
+def test_as_published_a_reuse_goes_on_without_a_decision():
+    """Algorithm 1, lines 8 to 10. The table stops everywhere; the second pass gave three tokens."""
+    for first, goes_on in (("before", False), ("after", True)):
+        controller = QLearning(draft_cost=0.14, first_decision=first, epsilon=0.0)
+        controller.table.values[1:] = [[-1.0, 0.0] for _ in controller.table.values[1:]]
+        for depths, expected in (((1,), False), ((4,), goes_on), ((3, 6), goes_on), ((3, 4), False)):
+            context = Context([1, 2])
+            controller.plan(context)
+            for passes, depth in enumerate(depths, start=1):
+                found = controller.keep_drafting(context, DraftState(depth, depth, (1,) * passes, -0.1))
+            assert found is expected
+
+
+def test_as_published_a_share_of_the_decisions_is_random():
+    """Half of the decisions are random, and half of those stop: a draft of at most 8 ends after (1 - 0.75^8) / 0.25."""
+    controller = QLearning(
+        draft_cost=0.14, exploration="decision", first_decision="after", epsilon=0.5, learn=True
+    )
+    controller.table.values = [[1.0, 0.0] for _ in controller.table.values]
+    lengths = []
+    for seed in range(1500):
+        context, depth = Context([1, 2], seed=seed), 1
+        controller.plan(context)
+        while depth < 8 and controller.keep_drafting(context, DraftState(depth, depth, (1,) * depth, -0.1)):
+            depth += 1
+        lengths.append(depth)
+    assert np.mean(lengths) == pytest.approx((1 - 0.75**8) / 0.25, abs=0.2)
+
+
+def test_the_reward_of_algorithm_1_is_the_accepted_share_of_the_draft():
+    controller = QLearning(draft_cost=0.14, reward="utilisation")
+    assert controller.rewarded(3, 0, 4, (1, 1, 1, 1)) == 3 / 4 - 1
+    assert controller.rewarded(0, 0, 0, ()) == 0.0
+
+
 def test_a_saved_table_keeps_the_costs_it_was_learned_with():
     """Loaded without a profile it neither measures nor forgets them; a profile of the new run has priority."""
     learned, deployed, elsewhere = QLearning(), QLearning(), QLearning()
@@ -120,11 +182,13 @@ def test_a_saved_table_keeps_the_costs_it_was_learned_with():
     assert elsewhere.costs.step(5, (1, 1)) == 2.0
 
 
-@pytest.mark.parametrize(("backup", "worth"), [("return", 0.0), ("bootstrap", 3 / 2 - 1)])
+@pytest.mark.parametrize(("backup", "worth"), [("return", 0.0), ("bootstrap", 0.5 * 0.01 + 0.5 * 0.25)])
 def test_continue_backs_up_this_episodes_return_or_as_published_the_best_value(backup, worth):
-    """Others earned 3 / 2 in the last state; this episode, one of two accepted, earns 2 / 2."""
+    """Others earned 3 / 2 in the last state; this episode, one of two accepted, earns 2 / 2 and halves that gain. The
+    first visit of CONTINUE is averaged, or moves half of the way from 0.01 to the best value.
+    """
     controller = QLearning(
-        draft_cost=0.5, alpha=0.0, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5], backup=backup
+        draft_cost=0.5, alpha=0.5, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5], backup=backup
     )
     context = Context([1, 2])
     row = controller.table.row(0, 2, 0.36)

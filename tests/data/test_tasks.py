@@ -207,6 +207,57 @@ def test_a_wrong_split_is_named(blocks, rows, texts, message):
         Blocksworld(*blocks(rows, texts)).load()
 
 
+def test_published_prompts_of_gsm8k(gsm8k):
+    """SEED, appendix C: a sub-question, its answer, and a number after the newest of them."""
+    task = GSM8K(str(gsm8k), prompts="published")
+    item = task.load()[0]
+    thought = task.completed("How many?", "It is 2.")
+    assert task.thought_prompt(item, [thought]) == (
+        f"Given a question: What is 1 + 1?, the previous sub-question and sub-answer is: {thought}\n"
+        "Please output the next sub-question to further reason the question.\nThe sub-question is:"
+    )
+    assert task.completion_prompt(item, [thought], "And then?") == (
+        "Given a question: What is 1 + 1?, the sub-question is: And then?\n"
+        "Please answer the sub-question based on the question.\nThe sub-answer is:"
+    )
+    assert "the sub-question is: How many?, the sub-answer is: It is 2.\n" in task.value_prompt(
+        item, ["no", thought]
+    )
+    assert [task.value(text) for text in (" 8/10", "[3]", "good")] == [(8.0, True), (3.0, True), (0.0, False)]
+
+
+def test_published_prompts_of_creative_writing_rate_the_passage(writing):
+    task = CreativeWriting(str(writing), prompts="published")
+    item = task.load()[0]
+    prompt, thought = task.thought_prompt(item, []), "Plan:\nA walk.\n\nPassage:\nOne came."
+    assert prompt.endswith("Passage:\nYour passage here.\n\nThe output is:")
+    assert "must be: One came. Two went! Was it three? He said “four”.\n" in prompt
+    assert task.thought_ending().cut(thought) == thought
+    assert task.value_prompt(item, [thought]).startswith(
+        "Analyze the passage:\nOne came.\nthen at the last line"
+    )
+    assert task.thought_prompt(item, [thought], last=True) == f"{prompt}\nPlan:\nA walk.\n\nPassage:"
+    answers = (" 7", "It is clear. Thus the coherency score is [9]", "unclear")
+    assert [task.value(text) for text in answers] == [(7.0, True), (9.0, True), (0.0, False)]
+
+
+def test_published_prompts_of_blocksworld(blocks):
+    task = Blocksworld(*blocks(), prompts="published")
+    (item,) = task.load()
+    plan = ["unstack a from b", "put down a"]
+    assert task.thought_prompt(item, plan).endswith(
+        f"{item.problem}\nMy plan is as follows: unstack a from b, put down a\nThe current action is:"
+    )
+    assert task.value_prompt(item, plan).endswith(
+        f"{item.problem}\n[ACTION] unstack a from b, put down a\n[EVALUATION]\nThe evaluation is:"
+    )
+    assert [task.value(text) for text in (" good", "Bad.", "It is good")] == [
+        (10.0, True),
+        (1.0, True),
+        (0.0, False),
+    ]
+
+
 def test_the_last_number_of_a_text():
     for text, number in (
         ("She makes $18 every day.", "18"),

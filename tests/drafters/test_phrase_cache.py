@@ -27,6 +27,9 @@ TestAloneFromThePrompt = contract_of(
     PhraseDrafterContract,
     lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry"),
 )
+TestWithoutCommittedText = contract_of(
+    PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4), committed=False)
+)
 TestAroundTokenRecycling = contract_of(
     PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
 )
@@ -79,6 +82,19 @@ def test_grafts_are_stored_in_the_form_the_target_corrected():
     drafter = PhraseCache()
     drafter.observe(outcome(chain([7, 1, 2, 3], grafted=[1, 2, 3]), (1, 8, 3, 4), (1,), (1, 8)))
     assert phrases(drafter, 7, 1, 2) == {7: [(1, 8, 3, 4)], 1: [(8,)], 2: [(3, 4)]}
+
+
+def test_as_published_no_text_is_stored_but_drafts_and_their_corrections():
+    """Rows: root 7, then 1 2 3 4; 1 and 2 are accepted, 8 replaces 3, and 4 is right again. Plain steps add
+    nothing.
+    """
+    drafter = PhraseCache(committed=False)
+    drafter.observe(outcome(chain([7, 1, 2, 3, 4]), (1, 2, 8, 4, 6), (1, 2), (1, 2, 8)))
+    found = phrases(drafter, 7, 1, 2, 3, 4, 8)
+    assert found == {7: [(1, 2, 8)], 1: [(2, 8)], 2: [(8,)], 3: [(4, 6)], 4: [(6,)], 8: []}
+    drafter.observe(outcome(chain([8]), (5,), (), (5,)))
+    drafter.observe(outcome(chain([5, 2]), (3, 1), (), (3,)))
+    assert phrases(drafter, 8, 5) == {8: [], 5: []}
 
 
 def test_committed_tokens_grow_to_whole_phrases():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.contracts import contract_of
+from helpers.published import published_arm
 from helpers.requests import chain_request
 
 from specexp.builders import Chain, StaticTree
@@ -29,7 +30,7 @@ TestMerge = contract_of(
     DrafterContract,
     lambda: TokenRecycling(k=4, update="merge", initialisation="prompt", prefill_update=False),
 )
-TestRace = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="race", state="carry"))
+TestRace = contract_of(DrafterContract, lambda: TokenRecycling(k=3, update="race-distinct", state="carry"))
 TestAccepted = contract_of(
     DrafterContract, lambda: TokenRecycling(k=2, update="accepted", initialisation="prompt", state="carry")
 )
@@ -45,7 +46,7 @@ def logits_ranking(*rankings):
 
 
 def drafter_with(**arguments):
-    drafter = TokenRecycling(k=2, **arguments)
+    drafter = TokenRecycling(**{"k": 2, **arguments})
     drafter.check_vocabulary(VOCABULARY)
     return drafter
 
@@ -86,11 +87,12 @@ def test_merging_takes_the_best_rank_of_every_occurrence_first():
     assert drafter.matrix[3].tolist() == [4, 2]  # best of each occurrence: 4, 4, 2
 
 
-def test_in_a_race_every_rank_keeps_a_random_occurrence_keyed_by_place():
+@pytest.mark.parametrize(("update", "repeated"), [("race", (5, 5)), ("race-distinct", (5, NONE))])
+def test_in_a_race_every_rank_keeps_a_random_occurrence_keyed_by_place(update, repeated):
     """Token 3 is fed with (4, 5) and (5, 0): any of both first ranks meets any of both second ranks."""
 
     def row(seed):
-        drafter, (tokens, parents, accepted, *rankings) = drafter_with(update="race"), STEP
+        drafter, (tokens, parents, accepted, *rankings) = drafter_with(update=update), STEP
         tree = TokenTree(TreeShape(parents, [-1, 0, 0, 0]), np.array(tokens))
         logits = logits_ranking(*rankings)
         drafter.observe(Outcome(Context(tokens[:1], seed=seed), tree, logits, accepted, (0,)))
@@ -98,8 +100,25 @@ def test_in_a_race_every_rank_keeps_a_random_occurrence_keyed_by_place():
         return tuple(drafter.matrix[3].tolist())
 
     found = [row(seed) for seed in range(40)]
-    assert set(found) == {(4, 5), (4, 0), (5, NONE), (5, 0)}
+    assert set(found) == {(4, 5), (4, 0), repeated, (5, 0)}
     assert found == [row(seed) for seed in range(40)]
+
+
+def test_as_published_the_matrix_after_two_updates_by_hand():
+    """The prefill leaves it empty. Then row v is the top-2 after v for every fed token (section 3.3), and a token fed
+    again is overwritten; the second tree proposes what the first one's logits said.
+    """
+    published = published_arm("token_recycling_published", "token_recycling").drafter
+    drafter = drafter_with(**{**published.init_args, "k": 2})
+    context = Context([1, 2, 1])
+    drafter.begin(context, None)
+    assert not drafter.wants_prefill_logits
+    assert (drafter.matrix == NONE).all()
+    observe(drafter, [1, 3], [-1, 0], (), (2, 3), (4, 5))
+    assert drafter.matrix.tolist() == [[NONE] * 2, [2, 3], [NONE] * 2, [4, 5], [NONE] * 2, [NONE] * 2]
+    assert drafter.propose(Context([0, 1]), chain_request(Context([0, 1]), k=2)).tokens[0].tolist() == [2, 3]
+    observe(drafter, [2, 3, 4, 5], [-1, 0, 1, 1], (1, 2), (3, 0), (4, 2), (1, 0), (0, 5))
+    assert drafter.matrix.tolist() == [[NONE] * 2, [2, 3], [3, 0], [4, 2], [1, 0], [0, 5]]
 
 
 def test_initialisation_from_the_prompt_puts_the_newest_follower_first():

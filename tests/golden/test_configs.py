@@ -12,14 +12,16 @@ FILES = sorted(
     for path in (ROOT / top).rglob("*.yaml")
     if path.parent.name != "rows"  # the papers' rows are declarations, not experiments
 )
-# Only a composing experiment gives these search spaces their drafter.
-INCOMPLETE = {"sweeps/schedule.yaml", "sweeps/tree_shape.yaml"}
+# Only a composing experiment gives these search spaces and arms their drafter.
+SPACES = ("dyspec_threshold", "phrase_cache", "schedule", "tree_shape")
+INCOMPLETE = {*(f"sweeps/{name}.yaml" for name in SPACES), "configs/seed/published.yaml"}
 # In place of a corpus that another command makes.
 WITHOUT = {
+    "configs/token_recycling/rest.yaml": ["--arms.rest.drafter.init_args.corpus", "null"],
     "experiments/lossless/heads.yaml": [
         *("--arms.suffixes.drafter.init_args.corpus", "null"),
         *("--arms.suffixes_sampled.drafter.init_args.corpus", "null"),
-    ]
+    ],
 }
 RESOLVED = [file for file in FILES if file not in INCOMPLETE]
 

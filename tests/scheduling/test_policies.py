@@ -78,6 +78,21 @@ def rounds_waited(timeline):
     return counts
 
 
+def test_as_published_drafts_are_verified_one_by_one_in_the_order_in_which_they_came():
+    """SEED, algorithm 2: drafts of unequal duration enter the queue as they end; the target takes its head."""
+    for seed in range(4):
+        scheduled = Scheduled(3, FirstCome(), verify_batch=1, workers="thread")
+        drafter = pausing(PARTS["chain"](), Pause(1.0, seed=seed))
+        with scheduled.open(PausingTarget(Pause(0.1, seed=seed)), drafter) as executor:
+            line = executor.run(jobs_of(Random(seed), 3)).timeline
+        came = sorted((span for span in line if span.what == "draft"), key=lambda span: span.end)
+        decided = sorted(
+            (span for span in line if span.what in ("verify", "resample")), key=lambda span: span.start
+        )
+        rounds = {span.round: span.sequence for span in decided}
+        assert [rounds[number] for number in sorted(rounds)] == [span.sequence for span in came]
+
+
 @pytest.mark.parametrize(("n", "verify_batch"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 1), (6, 3)])
 def test_no_sequence_waits_longer_than_n_rounds_under_first_come_first_served(n, verify_batch):
     generator = Random(n)

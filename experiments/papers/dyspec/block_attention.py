@@ -26,7 +26,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape
 
-AS_BUILT, HEAP, DEPTH_FIRST = "as built", "heap order", "depth-first"
+AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
 TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
 """Published numbers of blocks of random trees, before and after reordering, by number of rows."""
 FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
@@ -43,6 +43,20 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
     for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
         values[row] = min(values[row], values[parent])  # rounding must not put a child before its parent
     return tuple(np.argsort(-values, kind="stable").tolist())
+
+
+def heavy_path(shape: TreeShape) -> tuple[int, ...]:
+    """Return the rows depth first, at each row the largest subtree first (heavy path decomposition, Sleator & Tarjan
+    1981).
+    """
+    sizes = np.ones(shape.parents.size, dtype=np.int64)
+    for row in range(sizes.size - 1, 0, -1):  # children follow their parents
+        sizes[shape.parents[row]] += sizes[row]
+    order, waiting = [], [0]
+    while waiting:
+        order.append(row := waiting.pop())
+        waiting += sorted(shape.children[row], key=lambda child: int(sizes[child]))  # the last is taken next
+    return tuple(order)
 
 
 def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
@@ -83,7 +97,8 @@ def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
 
 
 class TreeReorder(DraftingAnalysis[list[Orders]]):
-    """Number of non-empty blocks of the tree mask with rows in breadth-first (as built), heap and depth-first order.
+    """Non-empty blocks of the tree mask in four orders of the rows: breadth-first (as built), heap, depth-first
+    and heavy-path.
 
     The trees are random (table 5), or the run's trees after prefixes of several lengths (figure 9).
     """
@@ -101,6 +116,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
             return
         shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the cached mask
         orders = {AS_BUILT: shape, DEPTH_FIRST: permuted(shape, shape.depth_first)}
+        orders[HEAVY_PATH] = permuted(shape, heavy_path(shape))
         if tree.values is not None:
             orders[HEAP] = permuted(shape, value_order(tree))
         state.append(orders)
@@ -135,7 +151,8 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
 
     def _real_table(self, seen: Mapping[str, Sequence[Orders]]) -> Table:
         title = f"Blocks of {self.block} of the run's trees, by number of tokens before them (figure 9)"
-        table = table_of(title, f"arm | trees | mean nodes:.1 | prefix | {AS_BUILT} | {HEAP} | {DEPTH_FIRST}")
+        heads = " | ".join((AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH))
+        table = table_of(title, f"arm | trees | mean nodes:.1 | prefix | {heads}")
         for arm, trees in seen.items():
             nodes = float(np.mean([tree[AS_BUILT].num_nodes for tree in trees]))
             for prefix in self.prefixes:

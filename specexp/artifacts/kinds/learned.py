@@ -97,14 +97,8 @@ class QTableArtifact(LearnedArtifact):
         if recorded is not None:
             return recorded
         bins = self.value["bins"]
-        signals = bins["signal_bins"]
-        arguments = {
-            "acceptance": "acceptance_bins", "cache_hits": "cache_hit_bins", "cost_slope": "cost_slope_bins"
-        }  # fmt: skip
-        return {name: bins[name] for name in ("cost_bins", "confidence_bins")} | {
-            "signals": list(signals),
-            **{argument: signals[name] for name, argument in arguments.items() if name in signals},
-        }
+        given = {name: bins[name] for name in ("cost_bins", "confidence_bins")}
+        return {**given, "signals": list(bins["signal_bins"])}
 
 
 class AcceptanceHeadArtifact(LearnedArtifact):

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from specexp.core.messages import did_you_mean
 from specexp.data.prompt_set import PromptSetError
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_json, read_prompt, read_text
+from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_json, read_prompt, read_text
 
 Fact = tuple[str, ...]
 Facts = frozenset[Fact]
@@ -208,6 +208,7 @@ def _facts(expressions: Sequence[Expression], where: str, blocks: Sequence[str])
 GOOD, BAD = 10.0, 1.0
 DONE = "done"
 _EVALUATION = re.compile(r"Evaluation:\W*(good|bad)\b", re.IGNORECASE)
+_PUBLISHED_EVALUATION = re.compile(r"\W*(good|bad)\b", re.IGNORECASE)
 
 
 class Blocksworld(Task):
@@ -224,6 +225,7 @@ class Blocksworld(Task):
         instances: JSON file with the PDDL text of each instance by its path in the split, or the folder to which these
             paths are relative.
         unparsable: value of a state if its evaluation is neither good nor bad.
+        prompts: ``published`` are SEED's (appendix C), with demonstrations of our own: the paper omits its own.
     """
 
     name: ClassVar[str] = "Blocksworld"
@@ -231,7 +233,14 @@ class Blocksworld(Task):
     paper_items: ClassVar[int] = 145
     value_ending = Ending(("\n\n", "\nStart:"), 64)
 
-    def __init__(self, path: str, instances: str, unparsable: Annotated[float, Field(le=1)] = 0.0) -> None:
+    def __init__(
+        self,
+        path: str,
+        instances: str,
+        unparsable: Annotated[float, Field(le=1)] = 0.0,
+        prompts: Prompts = "own",
+    ) -> None:
+        self.prompts = prompts
         self.path = path
         self.instances = instances
         self.unparsable = unparsable
@@ -258,6 +267,8 @@ class Blocksworld(Task):
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
         # the last generation is an action too, so it has the same prompt
+        if self.prompts == "published":
+            return _PUBLISHED_THOUGHT.format(problem=item.problem, plan=", ".join(thoughts))
         actions = "".join(f"Action {number}: {action}\n" for number, action in enumerate(thoughts, start=1))
         return _THOUGHT.format(problem=item.problem, actions=actions, number=len(thoughts) + 1)
 
@@ -267,13 +278,16 @@ class Blocksworld(Task):
 
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
+        if self.prompts == "published":
+            return _PUBLISHED_VALUE.format(problem=item.problem, plan=", ".join(thoughts))
         *earlier, newest = thoughts
         actions = f"Earlier actions: {', '.join(earlier)}\n" if earlier else ""
         return _VALUE.format(problem=item.problem, actions=actions, newest=newest)
 
     @override
     def read_value(self, answer: str) -> float | None:
-        found = _EVALUATION.search(answer)
+        published = self.prompts == "published"
+        found = _PUBLISHED_EVALUATION.match(answer) if published else _EVALUATION.search(answer)
         return None if found is None else GOOD if found[1].lower() == "good" else BAD
 
     @override
@@ -317,3 +331,5 @@ class Blocksworld(Task):
 
 _THOUGHT = read_prompt(__file__, "thought")
 _VALUE = read_prompt(__file__, "value")
+_PUBLISHED_THOUGHT = read_prompt(__file__, "published_thought")
+_PUBLISHED_VALUE = read_prompt(__file__, "published_value")

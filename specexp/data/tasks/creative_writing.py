@@ -10,10 +10,11 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
+from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_prompt, score_out_of_ten
 
 SENTENCES = 4
 _END = "[end]"
+_PASSAGE_MARK = "Passage:"
 _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # typographic quotation marks
 
 
@@ -21,12 +22,14 @@ class CreativeWriting(Task):
     """Creative Writing: write four paragraphs, each of which ends with one of four given random sentences.
 
     A thought is a plan of the whole passage, and the last generation is the passage, which follows the best plan. The
-    evaluator scores a plan from 1 to 10. (The paper's evaluator prompt shows a passage, but its Algorithm 1 evaluates
-    plans.) A passage is correct if it has four paragraphs and each ends with its sentence.
+    evaluator scores a plan from 1 to 10. With the published prompts, a thought is a plan with its passage. The passage
+    is rated, and the last generation is a passage by the best plan. A passage is correct if it has four paragraphs and
+    each ends with its sentence.
 
     Args:
         path: the original file ``data_100_random_text.txt``, with four sentences on each line.
         unparsable: value of a plan if its score cannot be read.
+        prompts: ``published`` are SEED's (appendix C).
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -34,8 +37,11 @@ class CreativeWriting(Task):
     paper_items: ClassVar[int] = 100
     value_ending = Ending(("\n\n", "\nSentences:", "\nPlan:"), 96)
 
-    def __init__(self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0) -> None:
+    def __init__(
+        self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, prompts: Prompts = "own"
+    ) -> None:
         self.path = path
+        self.prompts = prompts
         self.unparsable = unparsable
 
     @override
@@ -47,19 +53,33 @@ class CreativeWriting(Task):
 
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
+        if self.prompts == "published":
+            prompt = _PUBLISHED_THOUGHT.format(sentences=" ".join(item.reference))
+            plan = thoughts[-1].partition(_PASSAGE_MARK)[0].strip() if thoughts else ""
+            return f"{prompt}\n{plan}\n\n{_PASSAGE_MARK}" if last else prompt
         prompt = _PASSAGE if last else _PLAN
         return prompt.format(sentences=item.problem, plans=_plans(thoughts))
 
     @override
     def thought_ending(self, last: bool = False) -> Ending:
         # a plan ends with a blank line; a passage ends with the marker that its prompt requires
+        if self.prompts == "published":
+            return Ending((_END, "\nMake a plan"), 400 if last else 560)
         if last:
             return Ending((_END, "\nSentences:"), 400)
         return Ending(("\n\n", "\nPassage:", "\nSentences:"), 160)
 
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
+        if self.prompts == "published":  # a text without the mark is rated whole
+            return _PUBLISHED_VALUE.format(passage=thoughts[-1].rpartition(_PASSAGE_MARK)[2].strip())
         return _VALUE.format(sentences=item.problem, plans=_plans(thoughts))
+
+    @override
+    def read_value(self, answer: str) -> float | None:
+        if self.prompts == "published":
+            answer = f"Score: {answer.rpartition('score is')[2]}"
+        return score_out_of_ten(answer)
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
@@ -120,3 +140,5 @@ def _plans(thoughts: Sequence[str]) -> str:
 _PLAN = read_prompt(__file__, "plan")
 _PASSAGE = read_prompt(__file__, "passage")
 _VALUE = read_prompt(__file__, "value")
+_PUBLISHED_THOUGHT = read_prompt(__file__, "published_thought")
+_PUBLISHED_VALUE = read_prompt(__file__, "published_value")

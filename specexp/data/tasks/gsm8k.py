@@ -11,7 +11,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.source import Row, read_table
-from specexp.data.tasks.task import Check, Ending, Item, Task, read_prompt
+from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_prompt, score_out_of_ten
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 # a minus after a number is a subtraction, not a sign
@@ -31,6 +31,8 @@ class GSM8K(Task):
         path: a file with the columns ``question`` and ``answer``, in which the final number follows ``####``.
         unparsable: value of a state if its score cannot be read.
         generations: number of generations for each thought.
+        prompts: ``published`` are SEED's (appendix C), which have two generations. The paper prints none for the last
+            generation: it has the prompt of a sub-answer, with the steps so far in place of a sub-question.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -39,9 +41,14 @@ class GSM8K(Task):
     value_ending = Ending(("\n\n", "\nProblem:"), 64)
 
     def __init__(
-        self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, generations: Literal[1, 2] = 2
+        self,
+        path: str,
+        unparsable: Annotated[float, Field(le=1)] = 0.0,
+        generations: Literal[1, 2] = 2,
+        prompts: Prompts = "own",
     ) -> None:
         self.path = path
+        self.prompts = prompts
         self.unparsable = unparsable
         self.generations = generations
 
@@ -52,6 +59,11 @@ class GSM8K(Task):
 
     @override
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
+        if self.prompts == "published":
+            steps = " ".join(thoughts)
+            if last:
+                return _PUBLISHED_ANSWER.format(problem=item.problem, question=steps)
+            return _PUBLISHED_THOUGHT.format(problem=item.problem, steps=steps)
         label = "Answer:" if last else f"Sub-question {len(thoughts) + 1}:"
         return _THOUGHT.format(problem=item.problem, steps=_steps(thoughts), label=label)
 
@@ -65,6 +77,8 @@ class GSM8K(Task):
 
     @override
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
+        if self.prompts == "published":
+            return _PUBLISHED_ANSWER.format(problem=item.problem, question=begun)
         if self.generations == 1:
             return None
         return f"{self.thought_prompt(item, thoughts)} {begun}\n{_SUB_ANSWER}"
@@ -79,7 +93,14 @@ class GSM8K(Task):
 
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
+        if self.prompts == "published":
+            question, _, answer = thoughts[-1].partition(f"\n{_SUB_ANSWER}")
+            return _PUBLISHED_VALUE.format(problem=item.problem, question=question, answer=answer.strip())
         return _VALUE.format(problem=item.problem, steps=_steps(thoughts))
+
+    @override
+    def read_value(self, answer: str) -> float | None:
+        return score_out_of_ten(f"Score: {answer}" if self.prompts == "published" else answer)
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
@@ -112,3 +133,6 @@ def _steps(thoughts: Sequence[str]) -> str:
 
 _THOUGHT = read_prompt(__file__, "thought")
 _VALUE = read_prompt(__file__, "value")
+_PUBLISHED_THOUGHT = read_prompt(__file__, "published_thought")
+_PUBLISHED_ANSWER = read_prompt(__file__, "published_answer")
+_PUBLISHED_VALUE = read_prompt(__file__, "published_value")

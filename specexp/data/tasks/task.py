@@ -8,11 +8,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from specexp.core.checked import Checked
 from specexp.data.prompt_set import PromptSetError
 
+Prompts = Literal["own", "published"]
+"""Prompts of this project, or those of the paper (SEED, appendix C)."""
 _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
 
 

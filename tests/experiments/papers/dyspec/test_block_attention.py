@@ -12,6 +12,7 @@ from experiments.papers.dyspec.block_attention import (
     TreeAttention,
     TreeReorder,
     block_count,
+    heavy_path,
     permuted,
     random_shape,
     value_order,
@@ -37,6 +38,12 @@ def test_the_heap_order_is_that_of_falling_value():
     assert value_order(tree) == (0, 1, 3, 2)
 
 
+def test_the_heavy_path_takes_the_largest_subtree_first():
+    """Below the root 1 is a leaf and 2 has four nodes, of which 3 has none below it and 4 a chain of two."""
+    assert heavy_path(TreeShape([-1, 0, 0, 2, 2, 4], [-1, 0, 1, 0, 1, 0])) == (0, 2, 4, 5, 3, 1)
+    assert heavy_path(ROOT_ONLY) == (0,)
+
+
 TWO_CHAINS = [-1, 0, 0, 1, 2, 3, 4, 5]  # built breadth first, each chain in every other row
 
 
@@ -54,7 +61,7 @@ def test_blocks_of_the_runs_trees_over_the_prefix():
     assert [row["prefix"] for row in rows] == [0, 2, 4]
     # 4 block rows: the whole triangle, 4 more a column
     assert [row["as built"] for row in rows] == [10, 14, 18]
-    assert [row["depth-first"] for row in rows] == [9, 13, 17]
+    assert [row["depth-first"] for row in rows] == [row["heavy path"] for row in rows] == [9, 13, 17]
     assert {row["heap order"] for row in rows} == {None}  # no draft probabilities
     assert {row["mean nodes"] for row in rows} == {7}
 
