@@ -76,13 +76,6 @@ class RejectionSampling(SamplingVerifier):
         at = (torch.from_numpy(index).to(logits.device) for index in (rows, columns))
         return np.asarray(p[tuple(at)].numpy(force=True))
 
-    def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
-        """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
-        repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
-        size = tree.num_nodes + repeated + 1
-        numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
-        return numbers
-
     def try_children(
         self, tree: TokenTree, row: int, left: NDArray[np.float64], uniforms: Iterator[float]
     ) -> tuple[int | None, NDArray[np.float64]]:
