@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
-from specexp.verifiers.rejection_sampling import sample
+from specexp.verifiers.rejection_sampling import Distribution, draws_of, sample
 from specexp.verifiers.sampling_verifier import SamplingVerifier
-from specexp.verifiers.traversal_verification import after_rejection, draws_of, value
+from specexp.verifiers.traversal_verification import after_rejection, value
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +45,7 @@ class BlockVerification(SamplingVerifier):
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Test every prefix with a number of its own, and accept the longest that passes."""
         uniforms = iter(self.uniforms(context, tree))
-        rows, values, rests = [0], [1.0], list[NDArray[np.float64]]()
+        rows, values, rests = [0], [1.0], list[Distribution]()
         passes: list[float] = []  # h_i
         while (drawn := next(draws_of(tree, rows[-1], logits.shape[-1]), None)) is not None:
             child, q = drawn

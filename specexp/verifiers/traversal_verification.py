@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
-from specexp.core.tree import NodeKind, TokenTree
-from specexp.verifiers.rejection_sampling import normalised, residual, sample, without
+from specexp.core.tree import TokenTree
+from specexp.verifiers.rejection_sampling import Distribution, draws_of, residual, sample
 from specexp.verifiers.sampling_verifier import SamplingVerifier
 
 if TYPE_CHECKING:
     import torch
-
-Distribution = NDArray[np.float64]
-"""``[V]`` probabilities."""
 
 
 @dataclass
@@ -87,24 +83,6 @@ class TraversalVerification(SamplingVerifier):
                 parent = path[-1]
                 assert parent.left is not None, "a child of it was tried"
                 parent.accept, parent.left = after_rejection(parent.accept, parent.left, node.q)
-
-
-def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, Distribution]]:
-    """Yield the children of a row in the order of their draws, each with the distribution it was drawn from."""
-    q: Distribution | None = None
-    for child in tree.draw_order(row):
-        token, kind = int(tree.tokens[child]), tree.kind(child)
-        if kind is NodeKind.POINT_MASS:
-            certain = np.zeros(vocab_size)
-            certain[token] = 1.0
-            yield child, certain
-            continue
-        if q is None:
-            assert tree.q is not None, "drawn nodes come with their distribution"
-            q = normalised(tree.q[row].astype(np.float64))
-        yield child, q
-        if kind is NodeKind.DRAWN:
-            q = without(q, token)
 
 
 def value(accept: float, left: Distribution, q: Distribution, token: int) -> float:

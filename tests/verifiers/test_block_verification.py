@@ -1,5 +1,7 @@
 """Block verification is exact, accepts more than rejection sampling, and is found if it has one of two known faults."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from helpers.branching import continued, joint_of, same
@@ -66,7 +68,7 @@ def test_it_accepts_more_the_longer_the_chain_and_as_much_as_rejection_sampling_
         )
         gains.append(block / token)
     assert gains[0] == pytest.approx(1, abs=1e-12)
-    assert all(shorter <= longer + 1e-12 for shorter, longer in zip(gains, gains[1:], strict=False))
+    assert all(shorter <= longer + 1e-12 for shorter, longer in pairwise(gains))
     assert gains[-1] > 1
 
 
