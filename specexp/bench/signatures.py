@@ -1,7 +1,7 @@
 """Signatures of a wrong draft: the likely cause of low acceptance, read from acceptance by position.
 
-Only drafts that a model makes are judged. A layer that is off by one, or a prompt template that is almost right, has no
-signature: acceptance is some percent lower at every position, as that of a weaker draft.
+Only drafts that a model makes are judged. A layer that is off by one lowers acceptance by a few percent at every
+position, as a weaker draft would, and is not found.
 """
 
 from __future__ import annotations

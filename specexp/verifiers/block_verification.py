@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class BlockVerification(SamplingVerifier):
-    """Accepts the longest prefix of a drawn chain that passes a test of its own (Sun et al. 2025, algorithm 2).
+    """Accepts the longest prefix of a drawn chain that passes a test of its own (Sun et al. 2025).
 
-    With ``p_i`` and ``q_i`` the target's and the draft's distribution after the first ``i`` of ``n`` drafts ``x``:
+    Let ``p_i`` and ``q_i`` be the target's and the draft's distribution after the first ``i`` of ``n`` drafts ``x``.
 
-    - ``a_0 = 1`` and ``a_i = min(1, a_(i-1) * p_(i-1)[x_i] / q_(i-1)[x_i])``;
-    - the first ``i`` drafts pass with probability ``h_i = s / (s + 1 - a_i)``, where ``s = sum(max(a_i * p_i - q_i,
-      0))``, and all of them with probability ``h_n = a_n``;
-    - the longest prefix that passes is accepted, even if a shorter one does not. The bonus token is drawn from
-      ``norm(max(a_i * p_i - q_i, 0))``, after all drafts from ``p_n``.
+    - The value of a prefix is ``a_i = min(1, a_(i-1) * p_(i-1)[x_i] / q_(i-1)[x_i])``, with ``a_0 = 1``.
+    - Its residual is ``max(a_i * p_i - q_i, 0)``, with the sum ``s_i``.
+    - It passes with probability ``h_i = s_i / (s_i + 1 - a_i)``, and all drafts together with ``h_n = a_n``.
+    - The longest prefix that passes is accepted, even if a shorter one failed. The bonus token is drawn from its
+      normalised residual, after all drafts from ``p_n``.
 
     It accepts at least as much as :class:`RejectionSampling` on average, and as much if nothing was drawn. Of several
     children of a node it tries the first. The randomness of a step is keyed by (seed, sequence, root position).

@@ -31,10 +31,10 @@ class _Visit:
 
 
 class TraversalVerification(SamplingVerifier):
-    """Tries the leaves of a tree first, and a node after all nodes below it (Weng et al. 2025, algorithm 1).
+    """Tries the leaves of a tree first, and a node after all nodes below it (Weng et al. 2025).
 
-    With ``p`` the target's distribution after a node, ``r`` the residual (``p`` at first), ``q`` the one the next child
-    was drawn from and ``a`` the node's own value (1 for the root):
+    Let ``p`` be the target's distribution after a node and ``r`` the residual, ``p`` at first. The next child was drawn
+    from ``q``, and the node's own value is ``a``, 1 for the root.
 
     - a child ``y`` has the value ``min(1, a * r[y] / q[y])``. Its own children are tried first, and then ``y`` itself
       is accepted with its value, together with the path to it;
@@ -58,12 +58,12 @@ class TraversalVerification(SamplingVerifier):
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Walk down to the next leaf, and after a rejection up to the parent."""
         uniforms = iter(self.uniforms(context, tree))
-        seen: set[int] = set()
+        visited: set[int] = set()
 
         def visit(row: int, accept: float, q: Distribution) -> _Visit:
-            # a token drawn again is a leaf: the nodes below it were already tried, so they are no fresh draws
-            draws = iter(()) if row in seen else draws_of(tree, row, logits.shape[-1])
-            seen.add(row)
+            # a token drawn again is a leaf: the nodes below it were already tried, so they are not fresh draws
+            draws = iter(()) if row in visited else draws_of(tree, row, logits.shape[-1])
+            visited.add(row)
             return _Visit(row, accept, q, draws)
 
         path = [visit(0, 1.0, np.empty(0))]

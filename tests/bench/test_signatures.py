@@ -15,7 +15,6 @@ from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.testing.fakes import hashed_model
 
-
 STEPS = 1000
 SIGNATURES = {
     "another pair": ((0.005, 0.0, 0.0), "as by chance: the draft belongs to another target"),
