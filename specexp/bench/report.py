@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.bench import clock, metrics
 from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.record import MEASURED, PromptRecord, by_position
+from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.messages import counted
@@ -369,6 +370,7 @@ def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
         accepted = by_position([*(record.accepted_at for record in own), (0,) * len(drafted)])
         cells = {str(at): accepted[at - 1] / steps for at, steps in enumerate(drafted, start=1)}
         table.add({"arm": arm, "alpha": metrics.metric_named("alpha").over(own), **cells})
+    table.notes += (f"{arm}: {cause}." for arm, cause in likely_causes(records).items())
     return table
 
 

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan
-from specexp.core.wrappers import BuilderWrapper
+from specexp.core.wrappers import BuilderWrapper, folded
 
 
 class Choice(BuilderWrapper):
@@ -18,6 +18,8 @@ class Choice(BuilderWrapper):
         >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP
         2
     """
+
+    max_leaves = folded(max)
 
     def __init__(self, builders: list[TreeBuilder]) -> None:
         if not builders:

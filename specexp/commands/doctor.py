@@ -250,6 +250,30 @@ def services() -> Iterator[Diagnosis]:
         yield Diagnosis("kernels", f"{folder} cannot be written", "note", advice)
 
 
+def acceptance(folder: str) -> Iterator[Diagnosis]:
+    """Judge the drafts of a run by their acceptance by position."""
+    from specexp.bench.publish import RECORDS
+    from specexp.bench.record import RecordError, read_records
+    from specexp.bench.report import acceptance_table
+    from specexp.bench.signatures import likely_causes
+
+    try:
+        records = read_records(Path(folder) / RECORDS)
+    except (OSError, RecordError) as error:
+        yield Diagnosis("acceptance", str(error), "problem", "name the folder of a run of specexp.run")
+        return
+    table, causes = acceptance_table(records), likely_causes(records)
+    for row in () if table is None else table.records():
+        arm = str(row.pop("arm"))
+        shares = [
+            f"{100 * float(share):.0f} %"
+            for name, share in row.items()
+            if name != "alpha" and share is not None
+        ]
+        finding = f"accepted by position: {', '.join(shares)}"
+        yield Diagnosis(arm, finding, "note" if arm in causes else "ok", causes.get(arm, ""))
+
+
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
     """Return all checks in the order of the output."""
     return [packages, processor, memory, devices, compiled, speculation, services]
@@ -273,10 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
         "The output is not sent anywhere; paste it into a bug report.",
     )
+    parser.add_argument("run", nargs="?", help="judge the drafts of this run's folder instead, by acceptance")
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
     failed = False
-    for diagnosis in examine():
+    for diagnosis in examine() if given.run is None else acceptance(given.run):
         failed |= diagnosis.verdict == "problem"
         mark = {"ok": "  ", "note": "- ", "problem": "! "}[diagnosis.verdict]
         line = f"{mark}{diagnosis.topic}: {diagnosis.finding}"

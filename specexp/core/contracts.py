@@ -212,6 +212,8 @@ class Verifier(metaclass=Checked):
     lossless: ClassVar[bool] = True  # the output has exactly the target's distribution
     # ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does not
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
+    needs_draws: ClassVar[bool] = False  # it gains nothing from candidates that are not drawn
+    takes_trees: ClassVar[bool] = True  # False: of several children it tries only the first
     # temperature, top-k and top-p of the target's distribution; None if unknown
     processors: Processors | None = None
     # temperature of tokens that are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens have

@@ -134,6 +134,8 @@ def check_composition(
                 f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
                 "set coupled to false or verify with KeyedSampling"
             )
+        for sentence in () if verifier is None else _unmet_by_builder(verifier, builder):
+            raise ValueError(f"{type(verifier).__name__} {sentence}")
     if controller is not None:
         controller.check_parts(drafter, builder, verifier)
         for sentence in _conflicts_of(controller, drafter, builder):
@@ -186,6 +188,18 @@ def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str
         yield f"draws its candidates, but {name} is coupled: set candidates to top-k or coupled to false"
     elif builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
         yield f"draws its candidates, but {name} has no distribution to draw from: set candidates to top-k"
+
+
+def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]:
+    """Yield a message for each need of the verifier that the builder does not meet."""
+    name = type(builder).__name__
+    if verifier.needs_draws and builder.kind is NodeKind.POINT_MASS:
+        yield (
+            f"gains nothing over RejectionSampling, because {name} does not draw its candidates: set candidates to "
+            "drawn or verify with RejectionSampling"
+        )
+    if not verifier.takes_trees and builder.max_leaves > 1:
+        yield f"verifies chains, but {name} makes trees: use a Chain or verify with TraversalVerification"
 
 
 def join_target(parts: Parts, target: Runtime) -> None:

@@ -29,6 +29,7 @@ from specexp.bench.progress import StageBar
 from specexp.bench.publish import Attached, Report, publish, track, tracked_config
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.report import failed_answers
+from specexp.bench.signatures import likely_causes
 from specexp.bench.table import Table
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
@@ -175,6 +176,7 @@ class Conclusion:
         shown.notes += preparation.notes()
         titles = {**{one.name: one.label for one in confirmed}, AR: BASELINES[AR]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
+        found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
         report = Report(
             tables={"confirm": shown},
             data={"confirm": shown},

@@ -19,6 +19,9 @@ from specexp.verifiers.sampling_verifier import SamplingVerifier
 if TYPE_CHECKING:
     import torch
 
+Distribution = NDArray[np.float64]
+"""``[V]`` probabilities."""
+
 
 class RejectionSampling(SamplingVerifier):
     """Tries the last accepted node's children one by one, and draws the bonus token from the residual distribution.
@@ -64,7 +67,7 @@ class RejectionSampling(SamplingVerifier):
             accepted.append(child)
             row = child
 
-    def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> NDArray[np.float64]:
+    def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> Distribution:
         """Return ``[n + 1]`` the target's probability of every node's token, in one copy from a device.
 
         While first children are accepted, only the last row of the distribution is copied.
@@ -76,33 +79,15 @@ class RejectionSampling(SamplingVerifier):
         at = (torch.from_numpy(index).to(logits.device) for index in (rows, columns))
         return np.asarray(p[tuple(at)].numpy(force=True))
 
-    def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
-        """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
-        repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
-        size = tree.num_nodes + repeated + 1
-        numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
-        return numbers
-
     def try_children(
-        self, tree: TokenTree, row: int, left: NDArray[np.float64], uniforms: Iterator[float]
-    ) -> tuple[int | None, NDArray[np.float64]]:
+        self, tree: TokenTree, row: int, left: Distribution, uniforms: Iterator[float]
+    ) -> tuple[int | None, Distribution]:
         """Return the accepted child of a row, or None, and the residual of the target's distribution ``[V]``."""
-        q: NDArray[np.float64] | None = None
-        for child in tree.draw_order(row):
-            token, kind = int(tree.tokens[child]), tree.kind(child)
-            if kind is NodeKind.POINT_MASS:
-                if next(uniforms) < left[token]:
-                    return child, left
-                left = without(left, token)
-                continue
-            if q is None:
-                assert tree.q is not None  # drawn nodes have a distribution
-                q = normalised(tree.q[row].astype(np.float64))
+        for child, q in draws_of(tree, row, left.size):
+            token = int(tree.tokens[child])
             if next(uniforms) * q[token] < left[token]:
                 return child, left
             left = residual(left, q)
-            if kind is NodeKind.DRAWN:
-                q = without(q, token)
         return None, left
 
 
@@ -114,27 +99,45 @@ def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
     return float(normalised(tree.q[row].astype(np.float64))[int(tree.tokens[child])])
 
 
-def residual(left: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, Distribution]]:
+    """Yield the children of a row in the order of their draws, each with the distribution it was drawn from."""
+    q: Distribution | None = None
+    for child in tree.draw_order(row):
+        token, kind = int(tree.tokens[child]), tree.kind(child)
+        if kind is NodeKind.POINT_MASS:
+            certain = np.zeros(vocab_size)
+            certain[token] = 1.0
+            yield child, certain
+            continue
+        if q is None:
+            assert tree.q is not None, "drawn nodes come with their distribution"
+            q = normalised(tree.q[row].astype(np.float64))
+        yield child, q
+        if kind is NodeKind.DRAWN:
+            q = without(q, token)
+
+
+def residual(left: Distribution, q: Distribution) -> Distribution:
     """Return ``norm(max(left - q, 0))``, or ``left`` if all differences are 0: then the two are equal."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
 
 
-def without(distribution: NDArray[np.float64], token: int) -> NDArray[np.float64]:
+def without(distribution: Distribution, token: int) -> Distribution:
     """Return the distribution without a token; all zeros if the token had all the mass."""
     rest = distribution.copy()
     rest[token] = 0.0
     return normalised(rest)
 
 
-def normalised(distribution: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised(distribution: Distribution) -> Distribution:
     """Return the distribution divided by its sum, unless that is 0."""
     total = distribution.sum()
     return distribution / total if total > 0 else distribution
 
 
-def sample(distribution: NDArray[np.float64], uniform: float) -> int:
+def sample(distribution: Distribution, uniform: float) -> int:
     """Return the token at which the cumulative probability exceeds ``uniform``; never one of probability 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

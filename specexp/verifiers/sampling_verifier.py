@@ -7,8 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from specexp.core.context import Context
 from specexp.core.contracts import Verifier
 from specexp.core.sampling import Processors
+from specexp.core.tree import TokenTree
 
 
 class SamplingVerifier(Verifier, ABC):
@@ -32,3 +34,10 @@ class SamplingVerifier(Verifier, ABC):
         self.temperature = temperature
         self.top_k = top_k
         self.top_p = top_p
+
+    def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
+        """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
+        repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
+        size = tree.num_nodes + repeated + 1
+        numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
+        return numbers

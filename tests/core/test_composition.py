@@ -4,7 +4,16 @@ import re
 
 import pytest
 
-from specexp.builders import BeamRerank, Chain, DySpecGreedy, DySpecThreshold, KConfig, SpecInfer, StaticTree
+from specexp.builders import (
+    BeamRerank,
+    Chain,
+    Choice,
+    DySpecGreedy,
+    DySpecThreshold,
+    KConfig,
+    SpecInfer,
+    StaticTree,
+)
 from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import Plan
@@ -12,7 +21,15 @@ from specexp.core.loop import Decoder
 from specexp.core.parts import check_composition
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.testing.fakes import DistributionDrafter, counting_model, hashed_model
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
+from specexp.verifiers import (
+    BlockVerification,
+    Greedy,
+    KeyedSampling,
+    RejectionSampling,
+    SampleMatch,
+    TraversalVerification,
+    TypicalAcceptance,
+)
 
 
 class PlansThreshold(Controller):
@@ -60,6 +77,18 @@ IMPOSSIBLE = [
         "Union is coupled, but TypicalAcceptance draws noise of its own",
     ),
     (
+        (PromptLookup(), Chain(3), BlockVerification()),
+        "BlockVerification gains nothing over RejectionSampling, because Chain does not draw its candidates: set",
+    ),
+    (
+        (DraftModel(), Choice([Chain(2), KConfig([2, 2])]), TraversalVerification()),
+        "TraversalVerification gains nothing over RejectionSampling, because Choice does not draw its candidates: set",
+    ),
+    (
+        (DraftModel(), KConfig([2, 1], "drawn"), BlockVerification()),
+        "BlockVerification verifies chains, but KConfig makes trees: use a Chain or verify with TraversalVerification",
+    ),
+    (
         (any_draft(), DySpecGreedy(), None, PlansThreshold()),
         "PlansThreshold plans a threshold, but DySpecGreedy does not take one: use DySpecThreshold",
     ),
@@ -75,6 +104,11 @@ POSSIBLE = [
     (any_draft(), SpecInfer([4, 2]), SampleMatch(), Fixed()),
     (any_draft(), DySpecThreshold(), TypicalAcceptance(), PlansThreshold()),
     (DraftModel(), KConfig([2, 2], "drawn"), RejectionSampling()),
+    (None, None, BlockVerification()),
+    (DraftModel(), Chain(3, "drawn"), BlockVerification()),
+    (DraftModel(), Choice([Chain(2, "drawn"), Chain(3, "drawn")]), BlockVerification()),
+    (DraftModel(), Chain(3, "drawn"), TraversalVerification()),
+    (any_draft(), SpecInfer([4, 2]), TraversalVerification()),
     (DraftModel(coupled=True), DySpecGreedy(candidates="top-k"), KeyedSampling()),
     (DraftModel(coupled=True), BeamRerank(), Greedy()),
     (PromptLookup(), Chain(3), RejectionSampling()),

@@ -39,7 +39,15 @@ from specexp.drafters import (
     TokenRecycling,
     Union,
 )
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
+from specexp.verifiers import (
+    BlockVerification,
+    Greedy,
+    KeyedSampling,
+    RejectionSampling,
+    SampleMatch,
+    TraversalVerification,
+    TypicalAcceptance,
+)
 from specexp.verify.joint import joint_test
 from specexp.verify.statistics import combined_p_value
 from specexp.verify.toy import MANNERS, ToyLaw, compose, toy_models, toy_vocabulary
@@ -92,7 +100,15 @@ BUILDERS = {
 }
 OF_ITS_STATES = {"EarlyExit", "Eagle", "Medusa"}
 """Drafters that read a transformer's own states, which a toy has not: ``tests/drafters`` shows their outputs equal."""
-VERIFIERS = (Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance)
+VERIFIERS = (
+    BlockVerification,
+    Greedy,
+    KeyedSampling,
+    RejectionSampling,
+    SampleMatch,
+    TraversalVerification,
+    TypicalAcceptance,
+)
 SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Choice"}
 """Static trees of top-k candidates with paths of their own, and a choice of others: no rule of their own."""
 
@@ -175,6 +191,12 @@ def test_a_sampled_joint_is_the_targets(drafter, builder):
     [
         # How a token was drafted does not matter to sampling and matching: one tree of each kind of node.
         *((name, SampleMatch(), {"temperature": 0.8}) for name in ("static", "static_drawn", "spec_infer")),
+        # A prefix wins as a whole, so the places of a step are not independent.
+        ("chain_drawn", BlockVerification(), {"temperature": 0.6}),
+        *(
+            (name, TraversalVerification(), {"temperature": 0.6, "top_p": 0.9})
+            for name in ("static_drawn", "spec_infer", "dyspec_greedy_drawn")
+        ),
         # Tokens that top-k and top-p take out of q are never drawn, and must come all the same.
         *(
             (name, RejectionSampling(), {"temperature": 0.6, "top_k": 3, "top_p": 0.8})

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import json
 
+from helpers.made_records import record
+
+from specexp.bench.record import write_records
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
 from specexp.core.kernels import CannotCompileError
@@ -76,3 +79,28 @@ def test_a_processor_without_bfloat16_and_a_busy_machine_are_noted(monkeypatch):
 def test_a_folder_that_cannot_be_written_is_a_problem(monkeypatch):
     monkeypatch.setattr("os.access", lambda folder, how: False)
     assert {diagnosis.verdict for diagnosis in doctor.memory() if diagnosis.topic == "disk"} == {"problem"}
+
+
+def test_the_drafts_of_a_run_are_judged_by_position(capsys, tmp_path):
+    """A wrong pair and a healthy draft, 400 steps each."""
+    accepted = {"wrong": (1, 0), "healthy": (280, 196)}
+    made = [
+        record(
+            arm, 0, steps=400, draft_passes=800, drafted_nodes=800, drafted_at=(400, 400), accepted_at=counts
+        )
+        for arm, counts in accepted.items()
+    ]
+    write_records(tmp_path / "records.jsonl", made)
+    assert main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "- wrong: accepted by position: 0 %, 0 %"
+    assert lines[1].strip().startswith("0.2 % of 400 first drafts are accepted, as by chance")
+    assert lines[2] == "  healthy: accepted by position: 70 %, 49 %"
+
+
+def test_a_folder_without_a_run_is_a_problem(capsys, tmp_path):
+    assert main([str(tmp_path)]) == 1
+    assert "records.jsonl" in capsys.readouterr().out
+    (tmp_path / "records.jsonl").write_text("{}\n{}\n")
+    assert main([str(tmp_path)]) == 1
+    assert "line 1: not a prompt record" in capsys.readouterr().out

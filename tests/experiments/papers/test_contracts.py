@@ -1,5 +1,7 @@
 """Every analysis of the papers keeps the contract of analyses; regret, storage and published rows by hand."""
 
+from functools import partial
+
 import pytest
 from helpers.made_records import record
 
@@ -9,19 +11,21 @@ from experiments.papers.post_use_pre_cut.acceptance import ConfidenceAcceptance,
 from experiments.papers.post_use_pre_cut.draft_length import AblationGrid, OptimalLength
 from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
 from experiments.papers.regret import Regret
+from experiments.papers.same_drafts import SameDrafts
 from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import OverlapBracket, TargetUtilisation, TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
 from specexp.bench.by_task import FastestByTask
 from specexp.bench.table import Table, columns
-from specexp.builders import Chain
+from specexp.builders import Chain, KConfig
 from specexp.controllers import Fixed, Oracle
+from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.analyses import AnalysisContract
 from specexp.testing.fakes import hashed_model
-from specexp.verifiers import Greedy
+from specexp.verifiers import Greedy, RejectionSampling
 
 
 def contract(make):
@@ -51,6 +55,7 @@ TestTimeLines = contract(TimeLines)
 TestOverlapBracket = contract(OverlapBracket)
 TestRegret = contract(Regret)
 TestStorage = contract(Storage)
+TestSameDrafts = contract(lambda: SameDrafts(repetitions=2))
 TestFastestByTask = contract(FastestByTask)
 
 
@@ -166,3 +171,18 @@ def test_published_rows_are_below_their_headings_and_missing_figures_are_empty()
 def test_a_mistake_of_a_published_row_names_its_row_and_key(row, sentence):
     with pytest.raises(ValueError, match=sentence.replace("?", r"\?")):
         check_rows([ROWS[0], row], KEYS)
+
+
+@pytest.mark.parametrize(("builder", "verifiers"), [(Chain(3, "drawn"), 3), (KConfig([2, 1], "drawn"), 2)])
+def test_verifiers_of_a_perfect_draft_accept_all_of_the_same_drafts(builder, verifiers):
+    """The draft is the target, so each step has a whole path and a bonus token. Block verification is of chains."""
+    analysis, model = SameDrafts(repetitions=2), hashed_model(13)
+    parts = Parts(DraftModel(hashed_model(13)), builder, RejectionSampling())
+    analysis.begin({"arm": parts})
+    for sequence in range(2):
+        Decoder(model, *parts).generate(
+            [1, 2], max_new_tokens=24, seed=0, sequence=sequence, observers=[partial(analysis.observe, "arm")]
+        )
+    rows = analysis.report([]).tables["same_drafts"].records()
+    assert len(rows) == verifiers
+    assert {row["over rejection sampling"] for row in rows} == {1.0}

@@ -1,0 +1,121 @@
+"""Signatures of a wrong draft: the likely cause of low acceptance, read from acceptance by position.
+
+Only drafts that a model makes are judged. A layer that is off by one lowers acceptance by a few percent at every
+position, as a weaker draft would, and is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from statistics import median
+
+from specexp.bench.record import PromptRecord, by_position
+
+LEAST = 100
+"""Steps below which a rate is not judged."""
+_CHANCE, _RARE = 0.02, 0.15
+_SURE = 4.0  # standard deviations of a bound: steps of one prompt are not independent
+_LONG = 512  # tokens; drafts are trained on texts at least this long
+
+Length = tuple[int, int, int]
+"""Prompt tokens of some steps, and of these steps those that drafted position 1 and those that accepted it."""
+
+
+def likely_cause(
+    drafted_at: Sequence[int], accepted_at: Sequence[int], lengths: Sequence[Length] = (), chain: bool = True
+) -> str | None:
+    """Return a sentence that names the likely mistake in a draft, or None if acceptance looks healthy.
+
+    Args:
+        drafted_at: Steps that drafted each position, from position 1 on.
+        accepted_at: Steps that accepted each position.
+        lengths: The counts of position 1 by prompt length.
+        chain: Whether drafts are chains. In a tree later positions may have fewer candidates, so only the first one
+            is judged.
+    """
+    accepted = [*accepted_at, *[0] * (len(drafted_at) - len(accepted_at))]
+    if not drafted_at or drafted_at[0] < LEAST:
+        return None
+    rate, most = accepted[0] / drafted_at[0], _bounds(accepted[0], drafted_at[0])[1]
+    share = f"{100 * rate:.1f} % of {drafted_at[0]:,} first drafts are accepted"
+    if most < _RARE and rate < _CHANCE:
+        return (
+            f"{share}, as by chance: the draft belongs to another target or tokenizer, or some of its weights or its "
+            "map of token ids were not loaded"
+        )
+    if most < _RARE and sum(accepted[1:2]) <= 2 * _RARE * accepted[0]:
+        return (
+            f"{share}, and few of the later ones: the draft runs with rotary embeddings or a prompt template of "
+            "another model, or on states of other layers than those it was trained on"
+        )
+    return _fall_by_length(lengths) or (_fall_by_position(drafted_at, accepted) if chain else None)
+
+
+def _fall_by_length(lengths: Sequence[Length]) -> str | None:
+    """Compare the longer half of the prompts with the shorter one."""
+    ordered = sorted(lengths)
+    halves = ordered[: len(ordered) // 2], ordered[(len(ordered) + 1) // 2 :]
+    if not all(halves):
+        return None
+    short, long = (median(one[0] for one in half) for half in halves)
+    counts = [(sum(one[2] for one in half), sum(one[1] for one in half)) for half in halves]
+    if long < max(2 * short, _LONG) or min(steps for _, steps in counts) < LEAST:
+        return None
+    if _bounds(*counts[1])[1] > 0.6 * _bounds(*counts[0])[0]:
+        return None
+    rates = [f"{100 * part / whole:.0f} %" for part, whole in counts]
+    return (
+        f"first drafts are accepted in {rates[0]} of the steps of short prompts (median {short:,.0f} tokens) and in "
+        f"{rates[1]} of long ones ({long:,.0f}): these are longer than the text that the draft was trained on"
+    )
+
+
+def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | None:
+    """Compare each position's acceptance, after an accepted position, with that of the position before."""
+    before, after = drafted[0], accepted[0]
+    for position, (tried, kept) in enumerate(zip(drafted[1:], accepted[1:], strict=False), 2):
+        if after < LEAST or tried < 0.75 * drafted[0]:  # drafts of different lengths are not comparable
+            return None
+        rate, most = after / before, _bounds(kept, after)[1]
+        if rate >= 0.5 and most < (0.35 * rate if position == 2 else 0.05):
+            found = (
+                f"position {position} is accepted after {100 * kept / after:.0f} % of the accepted positions "
+            )
+            found += f"{position - 1}, which are accepted in {100 * rate:.0f} %: "
+            if position == 2:
+                return (
+                    f"{found}the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
+                    "drafts), or it was trained for one position only"
+                )
+            return (
+                f"{found}its sliding attention runs as full attention, or it was trained for fewer positions"
+            )
+        before, after = after, kept
+    return None
+
+
+def _bounds(part: int, whole: int) -> tuple[float, float]:
+    """Return Wilson's bounds of a share."""
+    share, z = part / whole, _SURE**2 / whole
+    middle, half = share + z / 2, sqrt(z * (share * (1 - share) + z / 4))
+    return (middle - half) / (1 + z), (middle + half) / (1 + z)
+
+
+def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
+    """Return the likely mistake in the draft of each arm that has one."""
+    arms: dict[str, list[PromptRecord]] = {}
+    for record in records:
+        if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model
+            arms.setdefault(record.arm, []).append(record)
+    found = {}
+    for arm, own in arms.items():
+        drafted, accepted = (
+            by_position(one.drafted_at for one in own),
+            by_position(one.accepted_at for one in own),
+        )
+        lengths = [(one.prompt_tokens, one.drafted_at[0], sum(one.accepted_at[:1])) for one in own]
+        chain = sum(drafted) == sum(one.drafted_nodes for one in own)
+        if cause := likely_cause(drafted, accepted, lengths, chain):
+            found[arm] = cause
+    return found

@@ -1,0 +1,63 @@
+"""Block verification: exact samples of the target that accept a drawn chain as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.dialogue import Verdict
+from specexp.core.tree import TokenTree
+from specexp.verifiers.rejection_sampling import Distribution, draws_of, sample
+from specexp.verifiers.sampling_verifier import SamplingVerifier
+from specexp.verifiers.traversal_verification import after_rejection, value
+
+if TYPE_CHECKING:
+    import torch
+
+
+class BlockVerification(SamplingVerifier):
+    """Accepts the longest prefix of a drawn chain that passes a test of its own (Sun et al. 2025).
+
+    Let ``p_i`` and ``q_i`` be the target's and the draft's distribution after the first ``i`` of ``n`` drafts ``x``.
+
+    - The value of a prefix is ``a_i = min(1, a_(i-1) * p_(i-1)[x_i] / q_(i-1)[x_i])``, with ``a_0 = 1``.
+    - Its residual is ``max(a_i * p_i - q_i, 0)``, with the sum ``s_i``.
+    - It passes with probability ``h_i = s_i / (s_i + 1 - a_i)``, and all drafts together with ``h_n = a_n``.
+    - The longest prefix that passes is accepted, even if a shorter one failed. The bonus token is drawn from its
+      normalised residual, after all drafts from ``p_n``.
+
+    It accepts at least as much as :class:`RejectionSampling` on average, and as much if nothing was drawn. Of several
+    children of a node it tries the first. The randomness of a step is keyed by (seed, sequence, root position).
+
+    Args:
+        temperature: temperature of the target; 0 accepts only its most probable token.
+        top_k: keep only this many of the target's most probable tokens.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
+    """
+
+    sampling = "rejection"
+    needs_draws = True
+    takes_trees = False
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        """Test every prefix with a number of its own, and accept the longest that passes."""
+        uniforms = iter(self.uniforms(context, tree))
+        rows, values, rests = [0], [1.0], list[Distribution]()
+        passes: list[float] = []  # h_i
+        while (drawn := next(draws_of(tree, rows[-1], logits.shape[-1]), None)) is not None:
+            child, q = drawn
+            p = self.processors.probabilities(logits[rows[-1]])
+            passed, rest = after_rejection(values[-1], p, q)
+            passes.append(passed)
+            rests.append(rest)
+            values.append(value(values[-1], p, q, int(tree.tokens[child])))
+            rows.append(child)
+        passes.append(values[-1])
+        # no early stop: a prefix may pass although a shorter one failed. The empty one always passes
+        accepted = max((i for i, h in enumerate(passes) if i and next(uniforms) < h), default=0)
+        if accepted == len(rests):
+            rests.append(self.processors.probabilities(logits[rows[-1]]))
+        return Verdict(tuple(rows[1 : accepted + 1]), sample(rests[accepted], next(uniforms)))
