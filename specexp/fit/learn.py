@@ -80,7 +80,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         backend = LiveBackend.of(config, pair)
         data = build_data(config, backend.tokenizer)
         try:
-            data.setup("fit")
+            data.prompts
         except PromptSetError as error:
             raise prompts_error(config, error) from error
     spec = ArmSpec(
@@ -111,7 +111,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
             WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )
     trainer = build_trainer(config, **arguments)
-    run(trainer, module, folder, train_dataloaders=data.train_dataloader())
+    run(trainer, module, folder, train_dataloaders=data.loader())
     return module
 
 

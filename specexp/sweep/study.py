@@ -18,7 +18,6 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import EAGER, check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.metrics import figures_of, metric_named
-from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import (
@@ -44,10 +43,11 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
+    from specexp.bench.module import EvaluationModule
     from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 
@@ -95,7 +95,7 @@ class Study:
         self.confirming = self
         self.tick: Callable[[], None] = lambda: None
         self.reference = PlainSeconds({})
-        self._data: dict[str | None, PromptDataModule] = {}
+        self._data: dict[str | None, LoadedPrompts] = {}
 
     @property
     def device(self) -> str:
@@ -103,13 +103,13 @@ class Study:
         assert self.pair is not None
         return placement(self.pair.target)
 
-    def data(self, stage: str | None = None) -> PromptDataModule:
+    def data(self, stage: str | None = None) -> LoadedPrompts:
         """Return the prompts of the search, or of a stage; ConfigError if one does not fit or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
 
-    def _read_data(self, stage: str | None) -> PromptDataModule:
+    def _read_data(self, stage: str | None) -> LoadedPrompts:
         assert self.pair is not None
         staged = with_prompts_of(self.config.config, stage)
         data = build_data(staged, self.pair.tokenizer)
@@ -276,10 +276,12 @@ class Study:
     def test(self, module: EvaluationModule, stage: str | None = None) -> None:
         """Decode the prompts of the search, or of a stage, with the arms of a module."""
         with interruptible():
-            self._trainer.test(module, datamodule=self.data(stage), verbose=False)
+            self._trainer.test(module, dataloaders=self.data(stage).loader(), verbose=False)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
+        from specexp.bench.module import EvaluationModule
+
         arm: EngineArm = candidate.arm
         arm.name = f"trial {trial}"
         # Modelled seconds do not drift, so plain decoding need not run again.
