@@ -292,9 +292,7 @@ def recorded_data(
     Raises ConfigError if the prompts cannot be read, or one was not recorded with the same tokens.
     """
     workload = build_workload(config)
-    data = (
-        RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
-    )
+    data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
     try:
         missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
     except PromptSetError as error:
