@@ -113,11 +113,11 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
         )
     data = build_data(preload, backend.tokenizer)
     try:
-        data.setup("test")
+        prompts = data.prompts
     except PromptSetError as error:
         raise ConfigError(f"{spec.where}.preload: {error}") from error
     teacher = backend.arm(replace(spec, execution=None, latency=None))
-    for prompt in data.prompts:
+    for prompt in prompts:
         teacher.decode(prompt)
     if kept is not None and drafter is not None:
         study, arm = config.get("name"), re.sub(r"[/\\:]|^\.+", "_", spec.name)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
     from specexp.bench.pictures import Curve
     from specexp.data import Prompt
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
 
 ENGINE, EAGER = "engine", "hf-eager"
@@ -271,7 +271,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
             )
 
 
-def load_prompts(config: Config, pair: ModelPair) -> PromptDataModule:
+def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
     """Read the prompts; raises ConfigError if the data set cannot be read, or a prompt does not fit the target."""
     from specexp.data import PromptSetError
 
@@ -295,7 +295,8 @@ def rehearse(config: Config) -> LiveBackend:
     from specexp.data import PromptSetError
 
     check_tasks(config)
-    build_trainer(config)
+    if config.get("trainer"):  # importing Lightning takes seconds
+        build_trainer(config)
     pair = build_outline(config)
     load_prompts(config, pair)
     backend = LiveBackend.of(config, pair)

@@ -23,6 +23,7 @@ from specexp.config.next_step import command_line
 FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
 _EXAMPLES = 50
+_MINUTES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,7 +119,10 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0, "chat_template": "auto"},
         "verifier": verifier,
         "generation": {"max_new_tokens": 128, "seed": 0},
-        "sweep": {"confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}}},
+        "sweep": {
+            "minutes": _MINUTES,
+            "confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}},
+        },
     }
     return (
         "# yaml-language-server: $schema=schema.json\n"

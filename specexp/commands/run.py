@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.engines.served_arm import ServedBackend
     from specexp.models.pair import ModelPair
 
@@ -177,7 +177,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 @contextmanager
 def _opened(
     config: Config, pair: ModelPair | None = None
-) -> Iterator[tuple[Trainer, Backend, ExperimentArms, PromptDataModule]]:
+) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
     """Yield trainer, backend, arms and prompts of an experiment, and stop the started engines afterwards."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
@@ -237,7 +237,7 @@ def _in_float32(
 
 
 def _decode(
-    config: Config, experiment: ExperimentArms, data: PromptDataModule, path: Path, trainer: Trainer
+    config: Config, experiment: ExperimentArms, data: LoadedPrompts, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
     """Decode every prompt with every arm under Lightning's Trainer, and write the records to ``path``."""
     from specexp.bench.experiment import reordered, use_threads
@@ -260,7 +260,7 @@ def _decode(
     )
     try:
         with interruptible():
-            trainer.test(module, datamodule=data, verbose=False)
+            trainer.test(module, dataloaders=data.loader(), verbose=False)
     finally:
         module.close()
     return module.records

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from specexp.bench.equality import InFloat32
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
 
 
 def report(
     config: Config,
     experiment: ExperimentArms,
     records: Sequence[PromptRecord],
-    data: PromptDataModule,
+    data: LoadedPrompts,
     tokenizer: PreTrainedTokenizerBase | None,
     float32: InFloat32 | None = None,
 ) -> Report:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.latency import LatencyProfile
     from specexp.data import PromptSetError, TaskItems, Workload
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.drafters.draft_source import DraftSource
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
@@ -98,11 +98,11 @@ build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False
 """Return the models without weights, built from their configurations."""
 
 
-def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> PromptDataModule:
+def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedPrompts:
     """Return the prompts for Lightning's Trainer; their files are read in its ``setup``."""
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
 
-    return PromptDataModule(build_workload(config), tokenizer)
+    return LoadedPrompts(build_workload(config), tokenizer)
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:

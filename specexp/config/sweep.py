@@ -246,6 +246,8 @@ class Sweep(Section):
         space: The search space: how a value is drawn for each dotted key of the composition.
         direction: Direction of ``speedup`` if ``objectives`` sets none.
         n_trials: Number of distinct finished trials after which the study ends, including ``enqueue``.
+        minutes: Time of a start of the study (``--minutes``). Prompts, trials and confirmed candidates are cut to it;
+            null for no limit.
         objectives: List of metrics, or mapping of metrics to directions. A study with several does not prune.
         sampler: Optuna sampler; null for ``TPESampler(seed=0)``.
         pruner: Optuna pruner; null for ``WilcoxonPruner(p_threshold=0.1)``.
@@ -263,6 +265,7 @@ class Sweep(Section):
     space: dict[str, SpaceEntry]
     direction: Way = "maximize"
     n_trials: Count = 24
+    minutes: Annotated[float, Field(gt=0)] | None = None
     objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])
     sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
     pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None

@@ -79,10 +79,10 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
         backend = LiveBackend.of(config, pair)
         data = build_data(config, backend.tokenizer)
-        try:
-            data.setup("fit")
-        except PromptSetError as error:
-            raise prompts_error(config, error) from error
+    try:
+        prompts = data.prompts
+    except PromptSetError as error:
+        raise prompts_error(config, error) from error
     spec = ArmSpec(
         name,
         build_generation(config),
@@ -92,7 +92,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     )
     arm = make_arm(spec, backend)
     assert isinstance(arm, EngineArm)
-    module = ControllerLearning(arm, data.prompts, backend)
+    module = ControllerLearning(arm, prompts, backend)
     folder = Path(config.get("output")) / name
     folder.mkdir(parents=True, exist_ok=True)
     arguments: dict[str, Any] = {
@@ -111,7 +111,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
             WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )
     trainer = build_trainer(config, **arguments)
-    run(trainer, module, folder, train_dataloaders=data.train_dataloader())
+    run(trainer, module, folder, train_dataloaders=data.loader())
     return module
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import override
@@ -25,7 +26,7 @@ from specexp.core.messages import first_line
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
 from specexp.data import Prompt, PromptSetError, Workload
-from specexp.data.prompts import PromptDataModule
+from specexp.data.prompts import LoadedPrompts
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError
@@ -191,7 +192,7 @@ class ReplayBackend(Backend):
         return {"recording": {"folder": folder, "profile": profile, "fidelity": str(arm.fidelity)}}
 
 
-def open_replay(config: Config) -> tuple[ReplayBackend, PromptDataModule]:
+def open_replay(config: Config) -> tuple[ReplayBackend, LoadedPrompts]:
     """Return the replay backend and prompts of an experiment. Raises ConfigError if a prompt was not recorded."""
     recording = open_recording(config)
     return ReplayBackend(recording), recorded_data(config, recording, tokenizer_of(config))
@@ -261,39 +262,38 @@ def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
         return None
 
 
-class RecordedPrompts(PromptDataModule):
+class RecordedPrompts(LoadedPrompts):
     """The prompts of a workload with tokens from the recording, for use without a tokenizer."""
 
     def __init__(self, workload: Workload, recording: Recording) -> None:
         super().__init__(workload, cast("PreTrainedTokenizerBase", None))
         self._recording = recording
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read the prompts on the first call. Raises PromptSetError, or RecordingError if one was not recorded."""
-        if not self._prompts:
-            self._prompts = [
-                Prompt(
-                    prompt_id=row["prompt_id"],
-                    category=row["category"],
-                    turns=tuple(row["turns"]),
-                    token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
-                    index=row["index"],
-                )
-                for row in self.workload.rows()
-            ]
+    @cached_property
+    @override
+    def prompts(self) -> list[Prompt]:
+        """The selected rows. Raises PromptSetError, or RecordingError if one was not recorded."""
+        return [
+            Prompt(
+                prompt_id=row["prompt_id"],
+                category=row["category"],
+                turns=tuple(row["turns"]),
+                token_ids=tuple(self._recording.conversation(row["prompt_id"])[0].prompt.tolist()),
+                index=row["index"],
+            )
+            for row in self.workload.rows()
+        ]
 
 
 def recorded_data(
     config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
-) -> PromptDataModule:
+) -> LoadedPrompts:
     """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
 
     Raises ConfigError if the prompts cannot be read, or one was not recorded with the same tokens.
     """
     workload = build_workload(config)
-    data = (
-        RecordedPrompts(workload, recording) if tokenizer is None else PromptDataModule(workload, tokenizer)
-    )
+    data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
     try:
         missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
     except PromptSetError as error:

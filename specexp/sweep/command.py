@@ -25,13 +25,15 @@ from specexp.sweep.study_config import StudyConfig, StudyError
 if TYPE_CHECKING:
     from specexp.sweep.conclusion import Concluded
 
-USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--n-trials N] [--storage URL] [--key value ...]
+USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--minutes N] [--n-trials N] [--storage URL]
+    [--key value ...]
 
 Searches the space of an experiment's sweep: section with Optuna, measures the best few again on prompts the search did
 not see, and exports the winner. The same command continues a study that was interrupted, and prints the result of one
 that has ended.
---dry-run checks the file and shows the space. --n-trials N ends with that many finished, distinct trials. --storage URL
-names a database, so that several workers share the study. --confirm-again confirms the best of an ended study once more
+--dry-run checks the file and shows the space. --minutes N cuts prompts, trials and confirmation to N minutes.
+--n-trials N ends with that many finished, distinct trials. --storage URL names a database, so that several workers
+share the study. --confirm-again confirms the best of an ended study once more
 and pools both confirmations. --cold exports the winner without its learned state. --require-gain exits with 3 unless
 the winner is faster than plain decoding. Any other --dotted.key overrides the file, e.g. --data.max_prompts 8
 --sweep.confirm.best 5 --tracking.mode disabled."""
@@ -43,7 +45,7 @@ FLAGS = {
 }
 """Keys that are set to true by options without a value."""
 
-SHORT = {"n-trials": "sweep.n_trials", "storage": "sweep.storage"}
+SHORT = {"n-trials": "sweep.n_trials", "minutes": "sweep.minutes", "storage": "sweep.storage"}
 
 NO_GAIN = 3
 """Exit code of ``--require-gain`` if nothing is faster than plain decoding."""

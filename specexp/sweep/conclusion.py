@@ -46,6 +46,7 @@ from specexp.sweep.output import (
     next_steps,
     summary_of,
 )
+from specexp.sweep.plan import PLAN
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import confirmable, trial_row
@@ -241,7 +242,7 @@ class Conclusion:
 
     def _selected(self, pooled: Concluded | None) -> list[FrozenTrial]:
         """Return the trials to confirm, with those that are deployed already."""
-        trials = select(self.trials, self._stage.best, self._stage.of_each)
+        trials = self._chosen()
         if not trials:
             why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
             raise StudyError(why)
@@ -250,14 +251,19 @@ class Conclusion:
         numbers -= {trial.number for trial in trials}
         return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
 
+    def _chosen(self) -> list[FrozenTrial]:
+        most = self.trials.user_attrs.get(PLAN, {}).get("candidates")
+        return select(self.trials, self._stage.best, self._stage.of_each)[:most]
+
     def _digest(self) -> str:
-        trials = select(self.trials, self._stage.best, self._stage.of_each)
+        trials = self._chosen()
         export = None if self.settings.export is None else self.settings.export.model_dump()
         return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
 
     def _measured_on(self) -> str:
         learn = None if self.settings.learn is None else self.settings.learn.model_dump()
-        return digest_of([self.config.workload(), self._stage.data, learn])
+        prompts = self.trials.user_attrs.get(PLAN, {}).get("confirmed")
+        return digest_of([self.config.workload(), self._stage.data, learn, prompts])
 
     def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
         name, config, folder = self.config.name, self.config.config, self.output.folder

@@ -17,7 +17,6 @@ from specexp.bench.analysis import AcceptanceCounter, Analysis
 from specexp.bench.arm import EngineArm, decode_safely
 from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
 from specexp.bench.experiment import EAGER
-from specexp.bench.module import EvaluationModule
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.report import busy_machine_of, clock_notes, endings, failed_answers, short_answers
@@ -122,6 +121,8 @@ def confirm(
         earlier: Records of the earlier confirmations that are pooled with this one.
         confirmations: Number of pooled confirmations, including this one.
     """
+    from specexp.bench.module import EvaluationModule  # imports Lightning, which takes seconds
+
     arms = {}
     for trial in trials:
         config = study.config.with_overrides(trial.user_attrs["attributes"]["resolved"])

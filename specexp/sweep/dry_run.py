@@ -146,7 +146,8 @@ def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[st
     """
     config = study_config.config
     check_sampler(settings, config.checker)
-    build_trainer(config)
+    if config.get("trainer"):  # importing Lightning takes seconds
+        build_trainer(config)
     study = open_models(study_config, settings, None if study_config.replayed else build_outline(config))
     check_prompts(study)
     possible, left_out = without_impossible(study_config, settings, study.try_to_compose)

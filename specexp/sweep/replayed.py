@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.replay.format.recorded_turn import RecordedTurn
 
 
@@ -72,7 +72,7 @@ class ReplayedStudy(Study):
         return str(recorded) if self.live is None else self.live.device
 
     @override
-    def _read_data(self, stage: str | None) -> PromptDataModule:
+    def _read_data(self, stage: str | None) -> LoadedPrompts:
         if stage == "confirm" and self.live is not None:  # a live confirmation needs no recorded prompts
             return self.live.data(stage)
         config, pair = self.config.config, None if self.live is None else self.live.pair

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from statistics import fmean
+from time import time
 from typing import TYPE_CHECKING
 
 import optuna
@@ -31,6 +32,7 @@ from specexp.sweep.trials import (
     Candidate,
     Measurement,
     Report,
+    confirmable,
     distinct_finished,
     reason_of,
 )
@@ -97,6 +99,7 @@ class StudySearch:
 
     Args:
         after_trial: Called with every trial that has ended.
+        until: Seconds since the epoch after which no trial begins, once one can be confirmed; None for no limit.
     """
 
     def __init__(
@@ -105,9 +108,10 @@ class StudySearch:
         settings: Sweep,
         study: OurStudy,
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
+        until: float | None = None,
     ) -> None:
         self._trials, self._settings, self._study = trials, settings, study
-        self._after_trial = after_trial
+        self._after_trial, self._until = after_trial, until
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._current: int | None = None  # number of the running trial
@@ -119,7 +123,7 @@ class StudySearch:
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
 
     def run(self) -> str:
-        """Run trials until ``n_trials`` distinct ones are finished, or the space is exhausted.
+        """Run trials until ``n_trials`` distinct ones are finished, time is up, or the space is exhausted.
 
         Known configurations left by dead workers are measured in either case. Returns a sentence if the space has fewer
         configurations than requested, otherwise an empty string.
@@ -139,7 +143,7 @@ class StudySearch:
         if self._full is not None:
             raise self._full
         done, target = len(retry_lost(lambda: distinct_finished(self._trials))), self._settings.n_trials
-        if done >= target:
+        if done >= target or self._is_late():
             return ""
         if done == 0 or 0 < self._barren == self._failed:
             reason = None if self._last is None else reason_of(self._last)
@@ -156,7 +160,10 @@ class StudySearch:
         enough = self._barren >= self._patience or (
             len(distinct_finished(self._trials)) >= self._settings.n_trials
         )
-        return enough and not known_waiting(self._trials)
+        return (enough or self._is_late()) and not known_waiting(self._trials)
+
+    def _is_late(self) -> bool:
+        return self._until is not None and time() >= self._until and bool(confirmable(self._trials))
 
     def __call__(self, trial: Trial) -> list[float]:
         """Measure a trial, and return its values."""

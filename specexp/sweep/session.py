@@ -6,7 +6,9 @@ import shlex
 import sys
 import warnings
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import cached_property, partial
+from time import time
 from typing import TYPE_CHECKING
 
 import optuna
@@ -30,6 +32,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
 from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, track_trial
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, Plan
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
@@ -85,6 +88,8 @@ class Session:
     def __init__(self, config: StudyConfig, settings: Sweep, output: StudyOutput) -> None:
         self.config, self.settings, self.output = config, settings, output
         self.exclusive = settings.storage is None
+        self._started = time()
+        self._until: float | None = None  # when the search ends, in seconds since the epoch
 
     def run(self) -> Concluded | None:
         """Run the missing stages. Return the conclusion; None if it is another worker's, or if nothing is confirmed."""
@@ -121,6 +126,7 @@ class Session:
         self._open()
         done = self.trials.user_attrs.get("exhausted") or (
             len(distinct_finished(self.trials)) >= self.settings.n_trials
+            or self.trials.user_attrs.get("timed_out", 0) == self.settings.minutes
         )
         if not done or others_running(self.trials) or known_waiting(self.trials):
             return None
@@ -151,9 +157,6 @@ class Session:
         save_resolved(self.config.config, self.output.folder, shlex.split(self.output.command))
         with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
-            if self.settings.count_acceptances is not None:
-                begin = partial(bar.stage, "counting acceptances")
-                study.count_acceptances(self.settings.count_acceptances, begin)
             for sentence in left_out_lines(impossible):
                 self.output.say(sentence)
             stated = {"device": self.config.clock, "placement": study.device}
@@ -163,12 +166,43 @@ class Session:
                 of = f"{done} of {self.settings.n_trials} trials are finished"
                 repeated = f"; {counted(again, 'interrupted trial')} will be repeated" if again else ""
                 self.output.say(f"Continuing study {self.config.name}: {of}{repeated}.")
-            if not study.load_reference():
+            if kept := self.trials.user_attrs.get(PLAN):
+                study.cut(kept["prompts"])
+            if study.load_reference():
+                self._plan(study.reference.per_prompt, done)
+            else:
                 bar.stage("plain decoding of every prompt", len(study.data().prompts))
-                study.measure_reference()
+                study.measure_reference(partial(self._plan, done=done))
+            if self.settings.count_acceptances is not None:
+                begin = partial(bar.stage, "counting acceptances")
+                study.count_acceptances(self.settings.count_acceptances, begin)
             busy = busy_machine(study.reference.seconds_per_token.values())
             if busy and study.latency is None:
                 self.output.say(busy)
+
+    def _plan(self, seconds: float | None, done: int) -> None:
+        """Say how long the study takes, cut it to ``sweep.minutes``, and store the plan for later starts and workers.
+
+        Args:
+            seconds: Plain decoding's seconds per prompt; None if seconds are modelled, so that only the search ends.
+            done: Number of finished trials; their prompts stay.
+        """
+        minutes, kept = self.settings.minutes, self.trials.user_attrs.get(PLAN, {})
+        plan = Plan.of(self.settings, self.study, max(self.settings.n_trials - done, 0))
+        if minutes is not None:
+            left = 60 * minutes - (time() - self._started) - AFTER_SECONDS
+            if seconds and kept.get("minutes") == minutes:
+                plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
+            elif seconds:
+                plan = plan.within(left / seconds, fixed=bool(done or kept))
+            after = plan.confirmation + plan.trial  # the trial in flight, too
+            self._until = time() + (left - after * seconds if seconds else SEARCHING * left)
+            shared = not self.exclusive and kept.get("minutes") == minutes and kept["until"] > time()
+            self._until = kept["until"] if shared else self._until
+        self.study.cut(plan.prompts, plan.counted, plan.confirmed)
+        self.trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": self._until})
+        if seconds:
+            self.output.say(plan.forecast(seconds, minutes))
 
     def _search(self) -> None:
         """Measure the missing trials, and write all trials to ``trials.csv``."""
@@ -186,10 +220,15 @@ class Session:
             done, prompts = len(distinct_finished(trials)), len(study.data().prompts)
             bar.stage("search", self.settings.n_trials, done=done, prompts=prompts)
             bar.show(Text(best_line(trials, objectives[0])))
-            exhausted = StudySearch(trials, self.settings, study, after).run()
+            exhausted = StudySearch(trials, self.settings, study, after, self._until).run()
+        done = len(distinct_finished(trials))
         if exhausted:
             trials.set_user_attr("exhausted", True)
             self.output.say(exhausted)
+        elif done < self.settings.n_trials:
+            trials.set_user_attr("timed_out", self.settings.minutes)
+            of = f"{done} of {self.settings.n_trials} trials"
+            self.output.say(f"The {self.settings.minutes:g} minutes allow {of}, and now the confirmation.")
         write_trials(trials, objectives, self.output.folder / "trials.csv")
 
     def _conclusion(self) -> Conclusion:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import log
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
@@ -18,7 +19,6 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import EAGER, check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.metrics import figures_of, metric_named
-from specexp.bench.module import EvaluationModule
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import (
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
+    from specexp.bench.module import EvaluationModule
     from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.data.prompts import PromptDataModule
+    from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 
@@ -60,6 +61,8 @@ CANDIDATES = {
 REFERENCE = "reference.json"
 """File in a study's folder that holds plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
+FIRST = 4
+"""Prompts that plain decoding has decoded when the duration of the study is forecast."""
 WINDOW = 3
 """Runs of plain decoding of which the median is the machine's present speed. One disturbed run has no effect."""
 EVERY = 4
@@ -95,7 +98,7 @@ class Study:
         self.confirming = self
         self.tick: Callable[[], None] = lambda: None
         self.reference = PlainSeconds({})
-        self._data: dict[str | None, PromptDataModule] = {}
+        self._data: dict[str | None, LoadedPrompts] = {}
 
     @property
     def device(self) -> str:
@@ -103,13 +106,13 @@ class Study:
         assert self.pair is not None
         return placement(self.pair.target)
 
-    def data(self, stage: str | None = None) -> PromptDataModule:
+    def data(self, stage: str | None = None) -> LoadedPrompts:
         """Return the prompts of the search, or of a stage; ConfigError if one does not fit or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
 
-    def _read_data(self, stage: str | None) -> PromptDataModule:
+    def _read_data(self, stage: str | None) -> LoadedPrompts:
         assert self.pair is not None
         staged = with_prompts_of(self.config.config, stage)
         data = build_data(staged, self.pair.tokenizer)
@@ -248,13 +251,24 @@ class Study:
     def _workload(self) -> str:
         return digest_of(self.config.workload())
 
-    def measure_reference(self) -> None:
-        """Measure plain decoding on every prompt, and save it for a resumed study; StudyError if a prompt fails."""
+    def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
+        """Keep only the first prompts of the search, the acceptance counts and the confirmation."""
+        for stage, most in ((None, prompts), ("count_acceptances", counted), ("confirm", confirmed)):
+            if most:
+                self.data(stage).keep(self.data(stage).prompts[:most])
+
+    def measure_reference(self, after_first: Callable[[float], None]) -> None:
+        """Measure plain decoding on every prompt, and save it for a resumed study; StudyError if a prompt fails.
+
+        After a few prompts, ``after_first`` is called with the seconds per prompt. It may cut the prompts.
+        """
         seconds: dict[str, float] = {}
-        for prompt in self.data().prompts:
+        while len(seconds) < len(self.data().prompts):
+            prompt = self.data().prompts[len(seconds)]
             try:
                 if not seconds:
                     self._engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
+                    started = perf_counter()
                 seconds[prompt.prompt_id] = seconds_per_token(self.decode(self._engine, prompt))
             except Exception as error:
                 raise StudyError(
@@ -262,7 +276,10 @@ class Study:
                     f"{type_and_line(error)}; leave the prompt out"
                 ) from error
             self.tick()
-        self.reference = PlainSeconds(seconds)
+            if len(seconds) == min(FIRST, len(self.data().prompts)):
+                per_prompt = (perf_counter() - started) / len(seconds)
+                after_first(per_prompt)
+        self.reference = PlainSeconds(seconds, per_prompt)
         self.reference.save(self.config.folder / REFERENCE, self._workload)
 
     @cached_property
@@ -276,10 +293,12 @@ class Study:
     def test(self, module: EvaluationModule, stage: str | None = None) -> None:
         """Decode the prompts of the search, or of a stage, with the arms of a module."""
         with interruptible():
-            self._trainer.test(module, datamodule=self.data(stage), verbose=False)
+            self._trainer.test(module, dataloaders=self.data(stage).loader(), verbose=False)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
+        from specexp.bench.module import EvaluationModule
+
         arm: EngineArm = candidate.arm
         arm.name = f"trial {trial}"
         # Modelled seconds do not drift, so plain decoding need not run again.
@@ -413,6 +432,8 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
 class PlainSeconds:
     """Plain decoding's seconds per token by prompt id, rescaled by the machine's present speed.
 
+    ``per_prompt`` is the mean of a prompt's seconds, prefill included; None if it was not measured.
+
     Example:
         >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
         >>> reference.observe("a", 0.005)  # the machine is 1.25 times as slow as it was
@@ -420,8 +441,9 @@ class PlainSeconds:
         0.0075
     """
 
-    def __init__(self, seconds_per_token: Mapping[str, float]) -> None:
+    def __init__(self, seconds_per_token: Mapping[str, float], per_prompt: float | None = None) -> None:
         self.seconds_per_token = dict(seconds_per_token)
+        self.per_prompt = per_prompt
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
@@ -439,7 +461,7 @@ class PlainSeconds:
 
     def save(self, path: Path, digest: str) -> None:
         """Keep the seconds for a resumed study of the same workload."""
-        kept = {"digest": digest, "seconds_per_token": self.seconds_per_token}
+        kept = {"digest": digest, "seconds_per_token": self.seconds_per_token, "per_prompt": self.per_prompt}
         atomic_write(path, json.dumps(kept, indent=1))
 
     @classmethod
@@ -447,6 +469,10 @@ class PlainSeconds:
         """Return the saved seconds; empty if there are none of this workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            return cls(kept["seconds_per_token"] if kept["digest"] == digest else {})
+            return (
+                cls(kept["seconds_per_token"], kept.get("per_prompt"))
+                if kept["digest"] == digest
+                else cls({})
+            )
         except (OSError, ValueError, KeyError):
             return cls({})

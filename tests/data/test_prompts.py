@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 
 from specexp.config import ConfigError, load_config
 from specexp.data import GSM8K, Prompt, Workload
-from specexp.data.prompts import PromptDataModule
+from specexp.data.prompts import LoadedPrompts
 
 
 class Collect(LightningModule):
@@ -21,6 +21,9 @@ class Collect(LightningModule):
     def test_step(self, batch: Prompt, batch_idx: int) -> None:
         self.prompts.append(batch)
 
+    def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
+        return batch
+
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
@@ -29,14 +32,14 @@ def test_a_trainer_gets_prompt_after_prompt_and_they_are_read_once(write, tokeni
     path = write("test.jsonl", [{"question": f"How many {i}?", "answer": "1"} for i in range(6)])
     workload = Workload(GSM8K(path), max_prompts=4, shuffle_seed=0)
     expected = workload.load(tokenizer)
-    module, data = Collect(), PromptDataModule(workload, tokenizer)
-    data.setup("test")
+    module, data = Collect(), LoadedPrompts(workload, tokenizer)
+    assert data.prompts
     monkeypatch.setattr(workload, "load", lambda tokenizer: pytest.fail("read again"))
     trainer = Trainer(
         accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
         default_root_dir=tmp_path, barebones=False,
     )  # fmt: skip
-    trainer.test(module, datamodule=data, verbose=False)
+    trainer.test(module, dataloaders=data.loader(), verbose=False)
     assert module.prompts == data.prompts == expected
     assert len(expected) == 4
 

@@ -71,7 +71,6 @@ def answers(artifact, *, anew=False):
     config = load_config("runs/small/config.yaml")
     pair = specexp.load_pair(config.get("pair.target"), target_dtype="float32")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
-    data.setup("test")
     decoder = artifact.decoder(pair.target)
     for prompt in data.prompts:
         if anew:

@@ -53,7 +53,6 @@ def study(tmp_path_factory):
         config = load_config("runs/tree_shape/config.yaml")
     pair = specexp.load_pair("stdlib")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
-    data.setup("test")
     records = read_records(folder / "runs" / "tree_shape" / "confirm.jsonl")
     plain = {record.prompt_id: record for record in records if record.arm == "engine"}
     assert plain

@@ -1,0 +1,109 @@
+"""The plan of a study: how many prompts each stage decodes, how long that takes, and what fits into some minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from specexp.bench.equality import SECONDS
+from specexp.config.sweep import Categorical, Sweep
+from specexp.core.messages import counted
+from specexp.sweep.space import Space
+from specexp.sweep.study import EVERY
+
+if TYPE_CHECKING:
+    from specexp.sweep.study import Study
+
+PLAN = "plan"
+"""Name of the study's attribute that holds its plan."""
+FEWEST = 6
+"""Fewest prompts of a trial. With fewer, the pruner and the intervals have nothing to compare."""
+FEWEST_CONFIRMED = 8
+SEARCHING = 0.6
+"""Share of the time for the search with its preparation; the rest is for the confirmation."""
+REFERENCES = 4
+"""Further arms of a confirmation: plain decoding, Hugging Face's loop, and two that start cold."""
+AFTER_SECONDS = SECONDS + 10
+"""Time after the confirmation: the comparison in float32, and the report."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of a study's stages."""
+
+    trials: int
+    prompts: int  # of each trial
+    counted: int  # for the acceptance counts
+    learned: int  # that each candidate learns from before it is measured
+    best: int  # fewest candidates that are confirmed
+    candidates: int  # that are confirmed at most
+    confirmed: int  # prompts of the confirmation
+
+    @classmethod
+    def of(cls, settings: Sweep, study: Study, trials: int) -> Self:
+        """Return the plan of the configured sizes, with this number of trials left."""
+        stage, known = settings.confirm, settings.known
+
+        def prompts(name: str) -> int:
+            return 0 if getattr(settings, name) is None else len(study.data(name).prompts)
+
+        best, others = (0 if stage is None else stage.best), len(known)
+        if stage is not None and stage.of_each is not None:
+            entry, space = settings.space[stage.of_each], Space(settings)
+            outside = sum(space.params_of(one.overrides) is None for one in known)
+            others = outside + (len(entry.choices) if isinstance(entry, Categorical) else 0)
+        sizes = len(study.data().prompts), prompts("count_acceptances"), prompts("learn")
+        return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"))
+
+    @property
+    def trial(self) -> float:
+        """Prompts that a trial decodes, with the repeated runs of plain decoding."""
+        return self.prompts * (1 + 1 / EVERY) + self.learned
+
+    @property
+    def search(self) -> float:
+        """Prompts that are decoded up to the end of the search."""
+        return self.prompts + self.counted + self.trials * self.trial
+
+    @property
+    def confirmation(self) -> float:
+        """Prompts that are decoded by the confirmation: every candidate first learns from the search's prompts."""
+        learned = self.candidates * (self.prompts + self.learned)
+        return learned + self.confirmed * (self.candidates + REFERENCES)
+
+    def within(self, decoded: float, fixed: bool) -> Plan:
+        """Return the plan cut to about ``decoded`` prompts, but not below the fewest of each stage.
+
+        First the prompts are chosen, and at the end the trials. With ``fixed``, the prompts stay, because earlier
+        trials were measured on them.
+        """
+        if self.search + self.confirmation <= decoded:
+            return self
+        share = decoded * SEARCHING if self.candidates else decoded
+        prompts = _clamp(share / (self.trials * (1 + 1 / EVERY) + 2), FEWEST, self.prompts)
+        prompts = self.prompts if fixed else prompts
+        left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
+        candidates = _clamp((left - REFERENCES * fewest) / (learned + fewest), self.best, self.candidates)
+        most = (left - candidates * learned) / (candidates + REFERENCES)
+        confirmed = _clamp(most, fewest, self.confirmed)
+        cut = Plan(0, prompts, min(self.counted, prompts), self.learned, self.best, candidates, confirmed)
+        trials = (decoded - cut.confirmation - cut.search) / cut.trial
+        return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
+
+    def forecast(self, seconds: float, minutes: float | None) -> str:
+        """Return a sentence on the duration, by plain decoding's seconds per prompt, and one on its assumption."""
+        whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
+        trials = f"{'' if minutes is None else 'at least '}{counted(self.trials, 'trial')}"
+        confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"
+        given = (
+            "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, which are too few"
+        )
+        return (
+            f"This takes at most about {counted(max(round(whole), 1), 'minute')}{given}: {trials} on "
+            f"{counted(self.prompts, 'prompt')}{confirmed if self.confirmed else ''}. Plain decoding takes "
+            f"{seconds:.1f} s a prompt here, and drafting about as much or less."
+        )
+
+
+def _clamp(value: float, low: int, high: int) -> int:
+    return min(max(int(value), low), high)

@@ -1,0 +1,141 @@
+"""The plan of a study: sizes and deadlines by plain decoding's seconds per prompt, with clocks that tests set."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import optuna
+import pytest
+from helpers.fake_bench import FakeBench, opened, settings
+from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
+
+from specexp.sweep.command import main
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, Plan
+from specexp.sweep.search import StudySearch
+from specexp.sweep.session import Session
+from specexp.sweep.trials import distinct_finished
+from specexp.sweep.workers import sign_in
+
+WHOLE = Plan(trials=24, prompts=16, counted=12, learned=0, best=3, candidates=7, confirmed=16)
+
+
+def test_a_plan_counts_every_prompt_that_is_decoded():
+    assert WHOLE.trial == 16 + 4  # plain decoding runs again on every fourth prompt
+    assert WHOLE.search == 16 + 12 + 24 * 20
+    assert WHOLE.confirmation == 7 * 16 + 16 * (7 + 4)
+    assert replace(WHOLE, learned=5).trial == 25
+    assert replace(WHOLE, learned=5).confirmation == WHOLE.confirmation + 7 * 5
+
+
+def test_a_plan_that_fits_is_not_cut():
+    assert WHOLE.within(WHOLE.search + WHOLE.confirmation, fixed=False) == WHOLE
+
+
+def test_prompts_are_cut_first_and_then_trials_and_the_confirmation():
+    assert WHOLE.within(300, fixed=False) == Plan(22, 6, 6, 0, 3, 6, 8)
+    assert WHOLE.within(600, fixed=False) == replace(WHOLE, prompts=11, counted=11, trials=24, confirmed=14)
+    assert WHOLE.within(300, fixed=True) == Plan(7, 16, 12, 0, 3, 3, 10)
+
+
+def test_no_stage_falls_below_its_fewest():
+    assert WHOLE.within(1, fixed=False) == Plan(1, 6, 6, 0, 3, 3, 8)
+    none = replace(WHOLE, best=0, candidates=0, confirmed=0)
+    assert none.within(200, fixed=False).confirmation == 0
+
+
+@pytest.mark.parametrize("decoded", range(130, 800, 37))
+def test_a_cut_plan_fits(decoded):
+    cut = WHOLE.within(decoded, fixed=False)
+    assert cut.search + cut.confirmation <= decoded
+
+
+def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
+    minutes = ((WHOLE.search + WHOLE.confirmation) * 2 + AFTER_SECONDS) / 60
+    assert round(minutes) == 27
+    sentence = WHOLE.forecast(2.0, None)
+    assert sentence.startswith(
+        "This takes at most about 27 minutes: 24 trials on 16 prompts, then 7 candidates"
+    )
+    assert "Plain decoding takes 2.0 s a prompt here" in sentence
+    assert "27 minutes: at least 24 trials" in WHOLE.forecast(2.0, 27)
+    assert "27 minutes instead of 10, which are too few: at least" in WHOLE.forecast(2.0, 10)
+
+
+def test_a_search_ends_after_the_trial_in_which_its_time_is_up(tmp_path, monkeypatch):
+    bench, chosen = FakeBench(), settings()
+    study = opened(chosen, tmp_path)
+    sign_in(study, chosen, exclusive=True)
+    monkeypatch.setattr("specexp.sweep.search.time", lambda: float(len(bench.measured)))
+    assert StudySearch(study, chosen, bench, until=3.0).run() == ""
+    assert len(bench.measured) == len(distinct_finished(study)) == 3
+
+
+def test_a_late_search_goes_on_until_a_trial_can_be_confirmed(tmp_path, monkeypatch):
+    class FailsFirst(FakeBench):
+        def measure(self, candidate, report, trial):
+            found = super().measure(candidate, report, trial)
+            if trial < 2:
+                raise RuntimeError("no memory")
+            return found
+
+    bench, chosen = FailsFirst(), settings()
+    study = opened(chosen, tmp_path)
+    sign_in(study, chosen, exclusive=True)
+    StudySearch(study, chosen, bench, until=0.0).run()
+    assert len(bench.measured) == 3
+    assert len(distinct_finished(study)) == 1
+
+
+def rows():
+    with Path("runs/small/trials.csv").open() as file:
+        return [row for row in csv.DictReader(file) if row["state"] in ("complete", "pruned")]
+
+
+def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monkeypatch):  # noqa: F811
+    experiment["data"]["max_prompts"] = 7
+    ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
+    monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
+    for module in ("session", "search"):
+        monkeypatch.setattr(f"specexp.sweep.{module}.time", lambda: 1000.0)
+    file = write(experiment)
+    assert main([file, "--minutes", "5"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 5 in the confirmation
+    assert "about 6 minutes instead of 5, which are too few: at least 1 trial on 6 prompts" in printed
+    assert "Plain decoding takes 10.0 s a prompt here" in printed
+    assert "The 5 minutes allow 1 of 5 trials, and now the confirmation." in printed
+    assert "Confirming 1 candidate on 3 other prompts." in printed
+    assert [row["prompts"] for row in rows()] == ["6"]
+    assert main([file, "--minutes", "5"]) == 0
+    assert "Study small has ended" in capsys.readouterr().out
+    assert main([file, "--minutes", "50"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 of 5 trials are finished" in printed
+    assert "at least 4 trials on 6 prompts" in " ".join(printed.split())
+    assert len(rows()) == 5
+
+
+def planned(kept, *, storage, clock, monkeypatch):
+    """The deadline that a start at this time sets for a study with a stored plan."""
+    chosen = settings(minutes=10, storage=storage)
+    trials = optuna.create_study()
+    if kept is not None:
+        trials.set_user_attr(PLAN, kept)
+    prompts = SimpleNamespace(prompts=[None] * 8)
+    monkeypatch.setattr("specexp.sweep.session.time", lambda: clock)
+    session = Session(SimpleNamespace(), chosen, SimpleNamespace(say=lambda sentence: None))
+    session.trials, session.study = trials, SimpleNamespace(data=lambda: prompts, cut=lambda *sizes: None)
+    session._plan(1.0, 0)
+    return trials.user_attrs[PLAN]["until"]
+
+
+def test_workers_share_a_deadline_and_a_later_start_has_its_own(monkeypatch):
+    plan = {"counted": 0, "candidates": 0, "confirmed": 0, "prompts": 8, "minutes": 10}
+    given = {"clock": 1000.0, "monkeypatch": monkeypatch}
+    own = 1000 + 600 - AFTER_SECONDS - 10  # a trial in flight decodes 8 prompts and 2 plainly
+    assert planned(None, storage="sqlite:///shared.db", **given) == own
+    joined = {**plan, "until": 1200.0}
+    assert planned(joined, storage="sqlite:///shared.db", **given) == 1200
+    assert planned({**plan, "until": 900.0}, storage="sqlite:///shared.db", **given) == own
+    assert planned(joined, storage=None, **given) == own  # a journal file has one worker, which was killed
