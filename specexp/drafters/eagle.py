@@ -65,8 +65,8 @@ class Eagle(SelfDrafter):
         output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
         embeddings = target.model.get_input_embeddings()
         network = network.to(device=target.device, dtype=target.dtype)
-        source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
-        self.draft_with(source)
+        width, vocabulary, limit = network.fuse.weight.shape[0], target.vocab_size, target.context_limit
+        self.draft_with(EagleSource(network, embeddings, output, width, vocabulary, limit))
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,18 +20,11 @@ from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from typing_extensions import override
 
+from specexp.drafters.networks import KeyValues
+
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
-
-
-class KeyValues(Protocol):
-    """A cache of keys and values, such as a ``DynamicCache``."""
-
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append ``[batch, heads, m, d]`` rows of a layer; return all of its rows."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +173,7 @@ class Eagle3Network(nn.Module):
         normed = self.norm(made)
         return self.lm_head(normed) if self.lm_head else F.linear(normed, self._shared[1])
 
-    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return ``[..., H]`` inputs from ``[..., states * Ht]`` hidden states of the target's layers, in order."""
         if self.input_norm is not None:
             states = self.input_norm(states)
@@ -207,7 +200,7 @@ class Eagle3Network(nn.Module):
 
         Args:
             embedded: ``[batch, m, H]`` embeddings of tokens.
-            inputs: ``[batch, m, H]`` of the positions before them, from :meth:`fuse` or :meth:`again`.
+            inputs: ``[batch, m, H]`` of the positions before them, from :meth:`fuse_states` or :meth:`again`.
             positions: ``[m]`` numbers of these positions.
             visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
                 causal rows without cached ones, or for one row that attends to all.
@@ -233,7 +226,11 @@ class Eagle3Network(nn.Module):
         """
         count = embedded.shape[1]
         positions = torch.arange(count, device=embedded.device)
-        cache, visible, inputs = DynamicCache(), torch.empty(count, 0, dtype=torch.bool), self.fuse(states)
+        cache, visible, inputs = (
+            DynamicCache(),
+            torch.empty(count, 0, dtype=torch.bool),
+            self.fuse_states(states),
+        )
         visible = visible.to(embedded.device)
         for step in range(steps):
             rows = count - step

@@ -322,6 +322,9 @@ struct Reading {  // results computed from the logits, for the verifier and the 
     int64_t draws;              // number of drawn tokens per row: those with the highest logit / temperature + noise
     int64_t* drawn;             // [answered, draws]
     float* drawn_scores;        // [answered, draws]
+    int64_t noted;              // number of layers whose inputs are returned
+    const int64_t* noted_layers;
+    float* states;              // output: [count, noted, hidden]
 };
 
 struct Growing {  // a tree that is fed level by level; only nodes with children are fed
@@ -571,10 +574,21 @@ struct Pass {
 
     void meet() const { meeting.meet(threads); }
 
+    // Copies this thread's rows after `number` layers, if a drafter reads them.
+    void note(long number) const {
+        const Share share(rows.count, thread, threads);
+        for (long one = 0; one < reading.noted; ++one)
+            if (reading.noted_layers[one] == number)
+                for (long row = share.first; row < share.last; ++row)
+                    std::memcpy(reading.states + (row * reading.noted + one) * m.hidden, x + row * m.hidden,
+                                m.hidden * sizeof(float));
+    }
+
     void run() const {
         const long hidden = m.hidden, inner = (m.inner + PANEL - 1) / PANEL * PANEL;
         embed();
         meet();
+        note(0);
         for (long number = 0; number < m.layers; ++number) {
             const Layer& layer = m.of[number];
             panels(norms(layer.norm_attention, 0), rows.count, hidden, layer.qkv, (m.heads + 2 * m.kv_heads) * m.head_dim,
@@ -590,6 +604,7 @@ struct Pass {
             meet();
             panels(mixed, rows.count, inner, layer.down, hidden, x, hidden, nullptr, true);
             meet();
+            note(number + 1);
         }
         panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
                (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);

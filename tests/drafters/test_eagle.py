@@ -9,6 +9,7 @@ from helpers.contracts import contract_of
 from helpers.on_llama import OnLlama, prefill_with_hidden
 from helpers.requests import chain_request
 from helpers.small_models import VOCABULARY, small_model
+from transformers import DynamicCache
 
 from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
@@ -50,16 +51,15 @@ def test_a_row_is_a_token_with_the_state_before_it_and_sees_those_up_to_it():
     """One row, with the keys and values of those before, is the same as in a pass over all."""
     made, generator = network(), torch.Generator().manual_seed(1)
     embedded, states = torch.randn((2, 5, WIDTH), generator=generator)
-    whole, (keys, values) = made(embedded, states, torch.arange(5))
-    visible = torch.ones((1, 5), dtype=torch.bool)
-    known = keys[:, :4], values[:, :4]
-    alone, _ = made(embedded[4:], states[4:], torch.tensor([4]), visible, known)
+    whole, cache = made(embedded, states, torch.arange(5)), DynamicCache()
+    made(embedded[None, :4], states[None, :4], torch.arange(4), cache=cache)
+    alone = made(embedded[None, 4:], states[None, 4:], torch.tensor([4]), cache=cache)[0]
     torch.testing.assert_close(alone[0], whole[4])
 
 
 def test_a_new_head_returns_the_given_state():
     embedded, states = torch.randn((2, 5, WIDTH))
-    torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5))[0], states)
+    torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5)), states)
 
 
 def test_after_some_steps_it_answers_as_after_a_prefill_of_the_same_text():
