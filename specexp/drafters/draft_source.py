@@ -19,7 +19,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
 from specexp.core.tree import TreeShape
-from specexp.drafters.ranking import Scoring, ToRank, rank
+from specexp.drafters.ranking import DraftVocabulary, Scoring, ToRank, rank
 
 if TYPE_CHECKING:
     import torch
@@ -55,9 +55,11 @@ class DraftSource(ABC):
     Attributes:
         team: a key: sources with equal keys share a pass. None if this source shares none.
         independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
+        vocabulary: the tokens that its head can draft; None for all.
     """
 
     team: Hashable = None
+    vocabulary: DraftVocabulary | None = None
     independent_rows: bool = False
 
     @property
@@ -114,7 +116,7 @@ class DraftSource(ABC):
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
         """Rank or draw candidates for the ``f`` frontier rows. An answer is by default logits ``[m, V]`` and a row."""
-        return rank(scoring, [ToRank(context, request, _stacked(answers))])[0]
+        return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
     def candidates_together(
         self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]

@@ -196,11 +196,11 @@ class Eagle3Network(nn.Module):
         visible: torch.Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> torch.Tensor:
-        """Return ``[batch, m, H]`` states, from which :meth:`logits` predicts the tokens after the given ones.
+        """Return ``[..., m, H]`` states, from which :meth:`logits` predicts the tokens after the given ones.
 
         Args:
-            embedded: ``[batch, m, H]`` embeddings of tokens.
-            inputs: ``[batch, m, H]`` of the positions before them, from :meth:`fuse_states` or :meth:`again`.
+            embedded: ``[..., m, H]`` embeddings of tokens.
+            inputs: ``[..., m, H]`` of the positions before them, from :meth:`fuse_states` or :meth:`again`.
             positions: ``[m]`` numbers of these positions.
             visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
                 causal rows without cached ones, or for one row that attends to all.
@@ -221,7 +221,7 @@ class Eagle3Network(nn.Module):
         first step, which read the target's states, and to its own rows of later steps.
 
         Args:
-            embedded: ``[batch, m, H]`` embeddings of the tokens after ``states``.
+            embedded: ``[..., m, H]`` embeddings of the tokens after ``states``.
             states: ``[batch, m, states * Ht]`` of the target's layers.
         """
         count = embedded.shape[1]
@@ -376,29 +376,28 @@ class _Layer(nn.Module):
         visible: torch.Tensor | None,
         cache: KeyValues | None,
     ) -> torch.Tensor:
-        batch, rows, _ = x.shape
         if self.first:
             normed = self.hidden_norm(x)
             x = normed if self.norm_before_residual else x
             normed = torch.cat((self.input_layernorm(embedded), normed), dim=-1)  # the embedding first
         else:
             normed = self.input_layernorm(x)
-        # [batch, heads + 2 kv_heads, m, size]
-        mixed = self.qkv(normed).view(batch, rows, -1, self.size).transpose(1, 2)
-        turned, v = mixed[:, : -self.kv_heads], mixed[:, -self.kv_heads :]
+        # [..., heads + 2 kv_heads, m, size]
+        mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
+        turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]
         if self.normed:
-            q, k = turned[:, : self.heads], turned[:, self.heads :]
-            turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=1)
+            q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
+            turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=-3)
         # RoPE: the sine of the first half is negative
         turned = torch.addcmul(turned * turn[0], turned.roll(self.size // 2, -1), turn[1])
-        q, k = turned[:, : self.heads], turned[:, self.heads :]
+        q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
         if cache is not None:
             k, v = cache.update(k, v, self.number)
         groups = self.heads != self.kv_heads
-        causal = visible is None and k.shape[2] == rows > 1
+        causal = visible is None and k.shape[-2] == q.shape[-2]  # not for one row after cached ones
         mixed = F.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=groups
         )
-        x = x + self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
+        x = x + self.self_attn.o_proj(mixed.transpose(-2, -3).flatten(-2))
         gate, up = self.gate_up(self.post_attention_layernorm(x)).chunk(2, dim=-1)
         return x + self.mlp.down_proj(F.silu(gate) * up)
