@@ -124,6 +124,8 @@ class LanguageModel(Runtime):
 
     @override
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
+        if isinstance(wanted, tuple) and not hasattr(self.model.base_model, "layers"):
+            super().keep_hidden(wanted)
         self.keeps_hidden, self.hidden = wanted, ()
 
     @override
