@@ -163,7 +163,7 @@ class EagleSource(DraftSource):
         # a mask that hides only the first row is dropped together with this row
         self._cache.first = first = int(visible[:, 1:].all() and (positions > 0).all())
         mask = None if first else torch.from_numpy(visible).to(device)
-        made = self._head(embedded, inputs, places, mask, self._cache)
+        made = self._head(embedded[None], inputs[None], places, mask, self._cache)[0]
         self._cache.rows += len(tokens)
         self._made = torch.cat((self._made, made)) if self._made.shape[0] else made
 
@@ -178,30 +178,31 @@ class _TreeCache:
     """
 
     def __init__(self) -> None:
-        self._layers: list[torch.Tensor] = []  # [2, heads, capacity, d]
+        self._layers: list[torch.Tensor] = []  # [2, 1, heads, capacity, d]
         self.committed = self.rows = self.first = 0
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append ``[heads, m, d]`` rows of a layer, and return the rows that the pass reads."""
+        """Append ``[1, heads, m, d]`` rows of a layer, and return the rows that the pass reads."""
         end = self.rows + keys.shape[-2]
         if layer == len(self._layers):
-            self._layers.append(keys.new_empty((2, keys.shape[0], 0, keys.shape[-1])))
+            self._layers.append(keys.new_empty((2, *keys.shape[:2], 0, keys.shape[-1])))
         known = self._layers[layer]
-        if end > known.shape[2]:
-            grown = known.new_empty((*known.shape[:2], max(256, 2 * end), known.shape[3]))
-            grown[:, :, : self.rows] = known[:, :, : self.rows]
+        if end > known.shape[-2]:
+            grown = known.new_empty((*known.shape[:3], max(256, 2 * end), known.shape[-1]))
+            grown[..., : self.rows, :] = known[..., : self.rows, :]
             known = self._layers[layer] = grown
-        known[0, :, self.rows : end], known[1, :, self.rows : end] = keys, values
-        return known[0, :, self.first : end], known[1, :, self.first : end]
+        known[0, ..., self.rows : end, :], known[1, ..., self.rows : end, :] = keys, values
+        read = known[..., self.first : end, :]
+        return read[0], read[1]
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the step, in ascending order."""
         start, count = self.committed, len(rows)
         if list(rows) != list(range(count)):
             for layer in self._layers:
-                layer[:, :, start : start + count] = layer[:, :, [start + row for row in rows]]
+                layer[..., start : start + count, :] = layer[..., [start + row for row in rows], :]
         self.committed = self.rows = start + count
 
     def copy(self, rows: int) -> _TreeCache:
