@@ -245,6 +245,7 @@ class Runtime(Target):
         shape: TreeShape,
         temperature: float,
         noise: torch.Tensor | None,
+        kept: torch.Tensor | None = None,
     ) -> NDArray[np.int64] | None:
         """Draft a whole tree without returning to Python between its levels.
 
@@ -254,6 +255,7 @@ class Runtime(Target):
         Args:
             shape: its rows are ordered by depth.
             noise: float32 ``[depth, V]`` for the positions after the root.
+            kept: int64 ``[V]`` token of each logit; None if it is the logit's number.
 
         Returns:
             ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.

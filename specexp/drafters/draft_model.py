@@ -18,6 +18,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TreeShape
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_in_part
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class DraftModel(Drafter):
         coupled: for the verifier ``KeyedSampling``: rank tokens by their score plus the noise that the target adds at
             that position. More drafts are accepted and the output is unchanged. Log-probabilities are those of the
             noisy scores, and no candidate is drawn.
+        vocabulary: a JSON file with a list of token ids, most frequent first: only these are drafted, which makes the
+            output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one.
+        vocabulary_size: number of ids that are used; None for all of the file.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a string.
@@ -59,6 +63,8 @@ class DraftModel(Drafter):
         top_k: TopK | None = None,
         top_p: TopP | None = None,
         coupled: bool = False,
+        vocabulary: VocabularyFile | None = None,
+        vocabulary_size: VocabularySize | None = None,
     ) -> None:
         if isinstance(model, str):
             raise ValueError(
@@ -69,7 +75,9 @@ class DraftModel(Drafter):
         self.top_p = top_p
         self.coupled = coupled
         self.draws = not coupled
-        self.scoring = self._scoring = Scoring(temperature, top_k, top_p, coupled)
+        self._scoring = Scoring(temperature, top_k, top_p, coupled)
+        self._vocabulary = vocabulary, vocabulary_size
+        self.scoring = None if vocabulary else self._scoring  # recordings have the whole vocabulary
         self._siblings = _Siblings()
         self._context: Context | None = None  # the sequence in the cache
         self._source: DraftSource | None = None
@@ -100,6 +108,9 @@ class DraftModel(Drafter):
             from specexp.core.language_model import runtime_for
 
             runtime = deepcopy(model) if isinstance(model, Runtime) else runtime_for(model)
+            reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size)
+            if reduced is not None:
+                runtime = reduced.runtime(runtime)
             source = (runtime.draft_source or ModelSource)(runtime)
         self.reset()
         self._source = source

@@ -19,7 +19,8 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
 from specexp.core.tree import TreeShape
-from specexp.drafters.ranking import DraftVocabulary, Scoring, ToRank, rank
+from specexp.drafters.draft_vocabulary import DraftVocabulary
+from specexp.drafters.ranking import Scoring, ToRank, rank
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +159,9 @@ class ModelSource(DraftSource):
 
     def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
         self.model = self.team = model
-        self.vocab_size, self.context_limit = model.vocab_size, model.context_limit
+        self.vocabulary = getattr(model.model, "draft_vocabulary", None)
+        self.vocab_size = model.vocab_size if self.vocabulary is None else self.vocabulary.size
+        self.context_limit = model.context_limit
         self.independent_rows = model.independent_rows
         self._slots = slots or _Slots()
         self.slot = self._slots.take(self)
@@ -210,10 +213,11 @@ class ModelSource(DraftSource):
         fits = len(context) + shape.max_depth - 1 <= self.context_limit
         if not fits or scoring.temperature == 0 or (scoring.top_k, scoring.top_p) != (None, None):
             return None
-        noise = None
+        noise, kept = None, None if self.vocabulary is None else self.vocabulary.kept
         if temperature > 0:
             noise = context.target_noise(len(context), shape.max_depth, self.vocab_size)
-        return self.model.draft_tree(self.slot, pending, shape, temperature, noise)
+            noise = noise if kept is None else noise[:, kept]
+        return self.model.draft_tree(self.slot, pending, shape, temperature, noise, kept)
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
@@ -224,7 +228,11 @@ class ModelSource(DraftSource):
         self, scoring: Scoring, questions: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
         return rank(
-            scoring, [ToRank(context, request, _stacked(rows)) for _, context, request, rows in questions]
+            scoring,
+            [
+                ToRank(context, request, _stacked(rows), self.vocabulary)
+                for _, context, request, rows in questions
+            ],
         )
 
     @override

@@ -11,6 +11,7 @@ from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.drafters.draft_model import SelfDrafter
+from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Temperature, TopK, TopP
 from specexp.drafters.target_mark import MARK, output_layer
 
@@ -69,11 +70,14 @@ class Eagle(StatesDrafter):
         top_k: TopK | None = None,
         top_p: TopP | None = None,
         coupled: bool = False,
+        vocabulary: VocabularyFile | None = None,
+        vocabulary_size: VocabularySize | None = None,
     ) -> None:
         if MARK not in head or "heads" not in head:
             raise ValueError(f"the head of Eagle must have the arrays of an EagleHead, got {sorted(head)}")
         super().__init__(temperature, top_k, top_p, coupled)
         self._head = head
+        self._vocabulary = vocabulary, vocabulary_size
 
     @override
     def use_target(self, target: Runtime) -> None:
@@ -84,5 +88,10 @@ class Eagle(StatesDrafter):
         output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
         embeddings = target.model.get_input_embeddings()
         network = network.to(device=target.device, dtype=target.dtype)
+        reduced = DraftVocabulary.read(*self._vocabulary, target.vocab_size)
+        if reduced is not None:
+            output = reduced.layer(output)
         width, vocabulary, limit = network.fuse.weight.shape[0], target.vocab_size, target.context_limit
-        self.draft_with(EagleSource(network, embeddings, output, width, vocabulary, limit))
+        source = EagleSource(network, embeddings, output, width, vocabulary, limit)
+        source.vocabulary = reduced
+        self.draft_with(source)

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.drafters.eagle import StatesDrafter
-from specexp.drafters.ranking import DraftVocabulary, Temperature, TopK, TopP
+from specexp.drafters.ranking import Temperature, TopK, TopP
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime

@@ -15,6 +15,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.sampling import Processors, check_logits, on_host, to_host
 from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.drafters.draft_vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -40,22 +41,6 @@ class Scoring:
                 f"coupled and temperature {self.temperature} were given: a coupled draft takes the target's "
                 "temperature, leave one of the two out"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class DraftVocabulary:
-    """The tokens that a reduced head can draft: ``[Vd]`` ascending ids among the target's ``size`` tokens."""
-
-    kept: torch.Tensor
-    size: int
-
-    def ids(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the target's ids of found places; ``NO_CANDIDATE`` stays."""
-        return np.where(found == NO_CANDIDATE, NO_CANDIDATE, self.kept.numpy(force=True)[found])
-
-    def spread(self, q: torch.Tensor) -> torch.Tensor:
-        """Return ``[f, V]`` probabilities from those of the kept tokens ``[f, Vd]``."""
-        return q.new_zeros((q.shape[0], self.size)).index_copy_(1, self.kept.to(q.device), q)
 
 
 class ToRank(NamedTuple):

@@ -67,6 +67,7 @@ class _Growing(ctypes.Structure):
             for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")
         ),
         ("stride", ctypes.c_int64),
+        ("kept", ctypes.c_void_p),
     ]
 
 
@@ -384,6 +385,7 @@ class CompiledModel(Runtime):
         shape: TreeShape,
         temperature: float,
         noise: torch.Tensor | None,
+        kept: torch.Tensor | None = None,
     ) -> NDArray[np.int64] | None:
         known = self._growths.get(shape) or self._growths.setdefault(shape, {})
         form = known.get(pending.size)
@@ -399,6 +401,7 @@ class CompiledModel(Runtime):
         else:  # nodes are drawn
             reading.best, reading.noise, reading.temperature = 0, noise.data_ptr(), temperature
             growing.stride = noise.stride(0)
+        growing.kept = None if kept is None else kept.data_ptr()
         logits = self._scratch(2 * growing.widest)
         if self.dtype == torch.bfloat16:  # rounded logits are in the second half
             reading.rounded = logits + 4 * growing.widest * self._weights.outputs

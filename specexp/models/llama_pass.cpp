@@ -334,6 +334,7 @@ struct Growing {  // a tree that is fed level by level; only nodes with children
     int64_t* given;                           // tokens of all fed rows; output for rows of nodes
     int64_t* tokens;                          // output: token of each node
     int64_t stride;                           // numbers from a level's noise to the next one's
+    const int64_t* kept;                      // token of each logit of a reduced head; null for all tokens
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -722,7 +723,8 @@ extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, co
         for (long row = 0; row < answered; ++row)
             if (scores[row * best] != scores[row * best]) return 1;
         for (long node = growing->nodes[level]; node < growing->nodes[level + 1]; ++node) {
-            const int64_t token = chosen[(growing->parents[node] - last) * best + growing->ranks[node]];
+            int64_t token = chosen[(growing->parents[node] - last) * best + growing->ranks[node]];
+            if (growing->kept) token = growing->kept[token];
             growing->tokens[node] = token;
             if (growing->places[node] >= 0) growing->given[growing->places[node]] = token;
         }

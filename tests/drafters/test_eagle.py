@@ -8,6 +8,7 @@ import torch
 from helpers.contracts import contract_of
 from helpers.on_llama import OnLlama, prefill_with_hidden
 from helpers.requests import chain_request
+from helpers.small_heads import WIDTH, eagle_head as head, eagle_network as network
 from helpers.small_models import VOCABULARY, small_model
 from transformers import DynamicCache
 
@@ -17,31 +18,9 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.drafters import Eagle
 from specexp.drafters.networks import EagleHead
-from specexp.drafters.target_mark import mark_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-
-WIDTH = 32
-
-
-def network():
-    torch.manual_seed(0)
-    head = EagleHead(WIDTH, heads=2, inner=24)
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return head.eval().requires_grad_(False)
-
-
-def head():
-    """Return random numbers for a small model, as in an artifact."""
-    arrays = {name: value.numpy() for name, value in network().state_dict().items()}
-    return {
-        **arrays,
-        "heads": np.array([2]),
-        "target": mark_of(small_model("Llama").get_output_embeddings()),
-    }
-
 
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(head()), OnLlama)
 TestCoupled = contract_of(DrafterContract, lambda: Eagle(head(), coupled=True), OnLlama)
