@@ -35,6 +35,9 @@ class DraftModel(Drafter):
     draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's rank
     path), so a tree does not depend on how passes are batched.
 
+    A PARD model, whose configuration has ``pard_token``, drafts all depths in one pass: nodes of a depth have the same
+    candidates.
+
     Args:
         model: a Hugging Face causal LM; if None, the pair's draft model is used.
         temperature: temperature of the draft's distribution; None means 1, or the target's temperature if ``coupled``.
@@ -111,7 +114,8 @@ class DraftModel(Drafter):
             reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size)
             if reduced is not None:
                 runtime = reduced.runtime(runtime)
-            source = (runtime.draft_source or ModelSource)(runtime)
+            source = _source_of(runtime)
+            self.scoring = None if source.parallel else self.scoring  # recordings have a model's own answers
         self.reset()
         self._source = source
         self._given = model
@@ -169,7 +173,7 @@ class DraftModel(Drafter):
 
     @override
     def costs_pass(self, request: Request) -> bool:
-        return not self._answers or None in self._nodes_of(request)
+        return not self._answers or (not self.source.parallel and None in self._nodes_of(request))
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -212,7 +216,8 @@ class DraftModel(Drafter):
         for drafter, context, request, nodes, fed in found:
             in_part = None in nodes  # some rows are beyond the draft's context
             one = drafter._in_part(context, request, nodes) if in_part else next(together)
-            candidates.append(one if fed is None else replace(one, pass_tokens=(len(fed.tokens),)))
+            costs = fed is not None and not (fed.known and drafter.source.parallel)
+            candidates.append(replace(one, pass_tokens=(len(fed.tokens),)) if fed and costs else one)
         return candidates
 
     @override
@@ -318,6 +323,15 @@ class DraftModel(Drafter):
         return answered_in_part(
             request, self.source.vocab_size, fed, lambda part: self.propose(context, part)
         )
+
+
+def _source_of(runtime: Runtime) -> DraftSource:
+    if getattr(getattr(runtime.model, "config", None), "pard_token", None) is None:
+        source: DraftSource = (runtime.draft_source or ModelSource)(runtime)
+        return source
+    from specexp.drafters.parallel import PardSource
+
+    return PardSource(runtime)
 
 
 class SelfDrafter(DraftModel):

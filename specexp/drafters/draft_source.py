@@ -57,10 +57,12 @@ class DraftSource(ABC):
         team: a key: sources with equal keys share a pass. None if this source shares none.
         independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
         vocabulary: the tokens that its head can draft; None for all.
+        parallel: whether the first pass of a step answers all nodes of its tree.
     """
 
     team: Hashable = None
     vocabulary: DraftVocabulary | None = None
+    parallel: bool = False
     independent_rows: bool = False
 
     @property

@@ -27,7 +27,7 @@ _CHAINS, _LENGTH = 8, 25  # of the text that shows which layers a head reads
 
 
 class Eagle3(StatesDrafter):
-    """Drafts with a published EAGLE-3 or EAGLE-3.1 head for the target.
+    """Drafts with a published EAGLE-3, EAGLE-3.1 or P-EAGLE head for the target.
 
     The files of SafeAILab, SpecForge and speculators are read. They do not agree on what the number of a layer means.
     So the layers of the file, those before and those after them are compared on 200 tokens that the target samples, and
@@ -58,6 +58,7 @@ class Eagle3(StatesDrafter):
     @override
     def use_target(self, target: Runtime) -> None:
         from specexp.drafters.eagle_source import EagleSource
+        from specexp.drafters.parallel import ParallelEagleSource
 
         known = _JOINED.setdefault(target.model, {})
         key = self._head, tuple(self._layers or ()), target.dtype, target.device
@@ -65,9 +66,8 @@ class Eagle3(StatesDrafter):
             known[key] = self._joined(target)
         network, self.wants_hidden = known[key]
         width = len(self.wants_hidden) * network.config.target_hidden_size
-        source = EagleSource(
-            network, network.embed, network.logits, width, target.vocab_size, target.context_limit
-        )
+        kind = EagleSource if network.mask_hidden is None else ParallelEagleSource
+        source = kind(network, network.embed, network.logits, width, target.vocab_size, target.context_limit)
         source.vocabulary = DraftVocabulary(network.kept, target.vocab_size)
         self.draft_with(source)
 

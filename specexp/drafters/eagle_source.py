@@ -131,7 +131,9 @@ class EagleSource(DraftSource):
 
     @override
     def for_new_sequence(self) -> EagleSource:
-        return EagleSource(*self._given)
+        made = type(self)(*self._given)
+        made.vocabulary = self.vocabulary
+        return made
 
     def _clear_step(self) -> None:
         self._cache.rows = self._cache.committed
