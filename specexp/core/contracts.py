@@ -88,7 +88,8 @@ class Drafter(Part):
     """
 
     wants_prefill_logits: bool = False  # begin() needs the target's logits of every prompt position
-    wants_hidden: bool = False  # outcomes must have the target's hidden states
+    # outcomes must have the target's hidden states: the last ones, or those of these layers, as for Target.keep_hidden
+    wants_hidden: bool | tuple[int, ...] = False
     coupled: bool = False  # the target's noise is added to the draft's scores, so that both agree more often
     gives_log_probs: bool = False  # candidates have log-probabilities
     draws: bool = False  # candidates can be drawn from a distribution that it returns

@@ -105,7 +105,7 @@ class LanguageModel(Runtime):
             if all_logits:
                 kept.append(logits[0])
             if self.keeps_hidden:
-                hidden.append(self._states[0])
+                hidden.append(self._states(0, len(chunk)))
         self.hidden = (torch.cat(hidden),) if hidden else ()
         return torch.cat(kept) if kept else None
 
@@ -119,11 +119,13 @@ class LanguageModel(Runtime):
         logits = self._forward(slots, *self._inputs(slots, growths, trees[0].shape))
         sizes = [tree.tokens.size for tree in trees]
         if self.keeps_hidden:
-            self.hidden = [self._states[index, :size] for index, size in enumerate(sizes)]
+            self.hidden = [self._states(index, size) for index, size in enumerate(sizes)]
         return [logits[index, :size] for index, size in enumerate(sizes)]
 
     @override
-    def keep_hidden(self, wanted: bool) -> None:
+    def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
+        if isinstance(wanted, tuple) and not hasattr(self.model.base_model, "layers"):
+            super().keep_hidden(wanted)
         self.keeps_hidden, self.hidden = wanted, ()
 
     @override
@@ -244,8 +246,9 @@ class LanguageModel(Runtime):
         self.cache.open(slots)
         self.passes += 1
         with ExitStack() as hooks:
-            if self.keeps_hidden:  # the body's output, before the output layer selects rows
-                hooks.callback(self.model.base_model.register_forward_hook(self._note_states).remove)
+            self._noted: list[torch.Tensor] = []  # [b, rows, d] each
+            for module in self._noted_modules():
+                hooks.callback(module.register_forward_hook(self._note).remove)
             output = self.model(
                 input_ids=tokens,
                 position_ids=positions,
@@ -257,8 +260,23 @@ class LanguageModel(Runtime):
         logits: torch.Tensor = output.logits
         return logits
 
-    def _note_states(self, module: object, arguments: object, output: Any) -> None:
-        self._states: torch.Tensor = output[0]  # [b, rows, d]
+    def _noted_modules(self) -> list[torch.nn.Module]:
+        """Return the modules whose outputs are kept."""
+        if not self.keeps_hidden:
+            return []
+        body = self.model.base_model
+        if self.keeps_hidden is True:  # the body's output, before the output layer selects rows
+            return [body]
+        return [
+            body.layers[one - 1] if one else self.model.get_input_embeddings() for one in self.keeps_hidden
+        ]
+
+    def _note(self, module: object, arguments: object, output: Any) -> None:
+        self._noted.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    def _states(self, index: int, size: int) -> torch.Tensor:
+        """Return the hidden states of the first rows of a sequence of the last pass."""
+        return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
 
     def _self_check(self) -> None:
         model_type, attention = self.model.config.model_type, self.model.config._attn_implementation

@@ -58,9 +58,9 @@ class Parts(_FourParts):
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
-    def wants_hidden(self) -> bool:
-        """True if the drafter needs the target's hidden states."""
-        return self.drafter is not None and self.drafter.wants_hidden
+    def wants_hidden(self) -> bool | tuple[int, ...]:
+        """Which hidden states of the target the drafter needs, as in :meth:`Target.keep_hidden`."""
+        return False if self.drafter is None else self.drafter.wants_hidden
 
     @property
     def reads_answers(self) -> bool:

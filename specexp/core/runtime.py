@@ -122,8 +122,8 @@ class Target(ABC):
 
     context_limit: int  # most positions
     vocab_size: int = 2**64  # V; unbounded if no model is run
-    keeps_hidden: bool = False  # hidden states are kept for a drafter
-    # hidden states [rows, d], the input of the output layer: of each tree of the last pass, or of the last prefill
+    keeps_hidden: bool | tuple[int, ...] = False  # which hidden states are kept for a drafter
+    # hidden states [rows, d]: of each tree of the last pass, or of the last prefill
     hidden: Sequence[torch.Tensor] = ()
     # results of the last tree pass for each slot's reader, by slot; valid from synchronize() until the next pass.
     # Empty if verifiers read the logits themselves.
@@ -154,12 +154,16 @@ class Target(ABC):
     def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
         """Set the reader of a slot's later tree passes, or remove it."""
 
-    def keep_hidden(self, wanted: bool) -> None:
-        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if it has none."""
+    def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
+        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if it has none.
+
+        They are the inputs of the output layer, or those after the given numbers of layers, joined along the last
+        dimension (0: embeddings; the last layer's are not normalised).
+        """
         if wanted:
             raise ValueError(
-                f"{type(self).__name__} has no hidden states, but the drafter reads them: set pair.mode to eager or "
-                "compiled, or use another drafter"
+                f"{type(self).__name__} has no such hidden states, but the drafter reads them: set pair.mode to eager "
+                "or compiled, or use another drafter"
             )
 
     @abstractmethod
@@ -241,6 +245,7 @@ class Runtime(Target):
         shape: TreeShape,
         temperature: float,
         noise: torch.Tensor | None,
+        kept: torch.Tensor | None = None,
     ) -> NDArray[np.int64] | None:
         """Draft a whole tree without returning to Python between its levels.
 
@@ -250,6 +255,7 @@ class Runtime(Target):
         Args:
             shape: its rows are ordered by depth.
             noise: float32 ``[depth, V]`` for the positions after the root.
+            kept: int64 ``[V]`` token of each logit; None if it is the logit's number.
 
         Returns:
             ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.

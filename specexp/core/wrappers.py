@@ -98,12 +98,21 @@ class PartWrapper(Part):
         return {self.inner_key.format(number): one for number, one in enumerate(self.inner)}
 
 
+def _one_kind(wanted: Iterable[bool | tuple[int, ...]]) -> bool | tuple[int, ...]:
+    kinds = set(wanted) - {False}
+    if len(kinds) > 1:
+        raise ValueError(
+            "the drafters read hidden states of different layers: use those that read the same ones"
+        )
+    return kinds.pop() if kinds else False
+
+
 class DrafterWrapper(PartWrapper, Drafter):
     """A drafter that calls others."""
 
     inner: tuple[Drafter, ...]
     wants_prefill_logits = folded(any)
-    wants_hidden = folded(any)
+    wants_hidden = folded(_one_kind)
     coupled = folded(any)
     gives_log_probs = folded(any)
     draws = folded(any)

@@ -9,6 +9,7 @@ from specexp.core.checked import classes_in
 if TYPE_CHECKING:
     from specexp.drafters.draft_model import DraftModel as DraftModel
     from specexp.drafters.eagle import Eagle as Eagle
+    from specexp.drafters.eagle3 import Eagle3 as Eagle3
     from specexp.drafters.early_exit import EarlyExit as EarlyExit
     from specexp.drafters.lookahead import Lookahead as Lookahead
     from specexp.drafters.medusa import Medusa as Medusa

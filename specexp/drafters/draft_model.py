@@ -18,6 +18,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TreeShape
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_in_part
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class DraftModel(Drafter):
     draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's rank
     path), so a tree does not depend on how passes are batched.
 
+    A PARD model, whose configuration has ``pard_token``, drafts all depths in one pass: nodes of a depth have the same
+    candidates.
+
     Args:
         model: a Hugging Face causal LM; if None, the pair's draft model is used.
         temperature: temperature of the draft's distribution; None means 1, or the target's temperature if ``coupled``.
@@ -42,6 +46,9 @@ class DraftModel(Drafter):
         coupled: for the verifier ``KeyedSampling``: rank tokens by their score plus the noise that the target adds at
             that position. More drafts are accepted and the output is unchanged. Log-probabilities are those of the
             noisy scores, and no candidate is drawn.
+        vocabulary: a JSON file with a list of token ids, most frequent first: only these are drafted, which makes the
+            output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one.
+        vocabulary_size: number of ids that are used; None for all of the file.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a string.
@@ -59,6 +66,8 @@ class DraftModel(Drafter):
         top_k: TopK | None = None,
         top_p: TopP | None = None,
         coupled: bool = False,
+        vocabulary: VocabularyFile | None = None,
+        vocabulary_size: VocabularySize | None = None,
     ) -> None:
         if isinstance(model, str):
             raise ValueError(
@@ -69,7 +78,9 @@ class DraftModel(Drafter):
         self.top_p = top_p
         self.coupled = coupled
         self.draws = not coupled
-        self.scoring = self._scoring = Scoring(temperature, top_k, top_p, coupled)
+        self._scoring = Scoring(temperature, top_k, top_p, coupled)
+        self._vocabulary = vocabulary, vocabulary_size
+        self.scoring = None if vocabulary else self._scoring  # recordings have the whole vocabulary
         self._siblings = _Siblings()
         self._context: Context | None = None  # the sequence in the cache
         self._source: DraftSource | None = None
@@ -100,7 +111,11 @@ class DraftModel(Drafter):
             from specexp.core.language_model import runtime_for
 
             runtime = deepcopy(model) if isinstance(model, Runtime) else runtime_for(model)
-            source = (runtime.draft_source or ModelSource)(runtime)
+            reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size)
+            if reduced is not None:
+                runtime = reduced.runtime(runtime)
+            source = _source_of(runtime)
+            self.scoring = None if source.parallel else self.scoring  # recordings have a model's own answers
         self.reset()
         self._source = source
         self._given = model
@@ -158,7 +173,7 @@ class DraftModel(Drafter):
 
     @override
     def costs_pass(self, request: Request) -> bool:
-        return not self._answers or None in self._nodes_of(request)
+        return not self._answers or (not self.source.parallel and None in self._nodes_of(request))
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
@@ -201,7 +216,8 @@ class DraftModel(Drafter):
         for drafter, context, request, nodes, fed in found:
             in_part = None in nodes  # some rows are beyond the draft's context
             one = drafter._in_part(context, request, nodes) if in_part else next(together)
-            candidates.append(one if fed is None else replace(one, pass_tokens=(len(fed.tokens),)))
+            costs = fed is not None and not (fed.known and drafter.source.parallel)
+            candidates.append(replace(one, pass_tokens=(len(fed.tokens),)) if fed and costs else one)
         return candidates
 
     @override
@@ -307,6 +323,15 @@ class DraftModel(Drafter):
         return answered_in_part(
             request, self.source.vocab_size, fed, lambda part: self.propose(context, part)
         )
+
+
+def _source_of(runtime: Runtime) -> DraftSource:
+    if getattr(getattr(runtime.model, "config", None), "pard_token", None) is None:
+        source: DraftSource = (runtime.draft_source or ModelSource)(runtime)
+        return source
+    from specexp.drafters.parallel import PardSource
+
+    return PardSource(runtime)
 
 
 class SelfDrafter(DraftModel):

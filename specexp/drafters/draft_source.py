@@ -19,6 +19,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.runtime import Growth
 from specexp.core.sampling import check_logits, on_host
 from specexp.core.tree import TreeShape
+from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.drafters.ranking import Scoring, ToRank, rank
 
 if TYPE_CHECKING:
@@ -55,9 +56,13 @@ class DraftSource(ABC):
     Attributes:
         team: a key: sources with equal keys share a pass. None if this source shares none.
         independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
+        vocabulary: the tokens that its head can draft; None for all.
+        parallel: whether the first pass of a step answers all nodes of its tree.
     """
 
     team: Hashable = None
+    vocabulary: DraftVocabulary | None = None
+    parallel: bool = False
     independent_rows: bool = False
 
     @property
@@ -114,7 +119,7 @@ class DraftSource(ABC):
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
         """Rank or draw candidates for the ``f`` frontier rows. An answer is by default logits ``[m, V]`` and a row."""
-        return rank(scoring, [ToRank(context, request, _stacked(answers))])[0]
+        return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
     def candidates_together(
         self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
@@ -156,7 +161,9 @@ class ModelSource(DraftSource):
 
     def __init__(self, model: Runtime, slots: _Slots | None = None) -> None:
         self.model = self.team = model
-        self.vocab_size, self.context_limit = model.vocab_size, model.context_limit
+        self.vocabulary = getattr(model.model, "draft_vocabulary", None)
+        self.vocab_size = model.vocab_size if self.vocabulary is None else self.vocabulary.size
+        self.context_limit = model.context_limit
         self.independent_rows = model.independent_rows
         self._slots = slots or _Slots()
         self.slot = self._slots.take(self)
@@ -208,10 +215,11 @@ class ModelSource(DraftSource):
         fits = len(context) + shape.max_depth - 1 <= self.context_limit
         if not fits or scoring.temperature == 0 or (scoring.top_k, scoring.top_p) != (None, None):
             return None
-        noise = None
+        noise, kept = None, None if self.vocabulary is None else self.vocabulary.kept
         if temperature > 0:
             noise = context.target_noise(len(context), shape.max_depth, self.vocab_size)
-        return self.model.draft_tree(self.slot, pending, shape, temperature, noise)
+            noise = noise if kept is None else noise[:, kept]
+        return self.model.draft_tree(self.slot, pending, shape, temperature, noise, kept)
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
@@ -222,7 +230,11 @@ class ModelSource(DraftSource):
         self, scoring: Scoring, questions: Sequence[tuple[ModelSource, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
         return rank(
-            scoring, [ToRank(context, request, _stacked(rows)) for _, context, request, rows in questions]
+            scoring,
+            [
+                ToRank(context, request, _stacked(rows), self.vocabulary)
+                for _, context, request, rows in questions
+            ],
         )
 
     @override

@@ -11,6 +11,7 @@ from specexp.core.checked import Reference
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.drafters.draft_model import SelfDrafter
+from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Temperature, TopK, TopP
 from specexp.drafters.target_mark import MARK, output_layer
 
@@ -19,54 +20,16 @@ if TYPE_CHECKING:
     from specexp.drafters.eagle_source import EagleSource
 
 
-class Eagle(SelfDrafter):
-    """Drafts with a head that predicts a node's hidden state from its token and its parent's hidden state.
-
-    Accepted tokens have the target's hidden states, and drafted tokens have those that the head predicts. The papers
-    use :class:`~specexp.builders.BeamRerank` trees (EAGLE-2) and fixed trees (EAGLE). A head works only with the target
-    it was trained for; ``experiments/heads`` trains one.
-
-    Args:
-        head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
-            configuration, the path of a ``draft-head`` artifact.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
-
-    Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.
-    """
+class StatesDrafter(SelfDrafter):
+    """A :class:`SelfDrafter` whose source reads the target's hidden states."""
 
     learns_from = "accepted"
-    wants_hidden = True
-
-    def __init__(
-        self,
-        head: Annotated[Mapping[str, Any], Reference("draft-head")],
-        temperature: Temperature | None = None,
-        top_k: TopK | None = None,
-        top_p: TopP | None = None,
-        coupled: bool = False,
-    ) -> None:
-        if MARK not in head or "heads" not in head:
-            raise ValueError(f"the head of Eagle must have the arrays of an EagleHead, got {sorted(head)}")
-        super().__init__(temperature, top_k, top_p, coupled)
-        self._head = head
+    wants_hidden: bool | tuple[int, ...] = True
 
     @property
     @override
     def source(self) -> EagleSource:
         return cast("EagleSource", super().source)
-
-    @override
-    def use_target(self, target: Runtime) -> None:
-        from specexp.drafters.eagle_source import EagleSource
-        from specexp.drafters.networks import EagleHead
-
-        network = EagleHead.of({name: array for name, array in self._head.items() if name != MARK})
-        output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
-        embeddings = target.model.get_input_embeddings()
-        network = network.to(device=target.device, dtype=target.dtype)
-        source = EagleSource(network, embeddings, output, target.vocab_size, target.context_limit)
-        self.draft_with(source)
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
@@ -82,3 +45,53 @@ class Eagle(SelfDrafter):
         rows = [0, *outcome.accepted][: len(outcome.new_token_ids)]  # the fed rows that were committed
         self.source.learn(outcome.hidden[rows])
         super().observe(outcome)
+
+
+class Eagle(StatesDrafter):
+    """Drafts with a head that predicts a node's hidden state from its token and its parent's hidden state.
+
+    Accepted tokens have the target's hidden states, and drafted tokens have those that the head predicts. The papers
+    use :class:`~specexp.builders.BeamRerank` trees (EAGLE-2) and fixed trees (EAGLE). A head works only with the target
+    it was trained for; ``experiments/heads`` trains one.
+
+    Args:
+        head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
+            configuration, the path of a ``draft-head`` artifact.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+
+    Raises:
+        ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.
+    """
+
+    def __init__(
+        self,
+        head: Annotated[Mapping[str, Any], Reference("draft-head")],
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
+        coupled: bool = False,
+        vocabulary: VocabularyFile | None = None,
+        vocabulary_size: VocabularySize | None = None,
+    ) -> None:
+        if MARK not in head or "heads" not in head:
+            raise ValueError(f"the head of Eagle must have the arrays of an EagleHead, got {sorted(head)}")
+        super().__init__(temperature, top_k, top_p, coupled)
+        self._head = head
+        self._vocabulary = vocabulary, vocabulary_size
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        from specexp.drafters.eagle_source import EagleSource
+        from specexp.drafters.networks import EagleHead
+
+        network = EagleHead.of({name: array for name, array in self._head.items() if name != MARK})
+        output = output_layer(target, self._head, network.fuse.weight.shape[0], "Eagle")
+        embeddings = target.model.get_input_embeddings()
+        network = network.to(device=target.device, dtype=target.dtype)
+        reduced = DraftVocabulary.read(*self._vocabulary, target.vocab_size)
+        if reduced is not None:
+            output = reduced.layer(output)
+        width, vocabulary, limit = network.fuse.weight.shape[0], target.vocab_size, target.context_limit
+        source = EagleSource(network, embeddings, output, width, vocabulary, limit)
+        source.vocabulary = reduced
+        self.draft_with(source)

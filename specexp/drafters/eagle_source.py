@@ -1,9 +1,9 @@
-"""The draft source of :class:`~specexp.drafters.Eagle`: one layer over the target's hidden states."""
+"""The draft source of heads that read the target's hidden states, as :class:`~specexp.drafters.Eagle` does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,50 +12,58 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.drafters.draft_source import DraftSource, Fed
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from specexp.drafters.networks import EagleHead, KeysValues
-
 
 class EagleSource(DraftSource):
     """An EAGLE head and its KV cache for one sequence.
 
     A row is computed from a token and the hidden state of the position before it. This state is the target's for
     committed tokens and the head's for drafted ones. Drafted rows are dropped when the step ends, and accepted tokens
-    are fed again with the target's states.
+    are fed again with the target's states. The first token has no state before it, so other rows do not read its row.
+
+    Args:
+        head: an ``EagleHead`` or ``Eagle3Network``.
+        embed: function from token ids to embeddings ``[m, d]``.
+        output: function from the head's states to logits.
+        width: size of the target's hidden states.
+        vocab_size: number of tokens that it can draft.
+        context_limit: most positions.
     """
 
     vocab_size: int = 0
     context_limit: int = 0
 
     def __init__(
-        self, head: EagleHead, embeddings: nn.Module, output: nn.Module, vocab_size: int, context_limit: int
+        self,
+        head: Any,
+        embed: Callable[[torch.Tensor], torch.Tensor],
+        output: Callable[[torch.Tensor], torch.Tensor],
+        width: int,
+        vocab_size: int,
+        context_limit: int,
     ) -> None:
-        self._head, self._embeddings, self._output = head, embeddings, output
+        self._given = head, embed, output, width, vocab_size, context_limit
+        self._head, self._embed, self._output = head, embed, output
         self.vocab_size, self.context_limit = vocab_size, context_limit
-        weight = head.fuse.weight
-        self._device, self._dtype = weight.device, weight.dtype
-        self._states = weight.new_empty((0, weight.shape[0]))  # [positions, d] of the target
-        self._empty = weight.new_empty((head.heads, 0, weight.shape[0] // head.heads))
-        self._cache: KeysValues = (self._empty, self._empty)
+        weight = next(head.parameters())
+        self._states = weight.new_empty((0, width))  # [positions, width] of the target
+        self._cache = _TreeCache()
         self._clear_step()
 
     @property
     @override
     def length(self) -> int:
-        return self._cache[0].shape[-2]
+        return self._cache.committed
 
     def learn(self, states: torch.Tensor) -> None:
-        """Append the target's hidden states ``[m, d]`` (inputs of its output layer) for the next positions."""
-        self._states = torch.cat((self._states, states.to(self._dtype)))
+        """Append the target's hidden states ``[m, width]`` for the next positions."""
+        self._states = torch.cat((self._states, states.to(self._states)))
 
     def begin(self, positions: int, states: torch.Tensor | None) -> None:
         """Set the target's hidden states for the first ``positions`` tokens.
 
         Args:
             positions: number of positions fed to the target.
-            states: ``[m, d]`` hidden states of the last of them; unknown states before these become zero.
+            states: ``[m, width]`` hidden states of the last of them; unknown states before these become zero.
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
@@ -66,7 +74,7 @@ class EagleSource(DraftSource):
 
     @override
     def truncate(self, rows: int) -> None:
-        self._cache = self._cache[0][:, :rows], self._cache[1][:, :rows]
+        self._cache.committed = min(rows, self.length)
         self._clear_step()
 
     def forget_states(self) -> None:
@@ -76,15 +84,14 @@ class EagleSource(DraftSource):
     @override
     def copy_from(self, other: DraftSource, rows: int) -> None:
         assert isinstance(other, EagleSource)
-        self._cache = other._cache[0][:, :rows].clone(), other._cache[1][:, :rows].clone()
+        self._cache = other._cache.copy(rows)
         self._clear_step()
 
     @override
     def prefill(self, token_ids: Sequence[int]) -> None:
         if token_ids:
-            past, count = self.length, len(token_ids)
-            self._run_committed(token_ids, np.arange(past, past + count))
-            self.commit(range(count))
+            self._run_committed(token_ids)
+            self.commit(range(len(token_ids)))
 
     @override
     @torch.inference_mode()
@@ -93,7 +100,7 @@ class EagleSource(DraftSource):
         tokens, depths = list(fed.tokens), np.array(fed.depths)
         if fed.known == 0:  # committed tokens share one pass: their states are the target's, already known
             count = fed.pending
-            self._run_committed(tokens[:count], depths[:count] + past)
+            self._run_committed(tokens[:count])
             answers.append((self._output(self._made[-1:]), 0))
             tokens, depths = tokens[count:], depths[count:]
         nodes = list(range(fed.known or 1, len(fed.ancestors)))
@@ -103,15 +110,13 @@ class EagleSource(DraftSource):
         for depth in sorted(set(depths.tolist())):
             level = [index for index in range(len(nodes)) if depths[index] == depth]
             rows = self._made.shape[0]  # rows of the step so far
-            for index in level:
-                self._rows[nodes[index]] = rows + level.index(index)
-            visible = torch.zeros(
-                (len(level), past + rows + len(level)), dtype=torch.bool, device=self._device
-            )
+            for place, index in enumerate(level):
+                self._rows[nodes[index]] = rows + place
+            visible = np.zeros((len(level), past + rows + len(level)), dtype=np.bool_)
             visible[:, : past + self._pending] = True
             for place, index in enumerate(level):
                 visible[place, [past + self._row(node) for node in fed.ancestors[nodes[index]]]] = True
-            states = self._made[[self._row(parents[index]) for index in level]]
+            states = self._head.again(self._made[[self._row(parents[index]) for index in level]])
             self._run([tokens[index] for index in level], states, depths[level] + past, visible)
             logits = self._output(self._made[rows:])  # [m, V]
             found.update((index, (logits, place)) for place, index in enumerate(level))
@@ -119,45 +124,92 @@ class EagleSource(DraftSource):
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        kept = [row for row in rows if row < self._pending]  # drafted rows used the head's states
-        self._cache = (
-            torch.cat((self._cache[0], self._step[0][:, kept]), dim=-2),
-            torch.cat((self._cache[1], self._step[1][:, kept]), dim=-2),
-        )
+        self._cache.commit(
+            [row for row in rows if row < self._pending]
+        )  # drafted rows used the head's states
         self._clear_step()
 
     @override
     def for_new_sequence(self) -> EagleSource:
-        return EagleSource(self._head, self._embeddings, self._output, self.vocab_size, self.context_limit)
+        made = type(self)(*self._given)
+        made.vocabulary = self.vocabulary
+        return made
 
     def _clear_step(self) -> None:
-        self._step: KeysValues = (self._empty, self._empty)  # keys and values of the step's rows
-        self._made = self._states[:0]  # [rows, d] states that the head predicted for them
+        self._cache.rows = self._cache.committed
+        self._made = self._states.new_empty(
+            (0, 0)
+        )  # [rows, d] states that the head predicted for the step's rows
         self._rows: dict[int, int] = {}  # node below the root -> row of the step
         self._pending = 0
 
     def _row(self, node: int) -> int:
         return self._rows[node] if node else self._pending - 1
 
-    def _run_committed(self, tokens: Sequence[int], positions: Any) -> None:
+    @torch.inference_mode()
+    def _run_committed(self, tokens: Sequence[int]) -> None:
         """Run the head on committed tokens, each with the target's hidden state of the position before it."""
         past, self._pending = self.length, len(tokens)
-        zero = self._states.new_zeros((1, self._states.shape[1]))  # the state before the first token
-        states = torch.cat((zero, self._states))[past : past + self._pending]
-        visible = torch.ones((self._pending, past + self._pending), dtype=torch.bool, device=self._device)
-        self._run(tokens, states, positions, visible.tril(past))
+        states = self._states[max(past - 1, 0) : past + self._pending - 1]
+        if past == 0:  # before the first token
+            states = torch.cat((self._states.new_zeros((1, self._states.shape[1])), states))
+        visible = np.tri(self._pending, past + self._pending, past, dtype=np.bool_)
+        positions = np.arange(past, past + self._pending)
+        self._run(tokens, self._head.fuse_states(states), positions, visible)
 
-    def _run(
-        self, tokens: Sequence[int], states: torch.Tensor, positions: Any, visible: torch.Tensor
-    ) -> None:
-        ids = torch.tensor(tokens, device=self._device)
-        keys = (
-            torch.cat((self._cache[0], self._step[0]), dim=-2),
-            torch.cat((self._cache[1], self._step[1]), dim=-2),
-        )
-        places = torch.as_tensor(positions, device=self._device)
-        with torch.inference_mode():
-            embedded = self._embeddings(ids).to(self._dtype)
-            made, (k, v) = self._head(embedded, states, places, visible, keys)
-        self._step = torch.cat((self._step[0], k), dim=-2), torch.cat((self._step[1], v), dim=-2)
-        self._made = torch.cat((self._made, made))
+    def _run(self, tokens: Sequence[int], inputs: torch.Tensor, positions: Any, visible: Any) -> None:
+        visible[positions > 0, 0] = False
+        device = inputs.device
+        embedded = self._embed(torch.tensor(tokens, device=device)).to(inputs)
+        places = torch.as_tensor(positions, device=device)
+        # a mask that hides only the first row is dropped together with this row
+        self._cache.first = first = int(visible[:, 1:].all() and (positions > 0).all())
+        mask = None if first else torch.from_numpy(visible).to(device)
+        made = self._head(embedded[None], inputs[None], places, mask, self._cache)[0]
+        self._cache.rows += len(tokens)
+        self._made = torch.cat((self._made, made)) if self._made.shape[0] else made
+
+
+class _TreeCache:
+    """Keys and values of one sequence: committed rows, then those of the step.
+
+    Attributes:
+        committed: number of committed rows.
+        rows: number of all rows, which the next pass continues.
+        first: first row that the next pass reads.
+    """
+
+    def __init__(self) -> None:
+        self._layers: list[torch.Tensor] = []  # [2, 1, heads, capacity, d]
+        self.committed = self.rows = self.first = 0
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append ``[1, heads, m, d]`` rows of a layer, and return the rows that the pass reads."""
+        end = self.rows + keys.shape[-2]
+        if layer == len(self._layers):
+            self._layers.append(keys.new_empty((2, *keys.shape[:2], 0, keys.shape[-1])))
+        known = self._layers[layer]
+        if end > known.shape[-2]:
+            grown = known.new_empty((*known.shape[:3], max(256, 2 * end), known.shape[-1]))
+            grown[..., : self.rows, :] = known[..., : self.rows, :]
+            known = self._layers[layer] = grown
+        known[0, ..., self.rows : end, :], known[1, ..., self.rows : end, :] = keys, values
+        read = known[..., self.first : end, :]
+        return read[0], read[1]
+
+    def commit(self, rows: Sequence[int]) -> None:
+        """Keep these rows of the step, in ascending order."""
+        start, count = self.committed, len(rows)
+        if list(rows) != list(range(count)):
+            for layer in self._layers:
+                layer[..., start : start + count, :] = layer[..., [start + row for row in rows], :]
+        self.committed = self.rows = start + count
+
+    def copy(self, rows: int) -> _TreeCache:
+        """Return a copy with the first rows."""
+        made = _TreeCache()
+        made._layers = [layer.clone() for layer in self._layers]
+        made.committed = made.rows = rows
+        return made

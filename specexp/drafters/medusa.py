@@ -14,6 +14,7 @@ from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
+from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Scoring, Temperature, ToRank, answered_in_part, rank
 from specexp.drafters.target_mark import MARK, output_layer
 
@@ -36,7 +37,7 @@ class Medusa(Drafter):
     Args:
         head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
             configuration, the path of a ``draft-head`` artifact.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like ``coupled``.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``head`` has other arrays.
@@ -53,12 +54,16 @@ class Medusa(Drafter):
         head: Annotated[Mapping[str, Any], Reference("draft-head")],
         temperature: Temperature | None = None,
         coupled: bool = False,
+        vocabulary: VocabularyFile | None = None,
+        vocabulary_size: VocabularySize | None = None,
     ) -> None:
         if sorted(head) != sorted(_ARRAYS):
             raise ValueError(f"the head of Medusa must have the arrays {sorted(_ARRAYS)}, got {sorted(head)}")
         self.coupled = coupled
         self.draws = not coupled
         self._head = head
+        self._vocabulary = vocabulary, vocabulary_size
+        self._reduced: DraftVocabulary | None = None
         self._choice = Scoring(temperature, coupled=coupled)
         self._network: nn.Module | None = None  # set by use_target(), like the output layer
         self._output: nn.Module | None = None
@@ -74,6 +79,9 @@ class Medusa(Drafter):
 
         network = MedusaHeads.of(self._head)
         self._output = output_layer(target, self._head, network.weight.shape[-1], "Medusa")
+        self._reduced = DraftVocabulary.read(*self._vocabulary, target.vocab_size)
+        if self._reduced is not None:
+            self._output = self._reduced.layer(self._output)
         self._network = network.to(device=target.device, dtype=target.dtype)
 
     @override
@@ -100,7 +108,7 @@ class Medusa(Drafter):
         def answer(part: Request) -> Candidates:
             assert logits is not None
             # head k predicts the tokens of depth k + 1, that is, those below nodes of depth k
-            return rank(self._choice, [ToRank(context, part, logits[part.depths()])])[0]
+            return rank(self._choice, [ToRank(context, part, logits[part.depths()], self._reduced)])[0]
 
         if len(reached) == request.rows.size:
             candidates = answer(request)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,8 +15,15 @@ from typing_extensions import override
 
 _ROTATION = 10_000.0
 _EPSILON = 1e-6
-KeysValues = tuple[torch.Tensor, torch.Tensor]
-"""Keys and values, each ``[..., heads, keys, d / heads]``."""
+
+
+class KeyValues(Protocol):
+    """A cache of keys and values, such as a ``DynamicCache`` of transformers."""
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append rows ``[..., heads, m, d / heads]`` of a layer, and return all of its rows."""
 
 
 class EagleHead(nn.Module):
@@ -72,27 +79,37 @@ class EagleHead(nn.Module):
         states: torch.Tensor,
         positions: torch.Tensor,
         visible: torch.Tensor | None = None,
-        known: KeysValues | None = None,
-    ) -> tuple[torch.Tensor, KeysValues]:
-        """Return the states ``[..., m, d]`` after the tokens, and the keys and values of these rows.
+        cache: KeyValues | None = None,
+    ) -> torch.Tensor:
+        """Return the states ``[..., m, d]`` after the tokens.
 
         Args:
             embedded: ``[..., m, d]`` embeddings of tokens.
             states: ``[..., m, d]`` hidden states of the positions before them.
             positions: ``[m]`` positions of the tokens in the text.
-            visible: ``[m, n + m]`` true where a row attends to a column (``n`` known rows, then these); causal if None.
-            known: keys and values of the ``n`` earlier rows.
+            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
+                causal rows without cached ones, or for one row that attends to all.
+            cache: keys and values of the ``n`` earlier rows, to which these are added.
         """
         # f(i + 1) from f(i) and token i + 1: the tokens are one step ahead of the states (section 4.1)
         x = self.fuse(torch.cat((embedded, states), dim=-1))  # [..., m, d]
         q, k, v = (self._parted(one) for one in self.qkv(self.norm_attention(x)).chunk(3, dim=-1))
         q, k = self._rotated(q, positions), self._rotated(k, positions)
-        keys = k if known is None else torch.cat((known[0], k), dim=-2)
-        values = v if known is None else torch.cat((known[1], v), dim=-2)
-        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
+        keys, values = (k, v) if cache is None else cache.update(k, v, 0)
+        causal = visible is None and keys.shape[-2] == q.shape[-2]  # not for one row after cached ones
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=causal)
         x = x + self.out(mixed.transpose(-2, -3).flatten(-2))
         gate, up = self.gate_up(self.norm_inner(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up), (k, v)
+        made: torch.Tensor = x + self.down(F.silu(gate) * up)
+        return made
+
+    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of rows from the target's states."""
+        return states
+
+    def again(self, made: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of later rows from the states of :meth:`forward`."""
+        return made
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
         """Reshape ``[..., m, d]`` to ``[..., heads, m, d / heads]``."""

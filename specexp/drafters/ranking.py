@@ -15,6 +15,7 @@ from specexp.core.context import Context
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.sampling import Processors, check_logits, on_host, to_host
 from specexp.core.tree import NO_CANDIDATE, NodeKind
+from specexp.drafters.draft_vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     import torch
@@ -47,29 +48,33 @@ class ToRank(NamedTuple):
 
     context: Context
     request: Request
-    logits: torch.Tensor  # [f, V]
+    logits: torch.Tensor  # [f, V], or [f, Vd] with a draft vocabulary
+    vocabulary: DraftVocabulary | None = None  # the same one for all sequences
 
 
 def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
     """Rank or draw candidates for several sequences, with the same result as for each alone."""
     groups: dict[tuple[float, int], list[int]] = {}
     found: dict[int, Candidates] = {}
-    for index, (context, request, logits) in enumerate(questions):
+    for index, (context, request, logits, vocabulary) in enumerate(questions):
         temperature = 1.0 if scoring.temperature is None else scoring.temperature
         if scoring.coupled:
             temperature = context.noise_temperature
         elif request.kind is not NodeKind.POINT_MASS:
-            found[index] = _drawn(_processors(scoring, temperature).scores(logits), context, request)
+            scores = _processors(scoring, temperature).scores(logits)
+            found[index] = _drawn(scores, context, request, vocabulary)
             continue
         groups.setdefault((temperature, request.k), []).append(index)
     for (temperature, k), indices in groups.items():
         alike = [questions[index] for index in indices]
         tokens, log_probs = _best(_scores(scoring, temperature, alike), k)
+        if alike[0].vocabulary is not None:
+            tokens = alike[0].vocabulary.ids(tokens)
         start = 0
         for index, one in zip(indices, alike, strict=True):
             rows = slice(start, start := start + one.logits.shape[0])
             found[index] = Candidates(tokens[rows], log_probs[rows])
-    for index, (context, _, logits) in enumerate(questions):
+    for index, (context, _, logits, _) in enumerate(questions):
         # NaN logits make the values already copied NaN; only then the logits themselves are read
         if not on_host(logits):
             q, read = found[index].q, found[index].log_probs
@@ -98,7 +103,9 @@ def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -
     return scores
 
 
-def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidates:
+def _drawn(
+    scores: torch.Tensor, context: Context, request: Request, vocabulary: DraftVocabulary | None
+) -> Candidates:
     """Draw candidates from ``[f, V]`` scores, with uniform numbers that depend only on the place in the tree."""
     position = len(context) - 1
     paths = [request.rank_path(row) for row in request.rows.tolist()]
@@ -106,8 +113,9 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
     def uniforms(rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.float64]:
         return context.uniforms_below("draft", position, [paths[row] for row in rows.tolist()], start, count)
 
+    q = scores.float().softmax(dim=-1).cpu()
     return draw(
-        scores.float().softmax(dim=-1).cpu(),
+        q if vocabulary is None else vocabulary.spread(q),
         uniforms,
         request.k,
         enough=request.enough,
@@ -117,10 +125,13 @@ def _drawn(scores: torch.Tensor, context: Context, request: Request) -> Candidat
 
 def _noise(question: ToRank) -> torch.Tensor:
     """Return the target's noise ``[f, V]`` at the positions after the frontier rows."""
-    context, request, logits = question
+    context, request, logits, vocabulary = question
     depths = request.depths()
     deepest = max(depths)
-    noise = context.target_noise(len(context), deepest + 1, logits.shape[-1], logits.device)
+    size = logits.shape[-1] if vocabulary is None else vocabulary.size
+    noise = context.target_noise(len(context), deepest + 1, size, logits.device)
+    if vocabulary is not None:
+        noise = noise[:, vocabulary.kept]
     if min(depths) == deepest:  # all rows have one depth, as in a static tree
         return noise[deepest].expand(logits.shape[0], -1)
     return noise[np.array(depths)]

@@ -210,10 +210,10 @@ class EagleTraining(HeadTraining):
         true = states = hidden[:, :-1]  # [batch, length - 1, d]
         with torch.no_grad():
             for _ in range(self.rounds):
-                made = self.head(embedded, states, positions)[0]  # [batch, length - 1, d] next states
+                made = self.head(embedded, states, positions)  # [batch, length - 1, d] next states
                 chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < self.replaced
                 states = torch.cat((true[:, :1], torch.where(chosen, made[:, :-1], true[:, 1:])), dim=1)
-        made = self.head(embedded, states, positions)[0]
+        made = self.head(embedded, states, positions)
         output = self.target.get_output_embeddings()
         return {
             "divergence": divergence(output(made), logits[:, 1:]),

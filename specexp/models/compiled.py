@@ -51,6 +51,8 @@ class _Reading(ctypes.Structure):
         ("temperature", ctypes.c_float),
         ("draws", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("drawn", "drawn_scores")),
+        ("noted", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("noted_layers", "states")),
     ]
 
 
@@ -65,6 +67,7 @@ class _Growing(ctypes.Structure):
             for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")
         ),
         ("stride", ctypes.c_int64),
+        ("kept", ctypes.c_void_p),
     ]
 
 
@@ -222,6 +225,7 @@ class CompiledModel(Runtime):
         self._stored: torch.Tensor | None = None
         self._readers: dict[int, PassReader] = {}  # slot -> reader, if a pass can choose its tokens
         self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
+        self._noted_layers = np.zeros(0, dtype=np.int64)  # layers whose states are kept besides the last
         if self_check and self._weights is not known:
             self._self_check()
 
@@ -347,8 +351,9 @@ class CompiledModel(Runtime):
             self._readers[slot] = reader
 
     @override
-    def keep_hidden(self, wanted: bool) -> None:
+    def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
         self.keeps_hidden = wanted
+        self._noted_layers = np.array(wanted if isinstance(wanted, tuple) else (), dtype=np.int64)
 
     @override
     @torch.inference_mode()
@@ -380,6 +385,7 @@ class CompiledModel(Runtime):
         shape: TreeShape,
         temperature: float,
         noise: torch.Tensor | None,
+        kept: torch.Tensor | None = None,
     ) -> NDArray[np.int64] | None:
         known = self._growths.get(shape) or self._growths.setdefault(shape, {})
         form = known.get(pending.size)
@@ -395,6 +401,7 @@ class CompiledModel(Runtime):
         else:  # nodes are drawn
             reading.best, reading.noise, reading.temperature = 0, noise.data_ptr(), temperature
             growing.stride = noise.stride(0)
+        growing.kept = None if kept is None else kept.data_ptr()
         logits = self._scratch(2 * growing.widest)
         if self.dtype == torch.bfloat16:  # rounded logits are in the second half
             reading.rounded = logits + 4 * growing.widest * self._weights.outputs
@@ -483,7 +490,9 @@ class CompiledModel(Runtime):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
-        """Return the inputs ``[count, hidden]`` of the output layer in the last pass."""
+        """Return the hidden states ``[count, d]`` of the last pass that are kept."""
+        if self._noted_layers.size:
+            return self._noted
         width = self._weights.widths[0]
         rows = self._buffers[0][: count * width].view(count, width).to(self.dtype)
         states: torch.Tensor = self.model.model.norm(rows)
@@ -494,6 +503,10 @@ class CompiledModel(Runtime):
         self.passes += 1
         reading = _Reading() if reading is None else reading
         size = rows.given.answered, self._weights.outputs
+        if layers := self._noted_layers.size:
+            self._noted = torch.empty((rows.given.count, layers * self._weights.widths[0]))
+            reading.noted_layers, reading.states = self._noted_layers.ctypes.data, self._noted.data_ptr()
+        reading.noted = layers
         if self.dtype == torch.bfloat16:
             answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
             reading.rounded = answers.data_ptr()

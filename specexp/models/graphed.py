@@ -354,8 +354,10 @@ class GraphedModel(Runtime):
         return self.cache.nbytes() + sum(one.step.nbytes() for one in self._replayers.values())
 
     @override
-    def keep_hidden(self, wanted: bool) -> None:
-        self.keeps_hidden = wanted
+    def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
+        if isinstance(wanted, tuple):
+            super().keep_hidden(wanted)
+        self.keeps_hidden = bool(wanted)
 
     @override
     def provenance(self) -> dict[str, str]:

@@ -322,6 +322,9 @@ struct Reading {  // results computed from the logits, for the verifier and the 
     int64_t draws;              // number of drawn tokens per row: those with the highest logit / temperature + noise
     int64_t* drawn;             // [answered, draws]
     float* drawn_scores;        // [answered, draws]
+    int64_t noted;              // number of layers whose inputs are returned
+    const int64_t* noted_layers;
+    float* states;              // output: [count, noted, hidden]
 };
 
 struct Growing {  // a tree that is fed level by level; only nodes with children are fed
@@ -331,6 +334,7 @@ struct Growing {  // a tree that is fed level by level; only nodes with children
     int64_t* given;                           // tokens of all fed rows; output for rows of nodes
     int64_t* tokens;                          // output: token of each node
     int64_t stride;                           // numbers from a level's noise to the next one's
+    const int64_t* kept;                      // token of each logit of a reduced head; null for all tokens
 };
 
 struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
@@ -571,10 +575,21 @@ struct Pass {
 
     void meet() const { meeting.meet(threads); }
 
+    // Copies this thread's rows after `number` layers, if a drafter reads them.
+    void note(long number) const {
+        const Share share(rows.count, thread, threads);
+        for (long one = 0; one < reading.noted; ++one)
+            if (reading.noted_layers[one] == number)
+                for (long row = share.first; row < share.last; ++row)
+                    std::memcpy(reading.states + (row * reading.noted + one) * m.hidden, x + row * m.hidden,
+                                m.hidden * sizeof(float));
+    }
+
     void run() const {
         const long hidden = m.hidden, inner = (m.inner + PANEL - 1) / PANEL * PANEL;
         embed();
         meet();
+        note(0);
         for (long number = 0; number < m.layers; ++number) {
             const Layer& layer = m.of[number];
             panels(norms(layer.norm_attention, 0), rows.count, hidden, layer.qkv, (m.heads + 2 * m.kv_heads) * m.head_dim,
@@ -590,6 +605,7 @@ struct Pass {
             meet();
             panels(mixed, rows.count, inner, layer.down, hidden, x, hidden, nullptr, true);
             meet();
+            note(number + 1);
         }
         panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
                (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
@@ -707,7 +723,8 @@ extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, co
         for (long row = 0; row < answered; ++row)
             if (scores[row * best] != scores[row * best]) return 1;
         for (long node = growing->nodes[level]; node < growing->nodes[level + 1]; ++node) {
-            const int64_t token = chosen[(growing->parents[node] - last) * best + growing->ranks[node]];
+            int64_t token = chosen[(growing->parents[node] - last) * best + growing->ranks[node]];
+            if (growing->kept) token = growing->kept[token];
             growing->tokens[node] = token;
             if (growing->places[node] >= 0) growing->given[growing->places[node]] = token;
         }

@@ -69,7 +69,9 @@ def _checked(file: Path) -> Path:
     with file.open("rb") as opened:
         found = file_digest(opened, "sha256").hexdigest()
     if found != SHA256:
-        raise ValueError(f"the SHA-256 of {file} must be {SHA256}, but it is {found}: delete it and try again")
+        raise ValueError(
+            f"the SHA-256 of {file} must be {SHA256}, but it is {found}: delete it and try again"
+        )
     return file
 
 
@@ -90,8 +92,8 @@ def unpack(file: Path, folder: Path) -> None:
             local_files_only=True,
         )
         model.save_pretrained(made)
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True).save_pretrained(
-            made
-        )
+        AutoTokenizer.from_pretrained(
+            file.parent, gguf_file=file.name, local_files_only=True
+        ).save_pretrained(made)
         with suppress(OSError):  # another process was faster
             os.rename(made, folder)

@@ -135,6 +135,20 @@ class RuntimeContract(ABC):
         runtime.tree_pass((0,), [tree])
         assert not runtime.hidden
 
+    @torch.inference_mode()
+    def test_hidden_states_of_chosen_layers_are_joined(self) -> None:
+        runtime, prompt = self.runtime(), _tokens(9)
+        try:
+            runtime.keep_hidden((0, 1))
+        except ValueError as error:
+            pytest.skip(f"the runtime has no states of layers: {error}")
+        expected = runtime.model(torch.tensor([prompt]), output_hidden_states=True).hidden_states
+        joined = torch.cat([states[0] for states in expected[:2]], dim=-1)
+        runtime.prefill(0, prompt[:8])
+        _near(runtime.hidden[0], joined[:8])
+        runtime.tree_pass((0,), [_root(prompt[8])])
+        _near(runtime.hidden[0], joined[8:])
+
     def test_slots_are_forgotten_and_forked(self) -> None:
         runtime, prompt = self.runtime(), _tokens(12)
         runtime.cache.reserve(0, 2)

@@ -8,7 +8,9 @@ import torch
 from helpers.contracts import contract_of
 from helpers.on_llama import OnLlama, prefill_with_hidden
 from helpers.requests import chain_request
+from helpers.small_heads import WIDTH, eagle_head as head, eagle_network as network
 from helpers.small_models import VOCABULARY, small_model
+from transformers import DynamicCache
 
 from specexp.builders import Chain, StaticTree
 from specexp.core.context import Context
@@ -16,31 +18,9 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.drafters import Eagle
 from specexp.drafters.networks import EagleHead
-from specexp.drafters.target_mark import mark_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-
-WIDTH = 32
-
-
-def network():
-    torch.manual_seed(0)
-    head = EagleHead(WIDTH, heads=2, inner=24)
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    return head.eval().requires_grad_(False)
-
-
-def head():
-    """Return random numbers for a small model, as in an artifact."""
-    arrays = {name: value.numpy() for name, value in network().state_dict().items()}
-    return {
-        **arrays,
-        "heads": np.array([2]),
-        "target": mark_of(small_model("Llama").get_output_embeddings()),
-    }
-
 
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(head()), OnLlama)
 TestCoupled = contract_of(DrafterContract, lambda: Eagle(head(), coupled=True), OnLlama)
@@ -50,16 +30,15 @@ def test_a_row_is_a_token_with_the_state_before_it_and_sees_those_up_to_it():
     """One row, with the keys and values of those before, is the same as in a pass over all."""
     made, generator = network(), torch.Generator().manual_seed(1)
     embedded, states = torch.randn((2, 5, WIDTH), generator=generator)
-    whole, (keys, values) = made(embedded, states, torch.arange(5))
-    visible = torch.ones((1, 5), dtype=torch.bool)
-    known = keys[:, :4], values[:, :4]
-    alone, _ = made(embedded[4:], states[4:], torch.tensor([4]), visible, known)
+    whole, cache = made(embedded, states, torch.arange(5)), DynamicCache()
+    made(embedded[None, :4], states[None, :4], torch.arange(4), cache=cache)
+    alone = made(embedded[None, 4:], states[None, 4:], torch.tensor([4]), cache=cache)[0]
     torch.testing.assert_close(alone[0], whole[4])
 
 
 def test_a_new_head_returns_the_given_state():
     embedded, states = torch.randn((2, 5, WIDTH))
-    torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5))[0], states)
+    torch.testing.assert_close(EagleHead(WIDTH, 2, 24)(embedded, states, torch.arange(5)), states)
 
 
 def test_after_some_steps_it_answers_as_after_a_prefill_of_the_same_text():

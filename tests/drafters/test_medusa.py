@@ -8,6 +8,7 @@ import torch
 from helpers.contracts import contract_of
 from helpers.on_llama import FIXED, OnLlama, prefill_with_hidden
 from helpers.requests import chain_request
+from helpers.small_heads import WIDTH, medusa_head as head
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 
 from specexp.artifacts import ArtifactError
@@ -20,25 +21,10 @@ from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Medusa, PromptLookup, Union
 from specexp.drafters.networks import MedusaHeads
-from specexp.drafters.target_mark import mark_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Scheduled
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-
-WIDTH = 32
-
-
-def head(target="Llama", heads=3, seed=0):
-    """Return random heads for a small model, as in an artifact."""
-    generator = np.random.default_rng(seed)
-    model = small_model(target)
-    return {
-        "weight": generator.normal(0, 0.3, (1, heads, WIDTH, WIDTH)).astype(np.float32),
-        "bias": generator.normal(0, 0.1, (1, heads, WIDTH)).astype(np.float32),
-        "target": mark_of(model.get_output_embeddings()),
-    }
-
 
 TestMedusa = contract_of(DrawingDrafterContract, lambda: Medusa(head()), OnLlama)
 TestCoupled = contract_of(DrafterContract, lambda: Medusa(head(), coupled=True), OnLlama)

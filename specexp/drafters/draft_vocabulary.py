@@ -1,0 +1,92 @@
+"""Reduced heads: a draft whose output layer has only some of the target's tokens, as EAGLE-3 does with ``d2t``."""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from specexp.core.tree import NO_CANDIDATE
+
+if TYPE_CHECKING:
+    import torch
+
+VocabularyFile = Annotated[str, Field(min_length=1)]
+VocabularySize = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, eq=False)
+class DraftVocabulary:
+    """The tokens that a reduced head can draft: ``[Vd]`` ascending ids among the target's ``size`` tokens."""
+
+    kept: torch.Tensor
+    size: int
+
+    @classmethod
+    def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
+        """Return the first ``most`` ids of a JSON list of ids, most frequent first; None without a file.
+
+        Raises:
+            ValueError: the file has no list of different ids below ``size``.
+        """
+        import torch
+
+        if file is None:
+            return None
+        try:
+            ids = json.loads(Path(file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{file}: a draft vocabulary must be a JSON list of token ids: {error}"
+            ) from error
+        if (
+            not isinstance(ids, list)
+            or not ids
+            or any(type(one) is not int or not 0 <= one < size for one in ids)
+            or len(set(ids)) != len(ids)
+        ):
+            raise ValueError(
+                f"{file}: a draft vocabulary must be a list of different token ids from 0 to {size - 1}"
+            )
+        return cls(torch.tensor(sorted(ids[:most])), size)
+
+    def ids(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the target's ids of found places; ``NO_CANDIDATE`` stays."""
+        return np.where(found == NO_CANDIDATE, NO_CANDIDATE, self.kept.numpy(force=True)[found])
+
+    def spread(self, q: torch.Tensor) -> torch.Tensor:
+        """Return ``[f, V]`` probabilities from those of the kept tokens ``[f, Vd]``."""
+        return q.new_zeros((q.shape[0], self.size)).index_copy_(1, self.kept.to(q.device), q)
+
+    def layer(self, output: Any) -> torch.nn.Linear:
+        """Return the rows of the kept tokens of an output layer as a layer."""
+        import torch
+
+        kept = self.kept.to(output.weight.device)
+        made = torch.nn.Linear(output.weight.shape[1], kept.numel(), output.bias is not None, device="meta")
+        made.weight = torch.nn.Parameter(output.weight.detach()[kept], requires_grad=False)
+        if output.bias is not None:
+            made.bias = torch.nn.Parameter(output.bias.detach()[kept], requires_grad=False)
+        return made
+
+    def runtime(self, runtime: Any) -> Any:
+        """Return a runtime of a causal LM with the output rows of the kept tokens, and otherwise the same weights."""
+        model = runtime.model
+        if runtime.draft_source is not None or not hasattr(model, "get_output_embeddings"):
+            raise ValueError(
+                f"{type(runtime).__name__} runs no reduced head: set pair.mode to eager or compiled"
+            )
+        made = copy(model)  # a shallow copy: the changes below must not reach the model
+        made._modules, made.config = dict(model._modules), copy(model.config)
+        made.config.vocab_size, made.config.tie_word_embeddings = self.kept.numel(), False
+        output = model.get_output_embeddings()
+        name = next(name for name, one in made._modules.items() if one is output)
+        made._modules[name] = self.layer(output)
+        made.draft_vocabulary = self  # for the ModelSource
+        return type(runtime)(made)

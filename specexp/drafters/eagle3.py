@@ -1,0 +1,174 @@
+"""EAGLE-3: a head on hidden states of several of the target's layers (Li et al. 2025, arXiv 2503.01840)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.runtime import Growth
+from specexp.core.tree import TokenTree, TreeShape
+from specexp.drafters.draft_vocabulary import DraftVocabulary
+from specexp.drafters.eagle import StatesDrafter
+from specexp.drafters.ranking import Temperature, TopK, TopP
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+    from specexp.drafters.eagle3_network import Eagle3Network
+
+log = logging.getLogger(__name__)
+_JOINED: WeakKeyDictionary[Any, dict[Any, tuple[Eagle3Network, tuple[int, ...]]]] = WeakKeyDictionary()
+_CHAINS, _LENGTH = 8, 25  # of the text that shows which layers a head reads
+
+
+class Eagle3(StatesDrafter):
+    """Drafts with a published EAGLE-3, EAGLE-3.1 or P-EAGLE head for the target.
+
+    The files of SafeAILab, SpecForge and speculators are read. They do not agree on what the number of a layer means.
+    So the layers of the file, those before and those after them are compared on 200 tokens that the target samples, and
+    the best are read. The draft's distribution is over the tokens of the head, which may be fewer than the target's.
+
+    Args:
+        head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id.
+        layers: the hidden states to read, numbered as ``hidden_states`` of transformers (k: after k layers), without a
+            comparison.
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+
+    Raises:
+        ValueError: ``coupled`` is given with a temperature.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        layers: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None,
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
+        coupled: bool = False,
+    ) -> None:
+        super().__init__(temperature, top_k, top_p, coupled)
+        self._head, self._layers = head, layers
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        from specexp.drafters.eagle_source import EagleSource
+        from specexp.drafters.parallel import ParallelEagleSource
+
+        known = _JOINED.setdefault(target.model, {})
+        key = self._head, tuple(self._layers or ()), target.dtype, target.device
+        if key not in known:
+            known[key] = self._joined(target)
+        network, self.wants_hidden = known[key]
+        width = len(self.wants_hidden) * network.config.target_hidden_size
+        kind = EagleSource if network.mask_hidden is None else ParallelEagleSource
+        source = kind(network, network.embed, network.logits, width, target.vocab_size, target.context_limit)
+        source.vocabulary = DraftVocabulary(network.kept, target.vocab_size)
+        self.draft_with(source)
+
+    def _joined(self, target: Runtime) -> tuple[Eagle3Network, tuple[int, ...]]:
+        """Return the head with the target's weights, and the layers that it reads."""
+        from specexp.drafters.eagle3_network import Eagle3Network
+
+        network = Eagle3Network.load(folder_of(self._head))
+        config, own = network.config, target.model.config.get_text_config()
+        depth = own.num_hidden_layers
+        layers = tuple(self._layers or config.state_layers or (2, depth // 2, depth - 3))
+        wrong = {
+            "vocab_size": (config.layer.vocab_size, own.vocab_size),
+            "target_hidden_size": (config.target_hidden_size, own.hidden_size),
+            "number of hidden states": (config.states, len(layers)),
+        }
+        for name, (has, wanted) in wrong.items():
+            if has != wanted:
+                raise ValueError(
+                    f"{self._head}: {name} of the head must be {wanted} for this target, got {has}"
+                )
+        if not 0 <= min(layers) <= max(layers) <= depth:
+            raise ValueError(f"{self._head}: layers must be from 0 to {depth}, got {list(layers)}")
+        network = network.to(device=target.device, dtype=target.dtype)
+        network.share(target.model.get_input_embeddings(), target.model.get_output_embeddings())
+        if self._layers or target.device.type == "meta":  # a dry run has no weights
+            return network, layers
+        scores = scores_of(network, target, layers)
+        best = max(scores, key=lambda chosen: scores[chosen])
+        if best != layers:
+            log.warning(
+                "%s: reading the hidden states %s instead of %s, as its file says, because %.0f %% instead of %.0f %% "
+                "of the target's own text would be accepted; set layers to choose",
+                *(self._head, list(best), list(layers), 100 * scores[best], 100 * scores[layers]),
+            )
+        return network, best
+
+
+def folder_of(head: str) -> Path:
+    """Return the folder of a head that is a folder or a hub id; raises ``ValueError`` if it is neither."""
+    if Path(head).is_dir():
+        return Path(head)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(head, allow_patterns=["config.json", "*.safetensors", "*.bin"]))
+    except Exception as error:  # the errors depend on the client's version
+        raise ValueError(f"{head} is neither a folder nor a head that the hub has: {error}") from error
+
+
+def scores_of(
+    network: Eagle3Network, target: Runtime, layers: tuple[int, ...]
+) -> dict[tuple[int, ...], float]:
+    """Return the share of the target's own text that a head's drafts would match, by the layers that it reads.
+
+    The text is sampled by the target as a tree of some chains. The share is the mean overlap of both distributions.
+    """
+    import torch
+
+    depth = target.model.config.get_text_config().num_hidden_layers
+    offers = [tuple(one + offset for one in layers) for offset in (0, -1, 1)]  # the file's are first if equal
+    offers = [offer for offer in offers if min(offer) >= 0 and max(offer) <= depth]
+    every = tuple(sorted({one for offer in offers for one in offer}))
+    passes, scores = target.passes, {}
+    target.conversation = None
+    text = _sampled(target)
+    target.keep_hidden(every)
+    wanted = target.tree_pass([0], [text])[0][1:].float().softmax(-1)[:, network.kept]
+    hidden = target.hidden[0].split(network.config.target_hidden_size, dim=-1)
+    target.keep_hidden(False)
+    target.passes = passes
+    parents, device = text.shape.parents[1:], target.device
+    visible = torch.from_numpy(text.shape.ancestor_mask[1:, 1:]).to(device)
+    positions = torch.from_numpy(text.shape.depths[1:] - 1).to(device)
+    with torch.inference_mode():
+        embedded = network.embed(torch.from_numpy(text.tokens[1:]).to(device))
+        for offer in offers:
+            states = torch.cat([hidden[every.index(one)][parents] for one in offer], dim=-1).to(embedded)
+            made = network(embedded, network.fuse_states(states), positions, visible)
+            drafted = network.logits(made).float().softmax(-1)
+            scores[offer] = float(torch.minimum(wanted, drafted).sum(-1).mean())
+    return scores
+
+
+def _sampled(target: Runtime) -> TokenTree:
+    """Return chains of tokens below one root that the target samples, always the same."""
+    import torch
+
+    length = min(_LENGTH, target.context_limit - 2)
+    parents = np.concatenate(([-1], np.zeros(_CHAINS, np.int64), np.arange(1, _CHAINS * (length - 1) + 1)))
+    ranks = np.zeros_like(parents)
+    ranks[0], ranks[1 : _CHAINS + 1] = -1, np.arange(_CHAINS)
+    shape, random = TreeShape(parents, ranks), torch.Generator().manual_seed(0)
+    tokens = [target.model.config.get_text_config().bos_token_id or 0]
+    target.cache.reserve(parents.size)
+    target.cache.truncate(0, 0)
+    for depth in range(length):
+        rows = np.flatnonzero(shape.depths == depth)
+        visible = shape.ancestor_mask[rows, : rows[-1] + 1]
+        growth = Growth(np.array(tokens)[rows], shape.depths[rows], visible)
+        law = target.grow([0], [growth])[0].float().softmax(-1).cpu()
+        tokens += torch.multinomial(law, 1 if depth else _CHAINS, generator=random).flatten().tolist()
+    target.cache.truncate(0, 0)
+    return TokenTree(shape, np.array(tokens))

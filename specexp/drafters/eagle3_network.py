@@ -1,0 +1,403 @@
+"""The network of EAGLE-3 heads (Li et al. 2025, arXiv 2503.01840) and of P-EAGLE, in the published file layouts.
+
+A row fuses hidden states of three of the target's layers with the embedding of the next token. Published heads differ
+in a few switches, which are named here as in their ``config.json``. The layouts of SafeAILab (also SpecForge and
+SGLang) and of speculators (also vLLM) name the same tensors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from typing_extensions import override
+
+from specexp.drafters.networks import KeyValues
+
+_IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """What a head's ``config.json`` says.
+
+    Attributes:
+        layer: The draft's layers, as a Llama or Qwen3 configuration: sizes, RoPE, ``vocab_size`` V of the target.
+        target_hidden_size: Width of the target's hidden states.
+        draft_vocab_size: Tokens that the head can draft, at most V.
+        state_layers: Which of the target's hidden states are read, as indices of ``hidden_states`` in transformers
+            (0: embeddings, k: after k layers); None: 2, N/2 and N - 3 of N layers.
+        states: Number of these hidden states.
+        norm_before_fc: Normalise the concatenated states (gpt-oss).
+        fc_norm: Normalise each of the states (EAGLE-3.1).
+        norm_before_residual: The first layer's residual is the normalised state.
+        norm_output: The next row reads the normalised state (EAGLE-3.1).
+        fc_bias: Whether ``fc`` has a bias.
+        mask_token_id: P-EAGLE: the token of all rows after the first, which draft in one pass.
+    """
+
+    layer: PretrainedConfig
+    target_hidden_size: int
+    draft_vocab_size: int
+    state_layers: tuple[int, ...] | None = None
+    states: int = 3
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    fc_bias: bool = False
+    mask_token_id: int | None = None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], where: object) -> Eagle3Config:
+        """Return the configuration from the content of ``config.json``; raises ``ValueError`` if it is another's."""
+        layer = dict(content.get("transformer_layer_config") or content)
+        kind = layer.pop("model_type", "llama")
+        if kind not in ("llama", "qwen3"):
+            raise ValueError(f"{where}: model_type of an EAGLE-3 head must be llama or qwen3, got {kind!r}")
+        missing = [name for name in ("hidden_size", "vocab_size", "num_attention_heads") if name not in layer]
+        if missing:
+            raise ValueError(f"{where}: {missing[0]} is missing, which an EAGLE-3 head must have")
+        layers = content.get("eagle_aux_hidden_state_layer_ids") or content.get("aux_hidden_state_layer_ids")
+        inner = content.get("eagle_config") or {}
+        if layers is None and inner.get(
+            "eagle_aux_hidden_state_layer_ids"
+        ):  # ids count from the first layer's output
+            layers = [one + 1 for one in inner["eagle_aux_hidden_state_layer_ids"]]
+        # vLLM reads a missing switch of speculators' EAGLE-3 as true, and one of SafeAILab's files as false
+        residual = content.get("speculators_model_type") == "eagle3"
+        switches = {name: bool(content.get(name, False)) for name in _SWITCHES}
+        switches["norm_before_residual"] = bool(content.get("norm_before_residual", residual))
+        return cls(
+            CONFIG_MAPPING[kind](**layer),
+            content.get("target_hidden_size") or layer["hidden_size"],
+            content.get("draft_vocab_size") or layer["vocab_size"],
+            None if layers is None else tuple(sorted(layers)),
+            3 if layers is None else len(layers),
+            mask_token_id=content.get("mask_token_id"),
+            **switches,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of a ``config.json`` that engines read."""
+        own = {"architectures": ["LlamaForCausalLMEagle3"], "target_hidden_size": self.target_hidden_size}
+        layers = self.state_layers and list(self.state_layers)
+        return {
+            **self.layer.to_diff_dict(),
+            **{name: getattr(self.layer, name) for name in ("model_type", "vocab_size", "num_hidden_layers")},
+            **own,
+            "draft_vocab_size": self.draft_vocab_size,
+            **({"eagle_aux_hidden_state_layer_ids": layers} if layers else {}),
+            **{name: getattr(self, name) for name in _SWITCHES},
+            **({} if self.mask_token_id is None else {"mask_token_id": self.mask_token_id}),
+        }
+
+
+class Eagle3Network(nn.Module):
+    """An EAGLE-3 head.
+
+    To train one for a target with ``hidden_states`` (a tuple of ``[batch, m, Ht]``) and ``logits`` ``[batch, m, V]``::
+
+        network = Eagle3Network(Eagle3Config(LlamaConfig(...), Ht, 16_000, (2, 15, 27)), kept)
+        network.share(target.get_input_embeddings(), target.get_output_embeddings())
+        states = torch.cat([hidden_states[layer] for layer in (2, 15, 27)], dim=-1)
+        embedded = network.embed(tokens[:, 1:])  # one token ahead of the states
+        for step, made in enumerate(network.unroll(embedded, states[:, :-1], steps=3)):
+            drafted = network.logits(made)  # [batch, m - 1 - step, Vd]: row i is compared with logits[:, i + step + 1]
+            wanted = logits[:, step + 1 :, network.kept]
+        network.save("folder")
+
+    Args:
+        config: its sizes and switches.
+        kept: ``[Vd]`` target ids of the draft vocabulary, ascending; None: all.
+        own_head: whether it has output weights; else they are the target's rows of ``kept``.
+        own_embeddings: whether it has embeddings of tokens; else they are the target's.
+    """
+
+    def __init__(
+        self,
+        config: Eagle3Config,
+        kept: torch.Tensor | None = None,
+        own_head: bool = True,
+        own_embeddings: bool = False,
+    ) -> None:
+        super().__init__()
+        layer, eps = config.layer, config.layer.rms_norm_eps
+        width, fused = layer.hidden_size, config.states * config.target_hidden_size
+        self.config = config
+        self.fc = nn.Linear(fused, width, bias=config.fc_bias)
+        self.input_norm = nn.RMSNorm(fused, eps=eps) if config.norm_before_fc else None
+        norms = (nn.RMSNorm(config.target_hidden_size, eps=eps) for _ in range(config.states))
+        self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
+        self.layers = nn.ModuleList(_Layer(config, number) for number in range(layer.num_hidden_layers))
+        self.norm = nn.RMSNorm(width, eps=eps)
+        self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False) if own_head else None
+        self.embed_tokens = nn.Embedding(layer.vocab_size, width) if own_embeddings else None
+        self.mask_hidden = None if config.mask_token_id is None else nn.Parameter(torch.zeros(fused))
+        rotary = LlamaRotaryEmbedding(layer)
+        self._rates = (
+            rotary.inv_freq,
+        )  # [head_dim / 2]; a tuple, because buffers are cast with the parameters
+        self._scale = rotary.attention_scaling
+        self.kept: torch.Tensor
+        kept = torch.arange(config.draft_vocab_size) if kept is None else kept
+        self.register_buffer("kept", kept, persistent=False)
+        # the target's embeddings and output rows, which are not parameters of the head
+        self._shared: tuple[Any, torch.Tensor | None] = (self.embed_tokens, None)
+
+    def share(self, embeddings: nn.Module, output: nn.Module) -> None:
+        """Use the target's embeddings and output layer where the head has none of its own."""
+        rows: Any = output.weight
+        self._shared = (
+            self.embed_tokens or embeddings,
+            None if self.lm_head else rows[self.kept].to(self.fc.weight),
+        )
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings ``[..., H]`` of token ids, in the head's dtype."""
+        embedded: torch.Tensor = self._shared[0](tokens)
+        return embedded.to(self.fc.weight.dtype)
+
+    def logits(self, made: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[..., Vd]`` of the draft vocabulary from states of :meth:`forward`."""
+        normed = self.norm(made)
+        return self.lm_head(normed) if self.lm_head else F.linear(normed, self._shared[1])
+
+    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Return ``[..., H]`` inputs from ``[..., states * Ht]`` hidden states of the target's layers, in order."""
+        if self.input_norm is not None:
+            states = self.input_norm(states)
+        if self.fc_norm is not None:
+            parts = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        fused: torch.Tensor = self.fc(states)
+        return fused
+
+    def again(self, made: torch.Tensor) -> torch.Tensor:
+        """Return the input of the row after a drafted one, from the state that :meth:`forward` returned for it."""
+        return self.norm(made) if self.config.norm_output else made
+
+    @override
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        cache: KeyValues | None = None,
+    ) -> torch.Tensor:
+        """Return ``[..., m, H]`` states, from which :meth:`logits` predicts the tokens after the given ones.
+
+        Args:
+            embedded: ``[..., m, H]`` embeddings of tokens.
+            inputs: ``[..., m, H]`` of the positions before them, from :meth:`fuse_states` or :meth:`again`.
+            positions: ``[m]`` numbers of these positions.
+            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
+                causal rows without cached ones, or for one row that attends to all.
+            cache: keys and values of earlier rows, to which these are added.
+        """
+        angles = positions[:, None].float() * self._rates[0].to(positions.device)  # [m, head_dim / 2]
+        cosine, sine = angles.cos() * self._scale, angles.sin() * self._scale
+        turn = torch.cat((cosine, cosine), dim=-1).to(inputs), torch.cat((-sine, sine), dim=-1).to(inputs)
+        x = inputs
+        for layer in self.layers:
+            x = layer(x, embedded, turn, visible, cache)
+        return x
+
+    def unroll(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        """Yield the states ``[batch, m - step, H]`` of each draft step, whose inputs are those of the step before.
+
+        This is EAGLE-3's training-time test (section 3.2): row ``i`` of a step attends to the rows up to ``i`` of the
+        first step, which read the target's states, and to its own rows of later steps.
+
+        Args:
+            embedded: ``[..., m, H]`` embeddings of the tokens after ``states``.
+            states: ``[batch, m, states * Ht]`` of the target's layers.
+        """
+        count = embedded.shape[1]
+        positions = torch.arange(count, device=embedded.device)
+        cache, visible, inputs = (
+            DynamicCache(),
+            torch.empty(count, 0, dtype=torch.bool),
+            self.fuse_states(states),
+        )
+        visible = visible.to(embedded.device)
+        for step in range(steps):
+            rows = count - step
+            own = positions[:rows, None] == positions[None, :rows]
+            own = positions[:rows, None] >= positions[None, :rows] if step == 0 else own
+            visible = torch.cat((visible[:rows], own), dim=1)
+            made = self(embedded[:, step:], inputs, positions[step:], visible, cache)
+            yield made
+            inputs = self.again(made)[:, :-1]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the parameters by their names in files, as views of the fused ones."""
+        found = dict(self.named_parameters())
+        for number, layer in enumerate(self.layers):
+            layer_name = f"layers.{number}."
+            for fused, parts in layer.parts().items():
+                found |= {layer_name + name: part for name, part in parts.items()}
+                del found[layer_name + fused]
+        if "mask_hidden" in found:
+            found["mask_hidden"] = found["mask_hidden"][None, None]
+        return found
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Eagle3Network:
+        """Read a published head from its folder; raises ``ValueError`` that names the file and the tensor."""
+        path = Path(folder)
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = Eagle3Config.of(content, path / "config.json")
+        file = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
+        if file is None:
+            raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
+        if file.suffix == ".bin":
+            given = torch.load(file, map_location="cpu", weights_only=True)
+        else:
+            from safetensors.torch import load_file
+
+            given = load_file(file)
+        tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in given.items()}
+        return cls._of(config, tensors, file)
+
+    @classmethod
+    def _of(cls, config: Eagle3Config, given: dict[str, torch.Tensor], file: Path) -> Eagle3Network:
+        config = replace(config, fc_bias="fc.bias" in given)
+        wide, vocabulary = config.layer.vocab_size, config.draft_vocab_size
+        shifts = given.pop("d2t", None)
+        if shifts is None and vocabulary != wide:
+            raise ValueError(
+                f"{file}: d2t is missing, a head with {vocabulary} of {wide} tokens must have it"
+            )
+        kept = None if shifts is None else torch.arange(len(shifts)) + shifts.long()
+        if kept is not None and (
+            len(kept) != vocabulary or (kept.diff() <= 0).any() or kept[0] < 0 or kept[-1] >= wide
+        ):
+            raise ValueError(
+                f"{file}: d2t must have {vocabulary} differences between ascending ids below {wide} and their places"
+            )
+        own_head, own_embeddings = "lm_head.weight" in given, "embed_tokens.weight" in given
+        with torch.device("meta"):
+            shape = cls(config, own_head=own_head, own_embeddings=own_embeddings).tensors()
+        for name, tensor in shape.items():
+            found = given.get(name)
+            if found is None:
+                raise ValueError(f"{file}: {name} is missing, which config.json asks for")
+            if found.shape != tensor.shape:
+                raise ValueError(f"{file}: {name} must be {list(tensor.shape)}, got {list(found.shape)}")
+        unknown = sorted(given.keys() - shape.keys() - set(_IGNORED))
+        if unknown:
+            raise ValueError(
+                f"{file}: {unknown[0]} is not a tensor of an EAGLE-3 head as config.json describes it"
+            )
+        made = cls(config, kept, own_head, own_embeddings).to(given["fc.weight"].dtype)
+        with torch.no_grad():
+            for name, tensor in made.tensors().items():
+                tensor.copy_(given[name])
+        return made.eval().requires_grad_(False)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` in the layout of SafeAILab, which engines read."""
+        from safetensors.torch import save_file
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        first = "midlayer." if len(self.layers) == 1 else "layers.0."
+        tensors = {
+            name.replace("layers.0.", first): tensor.detach().contiguous().cpu()
+            for name, tensor in self.tensors().items()
+        }
+        kept = self.kept.cpu()
+        if len(kept) < self.config.layer.vocab_size:
+            tensors["d2t"] = kept - torch.arange(len(kept))
+            tensors["t2d"] = torch.zeros(self.config.layer.vocab_size, dtype=torch.bool)
+            tensors["t2d"][kept] = True
+        save_file(tensors, path / "model.safetensors", {"format": "pt"})
+        (path / "config.json").write_text(
+            json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8"
+        )
+
+
+class _Layer(nn.Module):
+    """A decoder layer with fused projections. The first one attends from the embedding and the state before it."""
+
+    def __init__(self, config: Eagle3Config, number: int) -> None:
+        super().__init__()
+        layer, eps, first = config.layer, config.layer.rms_norm_eps, number == 0
+        width, heads = layer.hidden_size, layer.num_attention_heads
+        self.number, self.first, self.norm_before_residual = number, first, config.norm_before_residual
+        self.heads, self.kv_heads = heads, layer.num_key_value_heads
+        self.size = getattr(layer, "head_dim", None) or width // heads
+        self.input_layernorm = nn.RMSNorm(width, eps=eps)
+        if first:
+            self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.qkv = nn.Linear((1 + first) * width, (heads + 2 * self.kv_heads) * self.size, bias=False)
+        self.self_attn = nn.Module()
+        self.self_attn.o_proj = nn.Linear(heads * self.size, width, bias=False)
+        self.normed = layer.model_type == "qwen3"
+        if self.normed:
+            self.self_attn.q_norm, self.self_attn.k_norm = (nn.RMSNorm(self.size, eps=eps) for _ in range(2))
+        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
+        self.gate_up = nn.Linear(width, 2 * layer.intermediate_size, bias=False)
+        self.mlp = nn.Module()
+        self.mlp.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
+
+    def parts(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Return the views of each fused parameter by their names in files."""
+        sizes = [self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
+        names = (
+            [f"self_attn.{name}_proj.weight" for name in "qkv"],
+            ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        )
+        return {
+            "qkv.weight": dict(zip(names[0], self.qkv.weight.split(sizes), strict=True)),
+            "gate_up.weight": dict(zip(names[1], self.gate_up.weight.chunk(2), strict=True)),
+        }
+
+    @override
+    def forward(
+        self,
+        x: torch.Tensor,
+        embedded: torch.Tensor,
+        turn: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor | None,
+        cache: KeyValues | None,
+    ) -> torch.Tensor:
+        if self.first:
+            normed = self.hidden_norm(x)
+            x = normed if self.norm_before_residual else x
+            normed = torch.cat((self.input_layernorm(embedded), normed), dim=-1)  # the embedding first
+        else:
+            normed = self.input_layernorm(x)
+        # [..., heads + 2 kv_heads, m, size]
+        mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
+        turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]
+        if self.normed:
+            q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
+            turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=-3)
+        # RoPE: the sine of the first half is negative
+        turned = torch.addcmul(turned * turn[0], turned.roll(self.size // 2, -1), turn[1])
+        q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
+        if cache is not None:
+            k, v = cache.update(k, v, self.number)
+        groups = self.heads != self.kv_heads
+        causal = visible is None and k.shape[-2] == q.shape[-2]  # not for one row after cached ones
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=groups
+        )
+        x = x + self.self_attn.o_proj(mixed.transpose(-2, -3).flatten(-2))
+        gate, up = self.gate_up(self.post_attention_layernorm(x)).chunk(2, dim=-1)
+        return x + self.mlp.down_proj(F.silu(gate) * up)

@@ -1,0 +1,88 @@
+"""Parallel drafts: one pass over mask tokens answers every depth, as PARD (An et al. 2025) and P-EAGLE do.
+
+The row of depth d reads the committed tokens and d mask tokens, so all nodes of a depth have the same candidates.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.runtime import Growth
+from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
+from specexp.drafters.eagle_source import EagleSource
+
+
+class ParallelSource(DraftSource):
+    """A source whose answers depend only on the depth. A pass feeds as many mask tokens as the last tree was deep."""
+
+    parallel = True
+    _pending, _asked = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
+    _answers: list[Any]  # by depth
+
+    @abstractmethod
+    def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
+        """Feed committed tokens and then mask tokens, after the rows of the step. Return the answers to the last
+        committed token, if there is one, and to the mask tokens.
+        """
+
+    @override
+    def feed(self, context: Context, fed: Fed) -> list[Any]:
+        if fed.known == 0:
+            tokens = fed.tokens[: fed.pending]
+            self._pending = fed.pending
+            room = self.context_limit - self.length - fed.pending
+            self._answers = self.extend(tokens, max(0, min(self._asked - 1, room)))
+            self._asked = 1
+        paths = fed.ancestors[fed.known :]
+        self._asked = max(self._asked, *(len(path) for path in paths))
+        if self._asked > len(self._answers):  # this tree is deeper
+            self._answers += self.extend((), self._asked - len(self._answers))
+        return [self._answers[len(path) - 1] for path in paths]
+
+
+class PardSource(ParallelSource, ModelSource):
+    """A causal LM that was trained to predict from mask tokens; its configuration has their id, ``pard_token``."""
+
+    # each sequence feeds its own number of mask tokens
+    feed_together = DraftSource.feed_together
+    draft = DraftSource.draft
+
+    @override
+    def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
+        known = 0 if token_ids else self._pending + len(self._answers) - 1  # rows of the step
+        count = len(token_ids) + masks
+        tokens = np.array([*token_ids, *[self.model.model.config.pard_token] * masks])
+        visible = np.tri(count, known + count, known, dtype=np.bool_)
+        logits = self.model.grow([self.slot], [Growth(tokens, np.arange(known, known + count), visible)])[0]
+        return [(logits, row) for row in range(max(0, len(token_ids) - 1), count)]
+
+    @override
+    def commit(self, rows: Sequence[int]) -> None:
+        self.model.commit(self.slot, [row for row in rows if row < self._pending])
+
+
+class ParallelEagleSource(ParallelSource, EagleSource):
+    """A P-EAGLE head: an EAGLE-3 head with a mask token and a learned input for it."""
+
+    @override
+    @torch.inference_mode()
+    def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
+        if token_ids:
+            self._run_committed(token_ids)
+        first, count = self._made.shape[0], self._made.shape[0] + masks
+        if masks:
+            past = self.length
+            inputs = self._head.fuse_states(self._head.mask_hidden).expand(masks, -1)
+            visible = np.tri(masks, past + count, past + first, dtype=np.bool_)
+            tokens = [self._head.config.mask_token_id] * masks
+            self._run(tokens, inputs, np.arange(past + first, past + count), visible)
+        start = first - bool(token_ids)
+        logits = self._output(self._made[start:])
+        return [(logits, row) for row in range(count - start)]
