@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from scipy.stats import binomtest
 
 from experiments.pair.corpus.python_source import HumanEvalTasks
-from specexp.bench.metrics import loops
 from specexp.bench.table import Table, columns
+from specexp.core.context import repeats
 from specexp.data.training_text import Probe, TextSource, opening
 from specexp.fit.training_rows import held_out_texts
 
@@ -129,7 +129,7 @@ def continuations(
 def shares(outputs: Sequence[Sequence[int]], eos_token_id: int) -> dict[str, float]:
     """Return the shares of continuations that loop, end by EOS or have 96 or more tokens, and their mean length."""
     return {
-        "loops": fmean(map(loops, outputs)),
+        "loops": fmean(map(repeats, outputs)),
         "ended by EOS": fmean(output[-1] == eos_token_id for output in outputs),
         "of 96 or more": fmean(len(output) >= 96 for output in outputs),
         "tokens": fmean(map(len, outputs)),

@@ -50,7 +50,7 @@ class SameDrafts(DraftingAnalysis[Tokens]):
         if tree.q is None or processors is None:
             return
         steps = state.setdefault(outcome.context.sequence, [])
-        verifiers = [kind(**processors.settings) for kind in VERIFIERS]
+        verifiers = [kind(processors.temperature, processors.top_k, processors.top_p) for kind in VERIFIERS]
         contexts = [
             Context(
                 [int(tree.tokens[0])], seed=number, sequence=f"{outcome.context.sequence}, step {len(steps)}"
