@@ -7,11 +7,13 @@
 // round differently from place to place. All threads run one parallel region and synchronise between its stages. They
 // allocate only buffers that they keep and reuse.
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <omp.h>
@@ -29,7 +31,11 @@
 namespace {
 
 constexpr int PARTS = 2, PANEL = PARTS * LANES;
-constexpr int MOST_ROWS = LANES == 16 ? 12 : 6;  // most rows whose sums fit in registers with a panel's weights
+constexpr int SUMS = LANES == 16 ? 24 : 12;  // sums of a tile, which fit in registers with weights and an input
+constexpr int QUERIES = 6;                   // most queries that attend together
+constexpr long KEYS = 128;                   // keys that a thread takes at once
+constexpr long TOGETHER = 16;                // rows whose attention scores are kept at once
+constexpr long AHEAD = 4096;                 // bytes from a weight in use to the one that is fetched
 
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
@@ -57,7 +63,7 @@ inline void store(uint16_t* to, Vec value) {  // rounds to nearest, ties to even
     std::memcpy(to, &halves, sizeof halves);
 }
 
-inline Vec all(float value) { return Vec{} + value; }
+inline Vec all(float value) { return value - Vec{}; }  // minus, because adding 0 would change -0 and cost an addition
 
 inline bool any(Bits values) {
     int64_t words[sizeof values / 8], found = 0;
@@ -96,11 +102,36 @@ inline float sum(Vec value) {
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
-// Returns the sums of four vectors, each added in the order of `sum`.
-inline Four sums_of(const Vec* values) {
-    const Four a = folded(values[0]), b = folded(values[1]), c = folded(values[2]), d = folded(values[3]);
-    return (Four{a[0], b[0], c[0], d[0]} + Four{a[1], b[1], c[1], d[1]}) +
-           (Four{a[2], b[2], c[2], d[2]} + Four{a[3], b[3], c[3], d[3]});
+// Adds halves of vectors, those of `a` into the lower half: lanes [a + a, b + b] in blocks of 4 or 8.
+inline Vec halves(Vec a, Vec b) {
+#if LANES == 16
+    return (Vec)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44) + (Vec)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
+#elif defined(__FMA__)
+    return (Vec)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20) + (Vec)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
+#else
+    return Vec{a[0] + a[4], a[1] + a[5], a[2] + a[6], a[3] + a[7], b[0] + b[4], b[1] + b[5], b[2] + b[6], b[3] + b[7]};
+#endif
+}
+
+// Folds LANES / 4 vectors as `folded` does, one into each block of four lanes.
+inline Vec folds(const Vec* values) {
+#if LANES == 16
+    const __m512 ab = (__m512)halves(values[0], values[1]), cd = (__m512)halves(values[2], values[3]);
+    return (Vec)_mm512_shuffle_f32x4(ab, cd, 0x88) + (Vec)_mm512_shuffle_f32x4(ab, cd, 0xdd);
+#else
+    return halves(values[0], values[1]);
+#endif
+}
+
+// Adds neighbours: [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in each block of four lanes.
+inline Vec neighbours(Vec a, Vec b) {
+#if LANES == 16
+    return (Vec)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) + (Vec)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd);
+#elif defined(__FMA__)
+    return (Vec)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) + (Vec)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
+#else
+    return Vec{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3], a[4] + a[5], a[6] + a[7], b[4] + b[5], b[6] + b[7]};
+#endif
 }
 
 // Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time.
@@ -173,70 +204,94 @@ struct Share {  // the range of `count` items that one thread handles
         : first(count * thread / threads), last(count * (thread + 1) / threads) {}
 };
 
-// Multiplies ROWS rows with PANELS panels of weights. All sums are in registers.
-template <class Kind, int ROWS, int PANELS>
-inline void tile(const typename Kind::Input* x, long width, const typename Kind::Weight* weights, float* out,
-                 long stride, const float* bias, bool add) {
-    Vec sums[ROWS][PANELS][PARTS] = {};
-    for (long k = 0; k < width; k += Kind::STEP) {
-        Vec w[PANELS][PARTS];
+// Calls `work` with a constant: `number`, which is at least 1 and at most MOST.
+template <int MOST, class Work>
+inline void with(long number, Work work) {
+    if constexpr (MOST > 1)
+        if (number < MOST) return with<MOST - 1>(number, work);
+    work(std::integral_constant<int, MOST>());
+}
+
+// The products. A tile keeps the sums of ROWS rows and PANELS panels in registers, at most SUMS vectors: few rows take
+// several panels at once, so that enough sums are independent and several streams of weights arrive. More rows than a
+// tile has are split into blocks of even sizes, which take a panel one after the other from the CPU cache. Weights are
+// stored in the order of use: panel by panel, input by input, two vectors of outputs side by side (see the layouts). A
+// sum is one chain of fused multiply-adds over the inputs from first to last, in any tile, so its bits are the same in
+// all. Each step also fetches memory of later steps, because processors fetch neither across pages nor far enough: a
+// single block fetches AHEAD bytes ahead, and several blocks together fetch the next panel, each an even part of it.
+template <class Kind>
+struct Product {
+    const typename Kind::Input* x;  // [rows, width]
+    long rows, width;
+    float* out;  // [rows, stride]
+    long stride;
+    const float* bias;  // may be null
+    bool add;           // to the values of `out`
+
+    template <int ROWS, int PANELS>
+    void tile(long first, const typename Kind::Weight* weights, const char* ahead, long pace, long column) const {
+        constexpr long LINES = PANEL * Kind::STEP * sizeof *weights / 64, FETCHED = LINES > 1 ? LINES : 1;
+        const long apart = width * PANEL * sizeof *weights, line = pace / FETCHED;
+        const auto* from = x + first * width;
+        Vec sums[ROWS][PANELS][PARTS] = {};
+        for (long k = 0; k < width; k += Kind::STEP, ahead += pace) {
+            Vec w[PANELS][PARTS];
 #pragma GCC unroll 8
-        for (int panel = 0; panel < PANELS; ++panel) Kind::weights(weights + (panel * width + k) * PANEL, w[panel]);
+            for (int panel = 0; panel < PANELS; ++panel) {
+#pragma GCC unroll 2
+                for (int one = 0; one < FETCHED; ++one) __builtin_prefetch(ahead + panel * apart + one * line);
+                Kind::weights(weights + (panel * width + k) * PANEL, w[panel]);
+            }
 #pragma GCC unroll 12
-        for (int row = 0; row < ROWS; ++row) {
-            const Vec input = Kind::inputs(x + row * width + k);
+            for (int row = 0; row < ROWS; ++row) {
+                const Vec input = Kind::inputs(from + row * width + k);
+#pragma GCC unroll 8
+                for (int panel = 0; panel < PANELS; ++panel)
+#pragma GCC unroll 2
+                    for (int part = 0; part < PARTS; ++part)
+                        sums[row][panel][part] = Kind::times(w[panel][part], input, sums[row][panel][part]);
+            }
+        }
+#pragma GCC unroll 12
+        for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 8
             for (int panel = 0; panel < PANELS; ++panel)
 #pragma GCC unroll 2
-                for (int part = 0; part < PARTS; ++part)
-                    sums[row][panel][part] = Kind::times(w[panel][part], input, sums[row][panel][part]);
+                for (int part = 0; part < PARTS; ++part) {
+                    const long place = column + panel * PANEL + part * LANES;
+                    Vec value = sums[row][panel][part];
+                    if (bias) value += load(bias + place);
+                    if (add) value += load(out + (first + row) * stride + place);
+                    store(out + (first + row) * stride + place, value);
+                }
+    }
+
+    template <int PANELS>
+    void blocks(const typename Kind::Weight* weights, long column) const {
+        constexpr int MOST = SUMS / PARTS / PANELS;
+        const long count = (rows + MOST - 1) / MOST, steps = width / Kind::STEP;
+        const long pace = PANEL * Kind::STEP * sizeof *weights / count;
+        const char* ahead = (const char*)(weights + PANELS * width * PANEL);
+        if (count == 1) ahead = (const char*)weights + AHEAD / PANELS;
+        for (long block = 0; block < count; ++block) {
+            const long first = rows * block / count, last = rows * (block + 1) / count;
+            with<MOST>(last - first, [&](auto size) {
+                tile<size, PANELS>(first, weights, ahead + block * steps * pace, pace, column);
+            });
         }
     }
-#pragma GCC unroll 12
-    for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
-        for (int panel = 0; panel < PANELS; ++panel)
-#pragma GCC unroll 2
-            for (int part = 0; part < PARTS; ++part) {
-                const long place = panel * PANEL + part * LANES;
-                Vec value = sums[row][panel][part];
-                if (bias) value += load(bias + place);
-                if (add) value += load(out + row * stride + place);
-                store(out + row * stride + place, value);
-            }
-}
 
-// Multiplies the remaining rows, at most ROWS, with one panel.
-template <class Kind, int ROWS>
-inline void rows_tile(long left, const typename Kind::Input* x, long width, const typename Kind::Weight* weights,
-                      float* out, long stride, const float* bias, bool add) {
-    if constexpr (ROWS == 1) tile<Kind, 1, 1>(x, width, weights, out, stride, bias, add);
-    else if (left >= ROWS) tile<Kind, ROWS, 1>(x, width, weights, out, stride, bias, add);
-    else rows_tile<Kind, ROWS - 1>(left, x, width, weights, out, stride, bias, add);
-}
-
-// Multiplies rows [n, width] with panels into columns [0, PANEL * panels) of `out`. A panel stays in the CPU cache.
-template <class Kind>
-void product(const typename Kind::Input* x, long rows, long width, const typename Kind::Weight* weights, long panels,
-             float* out, long stride, const float* bias, bool add) {
-    const long blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
-    for (long panel = 0; panel < panels;) {
-        const auto* here = weights + panel * width * PANEL;
-        float* to = out + panel * PANEL;
-        const float* plus = bias ? bias + panel * PANEL : nullptr;
-        const long left = panels - panel;
-        if (rows == 1 && left >= 4) tile<Kind, 1, 4>(x, width, here, to, stride, plus, add), panel += 4;
-        else if (rows == 1 && left >= 2) tile<Kind, 1, 2>(x, width, here, to, stride, plus, add), panel += 2;
-        else if (rows == 2 && left >= 2) tile<Kind, 2, 2>(x, width, here, to, stride, plus, add), panel += 2;
-        else {
-            for (long block = 0; block < blocks; ++block) {  // blocks of even sizes
-                const long row = rows * block / blocks, count = rows * (block + 1) / blocks - row;
-                rows_tile<Kind, MOST_ROWS>(count, x + row * width, width, here, to + row * stride, stride, plus, add);
-            }
-            panel += 1;
+    // Computes the columns of panels [first, last), whose weights follow each other.
+    void panels(const typename Kind::Weight* weights, long first, long last) const {
+        for (long panel = first, taken; panel < last; panel += taken, weights += taken * width * PANEL) {
+            const long most = rows <= SUMS / PARTS / 4 ? 4 : rows <= SUMS / PARTS / 2 ? 2 : 1;
+            taken = last - panel >= most ? most : last - panel >= 2 && most > 1 ? 2 : 1;
+            if (taken == 4) blocks<4>(weights, panel * PANEL);
+            else if (taken == 2) blocks<2>(weights, panel * PANEL);
+            else blocks<1>(weights, panel * PANEL);
         }
     }
-}
+};
 
 // Barrier for the threads of a pass: spins for a short time, then yields.
 class Meeting {
@@ -346,6 +401,36 @@ struct Cache {  // [2 * layers, slots, kv_heads, capacity, head_dim]
 
 namespace {
 
+// Where the keys of each row are. Made once for a pass.
+struct Keys {
+    const int32_t *order, *tails;  // [longest] places 0, 1, 2 ...; places of the rows' visible keys after `past`
+    const int32_t* starts;         // [count + 1] of each row in `tails`
+    long longest;                  // most keys of a row
+    float* scores;                 // [2, TOGETHER, heads, longest + LANES]
+
+    Keys(const Model& model, const Rows& rows, long capacity) {
+        static thread_local Room<int32_t> places;
+        static thread_local Room<float> room;
+        long most = 0, past = 0;
+        for (long row = 0; row < rows.count; ++row) most += rows.lengths[row], past = std::max(past, rows.past_of(row));
+        int32_t* made = places.of(rows.count + 1 + most + LANES + past + LANES);
+        starts = made, tails = made + rows.count + 1;
+        int32_t* next = made + rows.count + 1;
+        longest = 0;
+        for (long row = 0; row < rows.count; ++row) {
+            made[row] = next - tails;
+            for (long k = 0; k < rows.lengths[row]; ++k)
+                if (rows.visible[rows.starts[row] + k]) *next++ = rows.past_of(row) + k;
+            longest = std::max(longest, rows.past_of(row) + (next - tails) - made[row]);
+        }
+        made[rows.count] = next - tails;
+        for (long k = 0; k < LANES; ++k) *next++ = 0;  // keys are read by LANES at a time
+        order = next;
+        for (long k = 0; k < past + LANES; ++k) *next++ = std::min(k, capacity - 1);
+        scores = room.of((rows.count > TOGETHER ? 2 * TOGETHER : rows.count) * model.heads * (longest + LANES));
+    }
+};
+
 template <class Kind>
 struct Pass {
     typedef typename Kind::Weight W;
@@ -357,6 +442,7 @@ struct Pass {
     float *x, *wide, *angles;
     Input* mixed;
     float* logits;
+    const Keys& keys;
     Meeting& meeting;
     int thread, threads;
 
@@ -365,14 +451,12 @@ struct Pass {
         return (W*)cache.storage + (outer * cache.capacity + row) * m.head_dim;
     }
 
-    // Computes this thread's panels of a product, in groups of 4 panels if that leaves no thread idle.
+    // Computes this thread's panels of a product.
     void panels(const Input* from, long count, long width, const void* weights, long outputs, float* to, long stride,
                 const float* bias, bool add) const {
-        const long all = (outputs + PANEL - 1) / PANEL, group = all >= 8 * threads ? 4 : 1;
-        const Share share((all + group - 1) / group, thread, threads);
-        const long first = share.first * group, last = share.last * group < all ? share.last * group : all;
-        product<Kind>(from, count, width, (const W*)weights + first * width * PANEL, last - first, to + first * PANEL,
-                      stride, bias ? bias + first * PANEL : nullptr, add);
+        const Share share((outputs + PANEL - 1) / PANEL, thread, threads);
+        const Product<Kind> product{from, count, width, to, stride, bias, add};
+        product.panels((const W*)weights + share.first * width * PANEL, share.first, share.last);
     }
 
     // Loads embeddings, and computes the cosines and sines of each position.
@@ -424,69 +508,57 @@ struct Pass {
         }
     }
 
-    // Computes the scaled products of keys [first, last) with ROWS queries.
-    template <int ROWS>
-    void dots(const float* queries, long stride, const W* keys, long first, long last, float* scores,
-              long apart) const {
+    // Computes the scaled products of Q queries with `count` keys.
+    template <int Q>
+    void dots(const float* const* queries, const W* keys, const int32_t* places, long count, float* const* to) const {
+        constexpr int KEYS_OF_A_FOLD = LANES / 4;
         const float scale = 1.f / std::sqrt((float)m.head_dim);
-        constexpr int TOGETHER = ROWS > 1 && LANES == 8 ? 2 : ROWS;  // rows whose sums with four keys fit in registers
-        long k = first;
-        for (; k + 4 <= last; k += 4)
-            for (int row = 0; row < ROWS; row += TOGETHER) {
-                Vec sums[TOGETHER][4] = {};
+        for (long k = 0; k < count; k += LANES) {
+            Vec folded[Q][4];  // the sums of key 4 * i + j are in lanes [4 * i, 4 * i + 4) of number j
+            for (int j = 0; j < 4; ++j) {
+                const W* key[KEYS_OF_A_FOLD];
+                for (int i = 0; i < KEYS_OF_A_FOLD; ++i) key[i] = keys + places[k + 4 * i + j] * m.head_dim;
+                Vec sums[Q][KEYS_OF_A_FOLD] = {};
                 for (long d = 0; d < m.head_dim; d += LANES) {
-                    Vec key[4];
+                    Vec part[KEYS_OF_A_FOLD];
 #pragma GCC unroll 4
-                    for (int one = 0; one < 4; ++one) key[one] = load(keys + (k + one) * m.head_dim + d);
+                    for (int i = 0; i < KEYS_OF_A_FOLD; ++i) part[i] = load(key[i] + d);
+#pragma GCC unroll 6
+                    for (int q = 0; q < Q; ++q) {
+                        const Vec query = load(queries[q] + d);
 #pragma GCC unroll 4
-                    for (int own = 0; own < TOGETHER; ++own) {
-                        const Vec query = load(queries + (row + own) * stride + d);
-#pragma GCC unroll 4
-                        for (int one = 0; one < 4; ++one) sums[own][one] = fused(query, key[one], sums[own][one]);
+                        for (int i = 0; i < KEYS_OF_A_FOLD; ++i) sums[q][i] = fused(query, part[i], sums[q][i]);
                     }
                 }
-#pragma GCC unroll 4
-                for (int own = 0; own < TOGETHER; ++own) {
-                    const Four four = sums_of(sums[own]) * scale;
-                    std::memcpy(scores + (row + own) * apart + k, &four, sizeof four);
-                }
+#pragma GCC unroll 6
+                for (int q = 0; q < Q; ++q) folded[q][j] = folds(sums[q]);
             }
-        for (; k < last; ++k)
-            for (int row = 0; row < ROWS; ++row) {
-                Vec sums = {};
-                for (long d = 0; d < m.head_dim; d += LANES)
-                    sums = fused(load(queries + row * stride + d), load(keys + k * m.head_dim + d), sums);
-                scores[row * apart + k] = sum(sums) * scale;
+            const long left = count - k < LANES ? count - k : LANES;
+            for (int q = 0; q < Q; ++q) {
+                const Vec* f = folded[q];
+                const Vec scores = neighbours(neighbours(f[0], f[1]), neighbours(f[2], f[3])) * scale;
+                if (left == LANES) store(to[q] + k, scores);
+                else std::memcpy(to[q] + k, &scores, left * sizeof(float));
             }
-    }
-
-    // Adds values [first, last), weighted by their attention weights, to ROWS outputs.
-    template <int ROWS, int VECTORS>
-    void mix(const W* values, long first, long last, const float* shares, long apart, float* to, long stride) const {
-        for (long d = 0; d + VECTORS * LANES <= m.head_dim; d += VECTORS * LANES) {
-            Vec sums[ROWS][VECTORS];
-            for (int row = 0; row < ROWS; ++row)
-                for (int part = 0; part < VECTORS; ++part) sums[row][part] = load(to + row * stride + d + part * LANES);
-            for (long k = first; k < last; ++k) {
-                Vec value[VECTORS];
-#pragma GCC unroll 4
-                for (int part = 0; part < VECTORS; ++part) value[part] = load(values + k * m.head_dim + d + part * LANES);
-#pragma GCC unroll 4
-                for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 4
-                    for (int part = 0; part < VECTORS; ++part) sums[row][part] = fused(value[part], all(shares[row * apart + k]), sums[row][part]);
-            }
-            for (int row = 0; row < ROWS; ++row)
-                for (int part = 0; part < VECTORS; ++part) store(to + row * stride + d + part * LANES, sums[row][part]);
         }
     }
 
-    template <int ROWS>
-    void mix_all(const W* values, long first, long last, const float* shares, long apart, float* to,
-                 long stride) const {
-        constexpr int MOST = LANES == 16 ? 4 : 2;
-        if (m.head_dim % (MOST * LANES) == 0) mix<ROWS, MOST>(values, first, last, shares, apart, to, stride);
-        else mix<ROWS, 2>(values, first, last, shares, apart, to, stride);
+    // Adds a panel of columns of `count` values, weighted by their attention weights, to Q sums.
+    template <int Q>
+    void mix(const W* values, const int32_t* places, long count, const float* shares, long apart, Vec (*to)[PARTS]) const {
+        Vec sums[Q][PARTS];
+        std::memcpy(sums, to, sizeof sums);
+        for (long k = 0; k < count; ++k) {
+            const W* value = values + places[k] * m.head_dim;
+            const Vec first = load(value), second = load(value + LANES);
+#pragma GCC unroll 6
+            for (int q = 0; q < Q; ++q) {
+                const Vec share = all(shares[q * apart + k]);
+                sums[q][0] = fused(first, share, sums[q][0]);
+                sums[q][1] = fused(second, share, sums[q][1]);
+            }
+        }
+        std::memcpy(to, sums, sizeof sums);
     }
 
     // Softmax in place over `count` scores.
@@ -504,53 +576,81 @@ struct Pass {
         for (long k = 0; k < count; k += LANES) store(scores + k, load(scores + k) * scale);
     }
 
-    // Attention. Four rows of one slot are processed together, so that the keys visible to all are read once.
-    void attend(long number) const {
+    // Calls `work` for the keys [from, to) of queries [first, last), counted from row `start`: with a range of queries,
+    // their slot, the places of keys and the number of the first key. Keys that all rows have come once for all.
+    template <class Work>
+    void each_key(long start, long first, long last, long from, long to, Work work) const {
+        const long group = m.heads / m.kv_heads, slot = rows.slot_of(start + first / group);
+        const long top = start + (last - 1) / group;
+        long shared = rows.past_of(start + first / group);
+        for (long row = start + first / group; row <= top; ++row)
+            shared = rows.slot_of(row) != slot ? 0 : std::min(shared, rows.past_of(row));
+        const auto part = [&](long a, long b, long row, const int32_t* places, long low, long high) {
+            low = std::max(low, from), high = std::min(high, to);
+            if (low < high) work(a, b, rows.slot_of(row), places + low, low, high - low);
+        };
+        part(first, last, top, keys.order, 0, shared);
+        for (long row = start + first / group; row <= top; ++row) {
+            const long a = std::max(first, (row - start) * group), b = std::min(last, (row - start + 1) * group);
+            const long past = rows.past_of(row);
+            part(a, b, row, keys.order, shared, past);
+            part(a, b, row, keys.tails + keys.starts[row] - past, past, count_of(row));
+        }
+    }
+
+    long count_of(long row) const { return rows.past_of(row) + keys.starts[row + 1] - keys.starts[row]; }
+
+    // Attention of some rows, in two stages: threads divide the keys among them, and then the columns of values. Each
+    // key and value is read once for all rows and for all heads that share it, and stays in the CPU cache for them.
+    void attend(long number, long start, long count) const {
         static thread_local Room<float> room;
-        const long apart = cache.capacity + LANES, blocks = (rows.count + 3) / 4, width = m.heads * m.head_dim;
-        float *scores = room.of(4 * (apart + m.head_dim)), *answers = scores + 4 * apart;
-        const Share share(blocks * m.heads, thread, threads);
+        const long group = m.heads / m.kv_heads, queries = count * group, apart = keys.longest + LANES;
+        float* const scores = keys.scores + start / TOGETHER % 2 * TOGETHER * m.heads * apart;
+        const auto row_of = [&](long query) { return start + query / group; };
+        const long blocks = (keys.longest + KEYS - 1) / KEYS;
+        Share share(m.kv_heads * blocks, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
-            const long head = unit / blocks, first = unit % blocks * 4, kv = head / (m.heads / m.kv_heads);
-            const long slot = rows.slot_of(first), last = first + 4 < rows.count ? first + 4 : rows.count;
-            const float* queries = wide + first * stride_qkv() + head * m.head_dim;
-            long shared = last - first == 4 ? rows.past_of(first) : 0;
-            for (long row = first; row < last; ++row) {
-                if (rows.slot_of(row) != slot) shared = 0;
-                if (rows.past_of(row) < shared) shared = rows.past_of(row);
-            }
-            const W* keys = kept(number, 0, slot, kv, 0);
-            const W* values = kept(number, 1, slot, kv, 0);
-            if (shared) dots<4>(queries, stride_qkv(), keys, 0, shared, scores, apart);
-            for (long row = first; row < last; ++row) {
-                float* own = scores + (row - first) * apart;
-                const float* query = queries + (row - first) * stride_qkv();
-                const long past = rows.past_of(row);
-                long count = past;
-                keys = kept(number, 0, rows.slot_of(row), kv, 0);
-                dots<1>(query, 0, keys, shared, past, own, 0);
-                for (long k = 0; k < rows.lengths[row]; ++k)
-                    if (rows.visible[rows.starts[row] + k]) {
-                        dots<1>(query, 0, keys, past + k, past + k + 1, own + count - past - k, 0);
-                        ++count;
-                    }
-                soften(own, count);
-            }
-            std::memset(answers, 0, 4 * m.head_dim * sizeof(float));
-            if (shared) mix_all<4>(values, 0, shared, scores, apart, answers, m.head_dim);
-            for (long row = first; row < last; ++row) {
-                float *own = scores + (row - first) * apart, *at = answers + (row - first) * m.head_dim;
-                const long past = rows.past_of(row);
-                long count = past;
-                values = kept(number, 1, rows.slot_of(row), kv, 0);
-                mix_all<1>(values, shared, past, own, 0, at, 0);
-                for (long k = 0; k < rows.lengths[row]; ++k)
-                    if (rows.visible[rows.starts[row] + k]) {
-                        mix_all<1>(values, past + k, past + k + 1, own + count - past - k, 0, at, 0);
-                        ++count;
-                    }
-                Input* to = mixed + row * width + head * m.head_dim;
-                for (long d = 0; d < m.head_dim; d += LANES) store(to + d, load(at + d));
+            const long kv = unit / blocks, from = unit % blocks * KEYS;
+            for (long query = 0; query < queries; query += QUERIES)
+                each_key(start, query, std::min(query + QUERIES, queries), from, from + KEYS,
+                         [&](long first, long last, long slot, const int32_t* places, long key, long many) {
+                             const float* at[QUERIES];
+                             float* to[QUERIES];
+                             for (long one = first; one < last; ++one) {
+                                 at[one - first] = wide + row_of(one) * stride_qkv() + (kv * group + one % group) * m.head_dim;
+                                 to[one - first] = scores + (kv * queries + one) * apart + key;
+                             }
+                             with<QUERIES>(last - first, [&](auto size) {
+                                 dots<size>(at, kept(number, 0, slot, kv, 0), places, many, to);
+                             });
+                         });
+        }
+        meet();
+        const long columns = m.head_dim / PANEL, tiles = (queries + QUERIES - 1) / QUERIES;
+        share = Share(m.kv_heads * tiles * columns, thread, threads);
+        float* const shares = room.of(QUERIES * apart);
+        for (long unit = share.first; unit < share.last; ++unit) {
+            const long kv = unit / columns / tiles, query = unit / columns % tiles * QUERIES, column = unit % columns * PANEL;
+            const long end = std::min(query + QUERIES, queries);
+            if (unit == share.first || column == 0)
+                for (long one = query; one < end; ++one) {
+                    float* own = shares + (one - query) * apart;
+                    const long count = count_of(row_of(one));
+                    std::memcpy(own, scores + (kv * queries + one) * apart, count * sizeof(float));
+                    soften(own, count);
+                }
+            Vec sums[QUERIES][PARTS] = {};
+            each_key(start, query, end, 0, keys.longest,
+                     [&](long first, long last, long slot, const int32_t* places, long key, long many) {
+                         with<QUERIES>(last - first, [&](auto size) {
+                             mix<size>(kept(number, 1, slot, kv, 0) + column, places, many,
+                                       shares + (first - query) * apart + key, apart, sums + first - query);
+                         });
+                     });
+            for (long one = query; one < end; ++one) {
+                Input* to = mixed + (row_of(one) * m.heads + kv * group + one % group) * m.head_dim + column;
+                store(to, sums[one - query][0]);
+                store(to + LANES, sums[one - query][1]);
             }
         }
     }
@@ -562,8 +662,8 @@ struct Pass {
         const long pairs = (m.inner + PANEL - 1) / PANEL, width = m.hidden;
         const Share share(pairs, thread, threads);
         const long first = share.first, count = share.last - share.first, stride = 2 * pairs * PANEL;
-        product<Kind>(normed, rows.count, width, (const W*)weights + first * 2 * width * PANEL, 2 * count,
-                      wide + first * 2 * PANEL, stride, nullptr, false);
+        const Product<Kind> product{normed, rows.count, width, wide, stride, nullptr, false};
+        product.panels((const W*)weights + first * 2 * width * PANEL, 2 * first, 2 * (first + count));
         for (long row = 0; row < rows.count; ++row)
             for (long pair = first; pair < first + count; ++pair)
                 for (int part = 0; part < PARTS; ++part) {
@@ -597,7 +697,7 @@ struct Pass {
             meet();
             turn(layer, number);
             meet();
-            attend(number);
+            for (long row = 0; row < rows.count; row += TOGETHER) attend(number, row, std::min(TOGETHER, rows.count - row));
             meet();
             panels(mixed, rows.count, m.heads * m.head_dim, layer.out, hidden, x, hidden, nullptr, true);
             meet();
@@ -679,11 +779,12 @@ template <class Kind>
 void run_all(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading, float* const* buffers,
              float* logits, int threads) {
     Meeting meeting;
+    const Keys keys(*model, *rows, cache->capacity);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int here = omp_get_num_threads();  // may be fewer than requested
         const Pass<Kind> pass{*model, *rows, *cache, *reading, buffers[0], buffers[1], buffers[2],
-                              (typename Kind::Input*)buffers[3], logits, meeting, omp_get_thread_num(), here};
+                              (typename Kind::Input*)buffers[3], logits, keys, meeting, omp_get_thread_num(), here};
         pass.run();
     }
 }
