@@ -17,8 +17,6 @@ from specexp.core.messages import first_line
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.models.llama_cpp import LlamaCppModel
-
 WHOLE = "tokenizer.huggingface.json"
 """Metadata key of a GGUF file with the full text of its ``tokenizer.json``."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -50,20 +48,6 @@ def runs_in_llama_cpp(source: str, mode: str) -> bool:
 def is_local(source: str) -> bool:
     """Return whether a source is a local folder or file."""
     return is_gguf(source) or Path(source).is_dir()
-
-
-def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -> LlamaCppModel:
-    """Load a GGUF file. The arguments are those of :func:`~specexp.models.pair.load_pair`; ``cache`` is the dtype.
-
-    Raises:
-        ValueError: the file cannot be read or run.
-    """
-    from specexp.models.llama_cpp import LlamaCppModel
-    from specexp.models.llama_file import LlamaFile, LlamaSettings
-
-    exact = attn_implementation == "eager" or cache == "float32"  # flash attention rounds to float16
-    settings = LlamaSettings(cache, flash_attention=not exact, device=device)
-    return LlamaCppModel(LlamaFile(source, settings))
 
 
 def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
@@ -115,10 +99,8 @@ def unpacked(file: Path) -> Path:
                 quantization_config=GgufConfig(dequantize=True),
                 local_files_only=True,
             )
-            if "general.file_type" in metadata:  # such as MOSTLY_Q4_1
-                model.config.weights_from = LlamaFileType(metadata["general.file_type"]).name.partition("_")[
-                    2
-                ]
+            if (kind := metadata.get("general.file_type")) is not None:
+                model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # of MOSTLY_Q4_1
             model.save_pretrained(made)
             gguf_tokenizer(str(file)).save_pretrained(made)
             with suppress(OSError):  # another process was faster

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import did_you_mean, first_line, type_and_line
 from specexp.core.runtime import Runtime
-from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf, is_unpacked
+from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.packed import is_packed, load_packed
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources
@@ -235,9 +235,14 @@ class _Files:
 
     @cached_property
     def _mapped(self) -> Any:
+        from specexp.models.llama_cpp import LlamaCppModel
+        from specexp.models.llama_file import LlamaFile, LlamaSettings
+
         with _blamed(self.role, f"{self.name} cannot be loaded"):
-            dtype = str(self._dtype).removeprefix("torch.")
-            return gguf_model(self.source, dtype, self._device, self._attention)
+            cache: Any = str(self._dtype).removeprefix("torch.")
+            exact = self._attention == "eager" or cache == "float32"  # flash attention rounds to float16
+            settings = LlamaSettings(cache, flash_attention=not exact, device=self._device)
+            return LlamaCppModel(LlamaFile(self.source, settings))
 
 
 def _placement(

