@@ -84,6 +84,8 @@ def _write(
     kind = getattr(gguf.MODEL_ARCH, ARCHITECTURES[model.config.model_type])
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     _describe(writer, model.config)
+    mostly = {torch.float32: "ALL_F32", torch.bfloat16: "MOSTLY_BF16", torch.float16: "MOSTLY_F16"}
+    writer.add_file_type(gguf.LlamaFileType[mostly[dtype]])
     _write_tokenizer(writer, tokenizer, model.config.vocab_size)
     names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
     types = gguf.GGMLQuantizationType

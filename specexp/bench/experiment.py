@@ -33,7 +33,7 @@ from specexp.config import (
     prompts_error,
 )
 from specexp.core.messages import counted, first_line
-from specexp.models.gguf import is_gguf
+from specexp.models.gguf import runs_in_llama_cpp
 
 if TYPE_CHECKING:
     from specexp.bench.analysis import Analysis
@@ -124,7 +124,8 @@ def baselines_of(config: Config) -> list[str]:
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
-        return [ENGINE, EAGER] if follows and not is_gguf(config.get("pair.target")) else [ENGINE]
+        foreign = runs_in_llama_cpp(config.get("pair.target"), config.get("pair.mode"))
+        return [ENGINE, EAGER] if follows and not foreign else [ENGINE]
     if len(given) > len(set(given)):
         raise config.checker.error(("baselines",), f" must name each baseline once, got {given}")
     if EAGER in given and not follows:

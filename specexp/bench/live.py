@@ -23,7 +23,6 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.loop import Decoder
-from specexp.models.gguf import is_gguf
 
 if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
@@ -45,8 +44,8 @@ class LiveBackend(Backend):
         self.pair = pair
         self.model = pair.target_runtime()
         self.tokenizer = pair.tokenizer
-        # transformers cannot run a GGUF file
-        self.references: Collection[str] = () if is_gguf(pair.name) else get_args(Reference)
+        # transformers cannot run llama.cpp's models
+        self.references: Collection[str] = () if isinstance(pair.target, Runtime) else get_args(Reference)
         self.problems = dict(problems or {})
         self.solver = solver
 
@@ -89,8 +88,8 @@ class LiveBackend(Backend):
         if spec.reference is not None:
             if not self.references:
                 raise ValueError(
-                    f"{spec.reference} is a loop of transformers, which cannot run the GGUF file of pair.target "
-                    f"{self.pair.name!r}: leave the arm out"
+                    f"{spec.reference} is a loop of transformers, which cannot run pair.target {self.pair.name!r} "
+                    "in llama.cpp: leave the arm out, or set pair.mode to eager"
                 )
             loop: Any = spec.reference
             models = {"verifier": spec.parts.verifier, "draft": self.pair.draft, "latency": spec.latency}

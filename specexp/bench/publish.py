@@ -20,6 +20,7 @@ from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name, package_versions
 from specexp.config import Config, ConfigError
 from specexp.config.command import current_result
+from specexp.models.smollm2 import described
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -166,7 +167,9 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         known = json.loads(environment.read_text(encoding="utf-8"))
         next_steps["make it again"] = shlex.join(known["command"])
         resolved = yaml.safe_load(config.read_text(encoding="utf-8"))
-        conditions = f"{resolved['pair']['target']} on {known['device_name']}, {known['time'][:10]}"
+        conditions = (
+            f"{described(resolved['pair']['target'])} on {known['device_name']}, {known['time'][:10]}"
+        )
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
@@ -247,7 +250,7 @@ def tracked_config(config: Config) -> dict[str, Any]:
     device, prompts = whole["pair"]["device"], whole["data"]["prompts"]
     return {
         **whole,
-        "model": whole["pair"]["target"],
+        "model": described(whole["pair"]["target"]),
         "prompt_set": _short(prompts["class_path"] if isinstance(prompts, Mapping) else prompts),
         "parts": parts_label(whole),
         "device": device,

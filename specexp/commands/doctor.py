@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
 
 _EXTRAS = {
-    "llama-cpp": "GGUF files as models",
+    "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
     "openvino": "OpenVINO GenAI as an engine to compare with",
     "serve": "an OpenAI-compatible server",
     "cluster": "studies on many machines",
@@ -231,6 +231,7 @@ def services() -> Iterator[Diagnosis]:
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     from specexp.core.kernels import cache_folder
+    from specexp.models.smollm2 import smollm2_file
     from specexp.tracking.mode import logged_in, resolve_mode
 
     mode, user = resolve_mode(), "logged in" if logged_in() else "not logged in"
@@ -241,6 +242,8 @@ def services() -> Iterator[Diagnosis]:
         yield Diagnosis("wandb", f"runs are {mode}; {user}", "note", advice)
     offline = "; HF_HUB_OFFLINE is set, so models are not downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are cached in {HF_HUB_CACHE}{offline}")
+    file = smollm2_file()
+    yield Diagnosis("smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use")
     folder = cache_folder("kernels")
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if os.access(above, os.W_OK):

@@ -241,7 +241,7 @@ def check_here(config: Config, *written: str) -> None:
         check_tracking(config)
     if not is_replayed(config):
         try:
-            checked_sources(config.get("pair.target"), config.get("pair.draft"))
+            checked_sources(*(config.get(f"pair.{key}") for key in ("target", "draft", "mode")))
         except PairError as error:
             raise config.checker.error(("pair", error.argument), f": {error}") from error
     at = ("data", "prompts", "init_args")

@@ -17,17 +17,19 @@ class Pair(Section):
     """The target and draft models, their dtypes and their device.
 
     Attributes:
-        target: ``stdlib`` for the embedded pair; otherwise a hub id, a folder, or a GGUF file for llama.cpp.
+        target: ``stdlib`` for the embedded pair, ``smollm2`` for SmolLM2-135M-Instruct with weights from Q4_1
+            (fetched on first use); otherwise a hub id, a folder or a GGUF file.
         draft: Hub id, folder or GGUF file. If null, an embedded target uses its own draft, any other target none.
-        target_dtype: Dtype of the target; with a GGUF file, the dtype of its KV cache.
-        draft_dtype: Dtype of the draft; with a GGUF file, the dtype of its KV cache.
+        target_dtype: Dtype of the target; in llama.cpp, the dtype of its KV cache.
+        draft_dtype: Dtype of the draft; in llama.cpp, the dtype of its KV cache.
         device: A torch device, such as ``cpu`` or ``cuda:1``.
         device_map: Spreads a target that is too large for one device: a strategy such as ``auto``, or a mapping
-            of modules to devices, ``cpu`` or ``disk``. The draft stays on ``device``. Needs accelerate.
+            of modules to devices, ``cpu`` or ``disk``. The draft stays on ``device``.
         offload_folder: Folder for the weights on ``disk`` if they cannot be read from the model's own files.
         attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
         mode: Runtime of both models: ``eager`` runs the model's own code, ``compiled`` runs passes compiled for
-            this machine (Llama-family models on a CPU), ``auto`` uses ``compiled`` if possible.
+            this machine (Llama-family models on a CPU), ``auto`` uses ``compiled`` if possible and, if
+            it is installed, llama.cpp for GGUF files.
     """
 
     target: str = "stdlib"

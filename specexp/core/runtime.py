@@ -218,8 +218,9 @@ class Runtime(Target):
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(self) -> dict[str, str]:
-        """Return the ``runtime`` and ``dtype`` entries of a measured artifact."""
-        return {"runtime": self.kind, "dtype": self.precision}
+        """Return ``runtime``, ``dtype`` and, for a quantised file's values, ``weights_from`` of a measured artifact."""
+        source = getattr(getattr(self.model, "config", None), "weights_from", None)
+        return {"runtime": self.kind, "dtype": self.precision, **({"weights_from": source} if source else {})}
 
     @property
     def placement(self) -> str:

@@ -1,17 +1,21 @@
-"""Load GGUF files as targets and drafts that llama.cpp runs, and read their tokenizers."""
+"""Read GGUF files: whether llama.cpp runs them, their models for PyTorch and their tokenizers."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from specexp.core.kernels import cache_folder
 from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from specexp.models.llama_cpp import LlamaCppModel
-    from specexp.models.llama_file import LlamaFile
 
 WHOLE = "tokenizer.huggingface.json"
 """Metadata key of a GGUF file with the full text of its ``tokenizer.json``."""
@@ -23,6 +27,8 @@ PATTERNS = {
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
 """Regular expressions that split a text before byte pairs are merged, by llama.cpp's pre-tokenizer names."""
+_LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
+_SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
 """Token types of the GGUF standard; ``own`` is its user-defined type."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
@@ -34,75 +40,135 @@ def is_gguf(source: str) -> bool:
     return source.lower().endswith(".gguf")
 
 
+def runs_in_llama_cpp(source: str, mode: str) -> bool:
+    """Return whether llama.cpp runs a source: a GGUF file in mode ``auto``, if llama-cpp-python is installed."""
+    return is_gguf(source) and mode == "auto" and find_spec("llama_cpp") is not None
+
+
 def is_local(source: str) -> bool:
     """Return whether a source is a local folder or file."""
     return is_gguf(source) or Path(source).is_dir()
 
 
-def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a GGUF file. Raises ``ValueError`` if it cannot be built."""
-    from specexp.models.llama_file import LlamaFile
-
-    return read_tokenizer(LlamaFile(source, vocabulary_only=True))
-
-
-def gguf_model(source: str, cache: Any, device: str, attn_implementation: str) -> LlamaCppModel:
-    """Load a GGUF file. The arguments are those of :func:`~specexp.models.pair.load_pair`; ``cache`` is the dtype.
+def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
+    """Return a GGUF file's metadata, with its lists, and the names of its tensors.
 
     Raises:
-        ValueError: the file cannot be read or run, or llama.cpp is not installed.
+        ValueError: the file is damaged or not a GGUF file.
     """
-    from specexp.models.llama_cpp import LlamaCppModel
-    from specexp.models.llama_file import LlamaFile, LlamaSettings
+    from transformers.integrations.gguf import read_gguf_metadata
 
-    exact = attn_implementation == "eager" or cache == "float32"  # flash attention rounds to float16
-    settings = LlamaSettings(cache, flash_attention=not exact, device=device)
-    return LlamaCppModel(LlamaFile(source, settings))
+    try:
+        metadata, tensors = read_gguf_metadata(source, _LISTS)
+    except OSError as error:
+        raise ValueError(f"{source} cannot be read: {error.strerror}") from error
+    except Exception as error:  # numpy, struct and transformers raise their own
+        raise ValueError(f"{source} is not a whole GGUF file: {first_line(error)}") from error
+    return metadata, tensors
 
 
-def read_tokenizer(file: LlamaFile) -> PreTrainedTokenizerBase:
-    """Return a GGUF file's tokenizer as a Hugging Face one. Raises a LlamaCppError if it cannot be built."""
+def unpacked(file: Path) -> Path:
+    """Return a folder in specexp's cache with a GGUF file's model in float32, written if it does not exist.
+
+    The configuration in it has ``weights_from``, the file's type, such as ``Q4_1``.
+
+    Raises:
+        ValueError: transformers cannot load the file, or the folder cannot be written.
+    """
+    folder = cache_folder("models") / f"{file.stem}-{sampled_hash(file)[:16]}"
+    if folder.is_dir():
+        return folder
+    import torch
+    from gguf import LlamaFileType
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    metadata, tensors = gguf_metadata(str(file))
+    architecture = metadata["general.architecture"]
+    scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
+    if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would leave them out
+        raise ValueError("its rotary positions are scaled, so only llama.cpp runs it: set pair.mode to auto")
+    print(f"unpacking {file.name} for PyTorch, once", file=sys.stderr, flush=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as temporary:
+            made = Path(temporary) / "model"
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+                local_files_only=True,
+            )
+            if (kind := metadata.get("general.file_type")) is not None:
+                model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # of MOSTLY_Q4_1
+            model.save_pretrained(made)
+            gguf_tokenizer(str(file)).save_pretrained(made)
+            with suppress(OSError):  # another process was faster
+                made.rename(folder)
+    except Exception as error:  # the libraries raise bare ``Exception``
+        raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {first_line(error)}") from error
+    return folder
+
+
+def is_unpacked(source: str) -> bool:
+    """Return whether a source is a folder of :func:`unpacked`."""
+    return Path(source).parent == cache_folder("models")
+
+
+def sampled_hash(file: Path) -> str:
+    """Return the SHA-256 of 1,024 evenly spaced samples of a file, to identify its weights."""
+    size, digest = file.stat().st_size, sha256()
+    with file.open("rb") as opened:
+        for place in range(_SAMPLES):
+            opened.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
+            digest.update(opened.read(_SAMPLE))
+    return digest.hexdigest()
+
+
+def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """Return a GGUF file's tokenizer as a Hugging Face one. Raises ``ValueError`` if it cannot be built."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from specexp.models.llama_file import LlamaCppError
-
-    whole = file.metadata(WHOLE)
+    metadata, _ = gguf_metadata(source)
+    whole = metadata.get(WHOLE)
+    kind, name = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    converted: PreTrainedTokenizerBase
+    if whole is None and (kind == "llama" or name == "smollm"):
+        converted = PreTrainedTokenizerFast.from_pretrained(
+            Path(source).parent, gguf_file=Path(source).name, local_files_only=True
+        )
+        return converted
+    if whole is None and (kind != "gpt2" or name not in (*PATTERNS, "gpt-2")):
+        raise ValueError(
+            f"{source}: its tokenizer must have model 'llama', or model 'gpt2' and pre-tokenizer "
+            f"{', '.join((*PATTERNS, 'gpt-2', 'smollm'))}, got {kind!r} and {name!r}: name the Hugging Face model "
+            "that the file was converted from"
+        )
     try:
-        core = _from_lists(file) if whole is None else Tokenizer.from_str(whole)
-    except LlamaCppError:
-        raise
+        core = _from_lists(metadata) if whole is None else Tokenizer.from_str(whole)
     except Exception as error:  # tokenizers raises bare ``Exception``
-        raise LlamaCppError(f"{file.path}: the tokenizer cannot be read: {first_line(error)}") from error
+        raise ValueError(f"{source}: the tokenizer cannot be read: {first_line(error)}") from error
     roles: dict[str, Any] = {}
-    for role, name in _ROLES.items():
-        number = file.metadata(f"tokenizer.ggml.{name}_token_id")
+    for role, key in _ROLES.items():
+        number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         if number is not None:
-            roles[f"{role}_token"] = core.id_to_token(int(number))
-    template = file.metadata("tokenizer.chat_template")
-    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(
-        tokenizer_object=core, model_max_length=file.context_limit, chat_template=template, **roles
+            roles[f"{role}_token"] = core.id_to_token(number)
+    converted = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        model_max_length=metadata.get(f"{metadata['general.architecture']}.context_length"),
+        chat_template=metadata.get("tokenizer.chat_template"),
+        **roles,
     )
-    return tokenizer
+    return converted
 
 
-def _from_lists(file: LlamaFile) -> Any:
+def _from_lists(metadata: dict[str, Any]) -> Any:
     """Return a byte-level BPE tokenizer built from llama.cpp's lists of tokens and merges."""
-    from gguf import GGUFReader
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    from specexp.models.llama_file import LlamaCppError
-
-    kind, name = file.metadata("tokenizer.ggml.model"), file.metadata("tokenizer.ggml.pre")
-    if kind != "gpt2" or name not in (*PATTERNS, "gpt-2"):
-        raise LlamaCppError(
-            f"{file.path}: its tokenizer must have model 'gpt2' and pre-tokenizer {', '.join((*PATTERNS, 'gpt-2'))}, "
-            f"got {kind!r} and {name!r}: name the Hugging Face model that the file was converted from"
-        )
-    fields = GGUFReader(file.path).fields
-    tokens, kinds, merges = (
-        fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "token_type", "merges")
-    )
+    name = metadata["tokenizer.ggml.pre"]
+    tokens, kinds, merges = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "merges"))
     own = [
         (number, kind == TOKEN_KINDS["control"])
         for number, kind in enumerate(kinds)
@@ -122,10 +188,10 @@ def _from_lists(file: LlamaFile) -> Any:
     core.add_tokens(
         [AddedToken(tokens[number], special=special, normalized=False) for number, special in own]
     )
-    bos = file.metadata("tokenizer.ggml.bos_token_id")
-    if bos is not None and file.metadata("tokenizer.ggml.add_bos_token") == "true":
-        first = tokens[int(bos)]
+    bos = metadata.get("tokenizer.ggml.bos_token_id")
+    if bos is not None and metadata.get("tokenizer.ggml.add_bos_token"):
+        first = tokens[bos]
         core.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, int(bos))]
+            single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, bos)]
         )
     return core

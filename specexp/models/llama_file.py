@@ -6,7 +6,6 @@ import ctypes
 from collections import deque
 from dataclasses import dataclass
 from functools import cache, cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 from weakref import finalize
@@ -15,9 +14,9 @@ import torch
 from transformers import PreTrainedConfig
 
 from specexp.core.messages import did_you_mean
+from specexp.models.gguf import sampled_hash
 
 CacheType = Literal["bfloat16", "float16", "float32"]
-_SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file, to identify weights
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 _ERROR = 4  # ggml's log level of errors
 _errors: deque[str] = deque(maxlen=32)
@@ -85,7 +84,7 @@ class LlamaSettings:
 
 
 class LlamaFile:
-    """A loaded GGUF file. With ``vocabulary_only`` only its metadata and tokenizer are loaded.
+    """A loaded GGUF file.
 
     Attributes:
         model: pointer to llama.cpp's model.
@@ -95,9 +94,7 @@ class LlamaFile:
             llama.cpp is missing.
     """
 
-    def __init__(
-        self, path: str | Path, settings: LlamaSettings | None = None, *, vocabulary_only: bool = False
-    ) -> None:
+    def __init__(self, path: str | Path, settings: LlamaSettings | None = None) -> None:
         self.path = str(path)
         self.settings = settings or LlamaSettings()
         _check_file(Path(path))
@@ -106,13 +103,11 @@ class LlamaFile:
         complaint()
         given = functions.llama_model_default_params()
         given.n_gpu_layers = 0 if self.settings.device == "cpu" else -1
-        given.vocab_only = vocabulary_only
         self.model: Any = functions.llama_model_load_from_file(self.path.encode(), given)
         if not self.model:
             raise LlamaCppError(f"{self.path}: llama.cpp cannot load the file: {complaint()}")
         finalize(self, functions.llama_model_free, self.model)
-        if not vocabulary_only:
-            self._check_attention()
+        self._check_attention()
 
     @cached_property
     def vocab_size(self) -> int:
@@ -188,16 +183,10 @@ class LlamaFile:
 
     def weights(self) -> dict[str, Any]:
         """Return the dtype, the number of parameters and a hash of samples of the file, to identify the weights."""
-        path, digest = Path(self.path), sha256()
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            for place in range(_SAMPLES):
-                file.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
-                digest.update(file.read(_SAMPLE))
         return {
             "dtype": self.described,
             "parameters": int(self._functions.llama_model_n_params(self.model)),
-            "weights_sha256": digest.hexdigest(),
+            "weights_sha256": sampled_hash(Path(self.path)),
         }
 
     def metadata(self, key: str) -> str | None:

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from os import environ, fspath
 from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import did_you_mean, first_line, type_and_line
 from specexp.core.runtime import Runtime
-from specexp.models.gguf import gguf_model, gguf_tokenizer, is_gguf
+from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.packed import is_packed, load_packed
-from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode
+from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources
 
 if TYPE_CHECKING:
@@ -65,25 +64,25 @@ def load_pair(
     """Load a model pair.
 
     Args:
-        target: ``"stdlib"`` for the embedded pair, or the target's hub id, folder or GGUF file. llama.cpp runs GGUF
-            files (extra ``llama-cpp``).
+        target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with weights from Q4_1
+            (fetched on first use, 93 MB), or the target's hub id, folder or GGUF file.
         draft: the draft's hub id, folder or GGUF file. If None, the embedded pair has its own draft and other targets
             have none. Both must have the same tokenizer. If their vocabularies are padded to different lengths, as
             Qwen2.5's are, the draft's is resized to the target's. A GGUF draft cannot be resized.
-        target_dtype: ``bfloat16``, ``float16`` or ``float32``. For a GGUF file only the cache has this precision.
+        target_dtype: ``bfloat16``, ``float16`` or ``float32``. In llama.cpp only the cache has this precision.
         draft_dtype: dtype of the draft, with the same values as ``target_dtype``.
         device: the torch device of both models.
         device_map: placement of the target's modules, in the format of transformers: ``auto``, or a mapping of modules
             to devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved to the device for each pass.
-            Needs accelerate (extra ``offload``).
         offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
         attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
             ``eager`` or the precision is float32.
         mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
             ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode of an artifact's study, or the fastest
-            mode that works. GGUF files run only in llama.cpp.
-        weights: if False, make the models on the meta device from their configurations, for a dry run. GGUF files are
-            mapped in either case.
+            mode that works. llama.cpp runs GGUF files in ``auto`` if it is installed (extra ``llama-cpp``); otherwise
+            they are unpacked once, in float32.
+        weights: if False, make the models on the meta device from their configurations, for a dry run. llama.cpp maps
+            its files in either case.
 
     Raises:
         PairError: a model cannot be loaded or cannot run with these arguments, or the vocabularies differ.
@@ -92,14 +91,22 @@ def load_pair(
         >>> load_pair("stdlib").target.config.vocab_size  # doctest: +SKIP
         4096
     """
-    sources = checked_sources(fspath(target), None if draft is None else fspath(draft))
     with _blamed("mode"):
         check_mode(mode, device=device)
+    sources = checked_sources(fspath(target), None if draft is None else fspath(draft), mode)
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     import torch
 
     with _blamed("device", f"device {device!r} cannot be used here"):
         torch.zeros(1, device=device).item()  # fails on the meta device, whose tensors have no values
+    for name, source in zip((target, draft), sources, strict=True):
+        if source is not None and is_gguf(source):
+            tell_once(
+                f"llama.cpp runs {source}; with pair.mode eager or compiled, specexp's own passes run it"
+            )
+        elif name is not None and is_gguf(fspath(name)):
+            why = ", since llama-cpp-python is not installed" if mode == AUTO else ""
+            tell_once(f"specexp's own passes run {name}{why}")
     files = [
         _Files(role, source, dtype, device, attn_implementation)
         for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
@@ -158,12 +165,14 @@ class _Files:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
         with _blamed(self.role, f"the tokenizer of {self.name} cannot be loaded"):
             if is_gguf(self.source):
                 return gguf_tokenizer(self.source)
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source, **self._options)
+            # AutoTokenizer chooses the class by the model's type, whatever the tokenizer of a GGUF file is
+            kind: Any = PreTrainedTokenizerFast if is_unpacked(self.source) else AutoTokenizer
+            tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(self.source, **self._options)
             return tokenizer
 
     @cached_property
@@ -226,9 +235,14 @@ class _Files:
 
     @cached_property
     def _mapped(self) -> Any:
+        from specexp.models.llama_cpp import LlamaCppModel
+        from specexp.models.llama_file import LlamaFile, LlamaSettings
+
         with _blamed(self.role, f"{self.name} cannot be loaded"):
-            dtype = str(self._dtype).removeprefix("torch.")
-            return gguf_model(self.source, dtype, self._device, self._attention)
+            cache: Any = str(self._dtype).removeprefix("torch.")
+            exact = self._attention == "eager" or cache == "float32"  # flash attention rounds to float16
+            settings = LlamaSettings(cache, flash_attention=not exact, device=self._device)
+            return LlamaCppModel(LlamaFile(self.source, settings))
 
 
 def _placement(
@@ -249,9 +263,7 @@ def _placement(
         key, why = "mode", f"must be {allowed} if a device_map spreads the target, got {mode!r}"
     elif is_packed(target):
         why = "must be left out for an embedded model: export it first with python -m specexp.export --to hf"
-    elif device_map != _TENSOR_PARALLEL:
-        why = "" if find_spec("accelerate") else 'needs accelerate: pip install -e ".[offload]"'
-    elif int(environ.get("WORLD_SIZE", "1")) < 2:  # set by torchrun
+    elif device_map == _TENSOR_PARALLEL and int(environ.get("WORLD_SIZE", "1")) < 2:  # set by torchrun
         why = (
             f"is {device_map!r}, which needs at least two processes: start them with "
             "torchrun --nproc-per-node N"

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from specexp.core.messages import first_line
-from specexp.models.gguf import is_gguf, is_local
-from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_folder
+from specexp.models.gguf import is_gguf, is_local, runs_in_llama_cpp, unpacked
+from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
@@ -29,16 +29,19 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return the hub ids, folders or files of target and draft. The draft's is None if there is no draft.
 
     ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
-    in either role. An embedded target has a default draft from its own family.
+    in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache.
 
     Example:
         >>> sources_of("my/target")
         ('my/target', None)
     """
-    here = _embedded("target", target)
-    if here is not None and draft is None and target != SMOLLM2:
+    if draft is None and _embedded("target", target) is not None:
         draft = target.partition("-")[0]
-    return here or target, draft and (_embedded("draft", draft) or draft)
+    return _named("target", target), None if draft is None else _named("draft", draft)
+
+
+def _named(role: str, name: str) -> str:
+    return str(smollm2_file()) if name == SMOLLM2 else _embedded(role, name) or name
 
 
 def embedded_artifact(name: str) -> Path | None:
@@ -55,27 +58,34 @@ def embedded_artifact(name: str) -> Path | None:
 
 def _embedded(role: str, name: str) -> str | None:
     """Return the folder of the embedded model ``family`` in this role, or of ``family-size``; None if not embedded."""
-    if name == SMOLLM2:
-        return str(smollm2_folder())
     family, _, size = name.partition("-")
     folder = PAIRS / family / (size or role)
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
 
 
-def checked_sources(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Return :func:`sources_of` after checks. Raises :class:`PairError` if a source is invalid or unreachable."""
-    sources = sources_of(target, draft)
-    for role, name in (("target", target), ("draft", draft)):
+def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -> tuple[str, str | None]:
+    """Return :func:`sources_of`, with the unpacked folders of GGUF files that llama.cpp does not run in ``mode``.
+
+    Raises:
+        PairError: a source is invalid or unreachable.
+    """
+    first, second = sources_of(target, draft)
+    return _checked("target", target, first, mode), second and _checked("draft", draft or "", second, mode)
+
+
+def _checked(role: str, name: str, source: str, mode: str) -> str:
+    try:
         if name == SMOLLM2:
-            try:
-                fetch_smollm2()
-            except ValueError as error:
-                raise PairError(role, f"{role} {name!r}: {error}") from error
-    for role, source in zip(("target", "draft"), sources, strict=True):
-        if source is not None:
-            check_source(role, source)
-            check_reachable(role, source)
-    return sources
+            fetch_smollm2()
+        check_source(role, source)
+        if is_gguf(source) and not runs_in_llama_cpp(name, mode):
+            return str(unpacked(Path(source)))
+    except PairError:
+        raise
+    except ValueError as error:
+        raise PairError(role, f"{role} {name!r}: {error}") from error
+    check_reachable(role, source)
+    return source
 
 
 def check_source(role: str, source: str) -> None:
@@ -88,7 +98,7 @@ def check_source(role: str, source: str) -> None:
         why = "must be the folder of a saved model or a .gguf file, but it is another file"
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
-            why = "does not exist: name 'stdlib', a folder, a GGUF file or a hub id (owner/name)"
+            why = "does not exist: name 'stdlib', 'smollm2', a folder, a GGUF file or a hub id (owner/name)"
         elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):
             why = "must be 'stdlib', 'stdlib-middle' or 'stdlib-small' to name an embedded model"
     elif not (path / "config.json").is_file():

@@ -17,6 +17,7 @@ from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.core.messages import counted
+from specexp.models.smollm2 import described
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
 
@@ -33,7 +34,7 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
     device, threads = device_name(str(place)), torch.get_num_threads()
     dtype, draft_dtype = timed.dtypes
     on_cpu = [counted(threads, "thread")] if place.type == "cpu" else []
-    conditions = [f"{pair.name} on {device}", dtype, *on_cpu, *filter(None, [timed.name])]
+    conditions = [f"{described(pair.name)} on {device}", dtype, *on_cpu, *filter(None, [timed.name])]
     lanes_ms = {
         samples.timed.lanes: {point.tokens: point.ms for point in samples.points()}
         for samples in passes.values()

@@ -290,15 +290,15 @@ def verify_engine(config: Config) -> EndpointReport:
     from specexp.bench.equality import NEAR_TIE, first_difference
     from specexp.bench.experiment import load_prompts, use_threads
     from specexp.config import apply_overrides, build_generation, build_pair
+    from specexp.core.runtime import Runtime
     from specexp.engines.served_arm import EnginePool
-    from specexp.models.gguf import is_gguf
 
     engine = engine_to_verify(config)
     use_threads(config)
     pair = build_pair(config)
     prompts = load_prompts(config, pair).prompts
     exact: ModelPair | None = pair
-    if is_gguf(config.get("pair.target")):
+    if isinstance(pair.target, Runtime):  # llama.cpp's
         exact = None  # its logits cannot be read
     elif config.get("pair.target_dtype") != "float32":
         exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))

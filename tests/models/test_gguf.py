@@ -59,6 +59,6 @@ def test_what_is_wrong_is_said_of_the_key_that_is_to_blame(folder, tmp_path):
         with pytest.raises(PairError, match=said) as caught:
             load_pair(*sources, device="cuda" if key == "device" else "cpu")
         assert caught.value.argument == key
-    with pytest.raises(PairError, match="cannot be read"):
+    with pytest.raises(PairError, match="does not exist"):
         load_tokenizer("none.gguf")
     assert load_tokenizer(str(written("Llama"))).eos_token == "<|end|>"

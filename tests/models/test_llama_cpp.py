@@ -17,7 +17,8 @@ from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
-from specexp.models.gguf import WHOLE, read_tokenizer
+from specexp.models import gguf
+from specexp.models.gguf import WHOLE, gguf_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaCppError, LlamaFile, LlamaSettings
 from specexp.scheduling import Batched, Job
@@ -193,7 +194,7 @@ def test_several_sequences_share_the_weights_of_a_file():
 
 
 def test_a_tokenizer_comes_back(tmp_path):
-    again = read_tokenizer(LlamaFile(written("Llama"), vocabulary_only=True))
+    again = gguf_tokenizer(str(written("Llama")))
     text = "def main(args):\n\treturn 'größer' <|end|>"
     assert again(text).input_ids == tokenizer()(text).input_ids
     assert again.eos_token == "<|end|>"
@@ -202,10 +203,9 @@ def test_a_tokenizer_comes_back(tmp_path):
 
 @pytest.mark.parametrize("whole", ["", "{", "[]", '{"model": 1}', "\0"])
 def test_a_damaged_tokenizer_in_a_file_is_one_sentence(whole, monkeypatch):
-    file = LlamaFile(written("Llama"), vocabulary_only=True)
-    monkeypatch.setattr(file, "metadata", {WHOLE: whole}.get)
-    with pytest.raises(LlamaCppError, match=r"\.gguf: the tokenizer cannot be read: .+") as caught:
-        read_tokenizer(file)
+    monkeypatch.setattr(gguf, "gguf_metadata", lambda source: ({WHOLE: whole}, ()))
+    with pytest.raises(ValueError, match=r"\.gguf: the tokenizer cannot be read: .+") as caught:
+        gguf_tokenizer("damaged.gguf")
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,6 @@ from specexp.builders import ParametricTree
 from specexp.core.language_model import compute_device, is_spread
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
-from specexp.models import pair as pair_module
 from specexp.models.pair import load_pair
 from specexp.models.sources import PairError
 from specexp.verifiers import KeyedSampling
@@ -104,12 +103,6 @@ def test_what_cannot_be_spread_is_refused(ordinary, arguments, key, sentence):
     with pytest.raises(PairError, match=sentence.replace("?", r"\?")) as refused:
         load_pair(ordinary, weights=False, **arguments)
     assert refused.value.argument == key
-
-
-def test_without_accelerate_the_extra_is_named(ordinary, monkeypatch):
-    monkeypatch.setattr(pair_module, "find_spec", lambda name: None)
-    with pytest.raises(PairError, match=r"device_map needs accelerate: pip install -e \"\.\[offload\]\""):
-        load_pair(ordinary, weights=False, device_map="auto")
 
 
 def test_an_embedded_model_is_exported_before_it_is_spread():

@@ -266,6 +266,8 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}\n".encode())
         digest.update(values.cpu().contiguous().view(torch.uint8).numpy().tobytes())
     dtype = str(model.dtype).removeprefix("torch.")
+    if source := getattr(model.config, "weights_from", None):
+        dtype += f", weights from {source}"
     return {"dtype": dtype, "parameters": count, "weights_sha256": digest.hexdigest()}
 
 
