@@ -44,11 +44,6 @@ class TraversalVerification(SamplingVerifier):
     The bonus token is drawn from the accepted node's ``r``. A chain is accepted as by :class:`BlockVerification`. It
     accepts at least as much as :class:`RejectionSampling` on average, and as much if nothing was drawn. The randomness
     of a step is keyed by (seed, sequence, root position).
-
-    Args:
-        temperature: temperature of the target; 0 accepts only its most probable token.
-        top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     sampling = "rejection"
