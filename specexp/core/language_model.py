@@ -261,11 +261,13 @@ class LanguageModel(Runtime):
         return logits
 
     def _noted_modules(self) -> list[torch.nn.Module]:
-        """Return the modules whose outputs are kept."""
+        """Return the modules with the hidden states that are kept."""
         if not self.keeps_hidden:
             return []
         body = self.model.base_model
-        if self.keeps_hidden is True:  # the body's output, before the output layer selects rows
+        if not isinstance(
+            self.keeps_hidden, tuple
+        ):  # the body's output, before the output layer selects rows
             return [body]
         return [
             body.layers[one - 1] if one else self.model.get_input_embeddings() for one in self.keeps_hidden

@@ -59,7 +59,7 @@ class Parts(_FourParts):
 
     @property
     def wants_hidden(self) -> bool | tuple[int, ...]:
-        """Which hidden states of the target the drafter needs, as in :meth:`Target.keep_hidden`."""
+        """The hidden states of the target that the drafter needs, as in :meth:`Target.keep_hidden`."""
         return False if self.drafter is None else self.drafter.wants_hidden
 
     @property

@@ -35,8 +35,8 @@ class DraftModel(Drafter):
     draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's rank
     path), so a tree does not depend on how passes are batched.
 
-    A PARD model, whose configuration has ``pard_token``, drafts all depths in one pass: nodes of a depth have the same
-    candidates.
+    A PARD model has a ``pard_token`` in its configuration. It drafts all depths in one pass, so all nodes of a depth
+    have the same candidates.
 
     Args:
         model: a Hugging Face causal LM; if None, the pair's draft model is used.

@@ -1,4 +1,4 @@
-"""Reduced heads: a draft whose output layer has only some of the target's tokens, as EAGLE-3 does with ``d2t``."""
+"""Reduced heads: the output layer of a draft has only some of the target's tokens, as in EAGLE-3 (``d2t``)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StatesDrafter(SelfDrafter):
-    """A :class:`SelfDrafter` whose source reads the target's hidden states."""
+    """A :class:`SelfDrafter` with a source that reads the target's hidden states."""
 
     learns_from = "accepted"
     wants_hidden: bool | tuple[int, ...] = True

@@ -99,7 +99,7 @@ class Eagle3(StatesDrafter):
         best = max(scores, key=lambda chosen: scores[chosen])
         if best != layers:
             log.warning(
-                "%s: reading the hidden states %s instead of %s, as its file says, because %.0f %% instead of %.0f %% "
+                "%s: reading the hidden states %s instead of the file's %s, because %.0f %% instead of %.0f %% "
                 "of the target's own text would be accepted; set layers to choose",
                 *(self._head, list(best), list(layers), 100 * scores[best], 100 * scores[layers]),
             )
@@ -136,7 +136,7 @@ def scores_of(
     text = _sampled(target)
     target.keep_hidden(every)
     wanted = target.tree_pass([0], [text])[0][1:].float().softmax(-1)[:, network.kept]
-    hidden = target.hidden[0].split(network.config.target_hidden_size, dim=-1)
+    hidden = torch.split(target.hidden[0], network.config.target_hidden_size, dim=-1)
     target.keep_hidden(False)
     target.passes = passes
     parents, device = text.shape.parents[1:], target.device

@@ -29,7 +29,7 @@ _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """What a head's ``config.json`` says.
+    """The content of a head's ``config.json``.
 
     Attributes:
         layer: The draft's layers, as a Llama or Qwen3 configuration: sizes, RoPE, ``vocab_size`` V of the target.
@@ -106,22 +106,23 @@ class Eagle3Config:
 class Eagle3Network(nn.Module):
     """An EAGLE-3 head.
 
-    To train one for a target with ``hidden_states`` (a tuple of ``[batch, m, Ht]``) and ``logits`` ``[batch, m, V]``::
-
-        network = Eagle3Network(Eagle3Config(LlamaConfig(...), Ht, 16_000, (2, 15, 27)), kept)
-        network.share(target.get_input_embeddings(), target.get_output_embeddings())
-        states = torch.cat([hidden_states[layer] for layer in (2, 15, 27)], dim=-1)
-        embedded = network.embed(tokens[:, 1:])  # one token ahead of the states
-        for step, made in enumerate(network.unroll(embedded, states[:, :-1], steps=3)):
-            drafted = network.logits(made)  # [batch, m - 1 - step, Vd]: row i is compared with logits[:, i + step + 1]
-            wanted = logits[:, step + 1 :, network.kept]
-        network.save("folder")
-
     Args:
         config: its sizes and switches.
         kept: ``[Vd]`` target ids of the draft vocabulary, ascending; None: all.
         own_head: whether it has output weights; else they are the target's rows of ``kept``.
         own_embeddings: whether it has embeddings of tokens; else they are the target's.
+
+    Example:
+        Training for a target with ``hidden_states``, a tuple of ``[batch, m, Ht]``, and ``logits`` ``[batch, m, V]``::
+
+            network = Eagle3Network(Eagle3Config(LlamaConfig(...), Ht, 16_000, (2, 15, 27)), kept)
+            network.share(target.get_input_embeddings(), target.get_output_embeddings())
+            states = torch.cat([hidden_states[layer] for layer in (2, 15, 27)], dim=-1)
+            embedded = network.embed(tokens[:, 1:])  # one token ahead of the states
+            for step, made in enumerate(network.unroll(embedded, states[:, :-1], steps=3)):
+                drafted = network.logits(made)  # [batch, m - 1 - step, Vd]
+                wanted = logits[:, step + 1 :, network.kept]  # the same shape
+            network.save("folder")
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Eagle3Network(nn.Module):
         kept = torch.arange(config.draft_vocab_size) if kept is None else kept
         self.register_buffer("kept", kept, persistent=False)
         # the target's embeddings and output rows, which are not parameters of the head
-        self._shared: tuple[Any, torch.Tensor | None] = (self.embed_tokens, None)
+        self._shared: tuple[Any, Any] = (self.embed_tokens, None)
 
     def share(self, embeddings: nn.Module, output: nn.Module) -> None:
         """Use the target's embeddings and output layer where the head has none of its own."""
@@ -171,7 +172,7 @@ class Eagle3Network(nn.Module):
     def logits(self, made: torch.Tensor) -> torch.Tensor:
         """Return logits ``[..., Vd]`` of the draft vocabulary from states of :meth:`forward`."""
         normed = self.norm(made)
-        return self.lm_head(normed) if self.lm_head else F.linear(normed, self._shared[1])
+        return F.linear(normed, self._shared[1] if self.lm_head is None else self.lm_head.weight)
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
         """Return ``[..., H]`` inputs from ``[..., states * Ht]`` hidden states of the target's layers, in order."""
@@ -215,10 +216,10 @@ class Eagle3Network(nn.Module):
         return x
 
     def unroll(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
-        """Yield the states ``[batch, m - step, H]`` of each draft step, whose inputs are those of the step before.
+        """Yield the states ``[batch, m - step, H]`` of each draft step, which reads the states of the step before.
 
-        This is EAGLE-3's training-time test (section 3.2): row ``i`` of a step attends to the rows up to ``i`` of the
-        first step, which read the target's states, and to its own rows of later steps.
+        This is EAGLE-3's training-time test (section 3.2). Row ``i`` of a step attends to the rows up to ``i`` of the
+        first step, which read the target's states. It also attends to the rows ``i`` of the steps in between.
 
         Args:
             embedded: ``[..., m, H]`` embeddings of the tokens after ``states``.
@@ -243,8 +244,9 @@ class Eagle3Network(nn.Module):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the parameters by their names in files, as views of the fused ones."""
-        found = dict(self.named_parameters())
-        for number, layer in enumerate(self.layers):
+        found: dict[str, Any] = dict(self.named_parameters())
+        layers: Any = self.layers
+        for number, layer in enumerate(layers):
             layer_name = f"layers.{number}."
             for fused, parts in layer.parts().items():
                 found |= {layer_name + name: part for name, part in parts.items()}
@@ -295,7 +297,7 @@ class Eagle3Network(nn.Module):
         for name, tensor in shape.items():
             found = given.get(name)
             if found is None:
-                raise ValueError(f"{file}: {name} is missing, which config.json asks for")
+                raise ValueError(f"{file}: {name} is missing, which config.json requires")
             if found.shape != tensor.shape:
                 raise ValueError(f"{file}: {name} must be {list(tensor.shape)}, got {list(found.shape)}")
         unknown = sorted(given.keys() - shape.keys() - set(_IGNORED))
@@ -345,14 +347,14 @@ class _Layer(nn.Module):
         if first:
             self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.qkv = nn.Linear((1 + first) * width, (heads + 2 * self.kv_heads) * self.size, bias=False)
-        self.self_attn = nn.Module()
+        self.self_attn: Any = nn.Module()
         self.self_attn.o_proj = nn.Linear(heads * self.size, width, bias=False)
         self.normed = layer.model_type == "qwen3"
         if self.normed:
             self.self_attn.q_norm, self.self_attn.k_norm = (nn.RMSNorm(self.size, eps=eps) for _ in range(2))
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.gate_up = nn.Linear(width, 2 * layer.intermediate_size, bias=False)
-        self.mlp = nn.Module()
+        self.mlp: Any = nn.Module()
         self.mlp.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
@@ -363,7 +365,7 @@ class _Layer(nn.Module):
             ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
         )
         return {
-            "qkv.weight": dict(zip(names[0], self.qkv.weight.split(sizes), strict=True)),
+            "qkv.weight": dict(zip(names[0], torch.split(self.qkv.weight, sizes), strict=True)),
             "gate_up.weight": dict(zip(names[1], self.gate_up.weight.chunk(2), strict=True)),
         }
 
@@ -400,4 +402,5 @@ class _Layer(nn.Module):
         )
         x = x + self.self_attn.o_proj(mixed.transpose(-2, -3).flatten(-2))
         gate, up = self.gate_up(self.post_attention_layernorm(x)).chunk(2, dim=-1)
-        return x + self.mlp.down_proj(F.silu(gate) * up)
+        made: torch.Tensor = x + self.mlp.down_proj(F.silu(gate) * up)
+        return made

@@ -161,11 +161,11 @@ class EagleSource(DraftSource):
         visible[positions > 0, 0] = False
         device = inputs.device
         embedded = self._embed(torch.tensor(tokens, device=device)).to(inputs)
-        places = torch.as_tensor(positions, device=device)
+        numbers = torch.as_tensor(positions, device=device)
         # a mask that hides only the first row is dropped together with this row
         self._cache.first = first = int(visible[:, 1:].all() and (positions > 0).all())
         mask = None if first else torch.from_numpy(visible).to(device)
-        made = self._head(embedded[None], inputs[None], places, mask, self._cache)[0]
+        made = self._head(embedded[None], inputs[None], numbers, mask, self._cache)[0]
         self._cache.rows += len(tokens)
         self._made = torch.cat((self._made, made)) if self._made.shape[0] else made
 

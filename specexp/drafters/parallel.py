@@ -20,10 +20,10 @@ from specexp.drafters.eagle_source import EagleSource
 
 
 class ParallelSource(DraftSource):
-    """A source whose answers depend only on the depth. A pass feeds as many mask tokens as the last tree was deep."""
+    """Answers depend only on the depth. A pass feeds as many mask tokens as the last tree was deep."""
 
     parallel = True
-    _pending, _asked = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
+    _pending, _depths = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
     _answers: list[Any]  # by depth
 
     @abstractmethod
@@ -38,12 +38,12 @@ class ParallelSource(DraftSource):
             tokens = fed.tokens[: fed.pending]
             self._pending = fed.pending
             room = self.context_limit - self.length - fed.pending
-            self._answers = self.extend(tokens, max(0, min(self._asked - 1, room)))
-            self._asked = 1
+            self._answers = self.extend(tokens, max(0, min(self._depths - 1, room)))
+            self._depths = 1
         paths = fed.ancestors[fed.known :]
-        self._asked = max(self._asked, *(len(path) for path in paths))
-        if self._asked > len(self._answers):  # this tree is deeper
-            self._answers += self.extend((), self._asked - len(self._answers))
+        self._depths = max(self._depths, *(len(path) for path in paths))
+        if self._depths > len(self._answers):  # this tree is deeper
+            self._answers += self.extend((), self._depths - len(self._answers))
         return [self._answers[len(path) - 1] for path in paths]
 
 

@@ -225,7 +225,7 @@ class CompiledModel(Runtime):
         self._stored: torch.Tensor | None = None
         self._readers: dict[int, PassReader] = {}  # slot -> reader, if a pass can choose its tokens
         self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
-        self._noted_layers = np.zeros(0, dtype=np.int64)  # layers whose states are kept besides the last
+        self._noted_layers = np.zeros(0, dtype=np.int64)  # layers after which states are kept
         if self_check and self._weights is not known:
             self._self_check()
 

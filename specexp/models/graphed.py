@@ -240,7 +240,7 @@ class GraphedModel(Runtime):
         ends = [self.cache.lengths[slot] + width for slot, width in zip(slots, widths, strict=True)]
         window = self._window(slots, ends)
         rows = bucket(max(growth.tokens.size for growth in growths))
-        shape = Shape(window, rows, bucket(max(widths), 8), self.keeps_hidden)
+        shape = Shape(window, rows, bucket(max(widths), 8), bool(self.keeps_hidden))
         verifier = readers[0].verifier if readers else None
         replayer = self._replayer((shape, reading), lambda: TreeStep(shape, self, reading, verifier))
         step: Any = replayer.step

@@ -128,7 +128,7 @@ def lens(folder, layers):
         ((2, 3, 6), ""),
         (
             (1, 2, 5),
-            "reading the hidden states [2, 3, 6] instead of [1, 2, 5], as its file says, because 100 %",
+            "reading the hidden states [2, 3, 6] instead of the file's [1, 2, 5], because 100 %",
         ),
     ],
 )
@@ -191,7 +191,7 @@ def changed(folder, **changes):
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("fc.weight", None, "model.safetensors: fc.weight is missing, which config.json asks for"),
+        ("fc.weight", None, "model.safetensors: fc.weight is missing, which config.json requires"),
         ("fc.weight", torch.zeros(32, 64), r"model.safetensors: fc.weight must be \[32, 96\], got \[32, 64\]"),
         ("d2t", None, "model.safetensors: d2t is missing, a head with 20 of 61 tokens must have it"),
         ("d2t", torch.arange(20, 0, -1), "model.safetensors: d2t must have 20 differences"),
