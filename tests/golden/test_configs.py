@@ -1,4 +1,4 @@
-"""Every shipped YAML resolves to the same values."""
+"""Every shipped YAML resolves, and ten of them to the same values."""
 
 from pathlib import Path
 
@@ -24,6 +24,19 @@ WITHOUT = {
     ],
 }
 RESOLVED = [file for file in FILES if file not in INCOMPLETE]
+GOLDEN = [
+    "configs/pair/llama_3_1_8b_70b.yaml",
+    "experiments/dyspec/main.yaml",
+    "experiments/engines/llama_cpp.yaml",
+    "experiments/fastest.yaml",
+    "experiments/lossless/equality.yaml",
+    "experiments/post_use_pre_cut/main.yaml",
+    "experiments/seed/main.yaml",
+    "experiments/token_recycling/table1.yaml",
+    "experiments/tree_shape.yaml",
+    "experiments/workloads.yaml",
+]
+"""One of each kind, with their values in ``expected/configs/``."""
 
 
 def _command_of(file: str) -> str:
@@ -33,20 +46,21 @@ def _command_of(file: str) -> str:
 
 
 @pytest.mark.parametrize("file", RESOLVED)
-def test_a_shipped_file_resolves_to_the_same_values(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_file_resolves(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     resolved = training(file) if _command_of(file) == "fit" else {}
     if "model" not in resolved:
         answer = command(_command_of(file), file, "--print-config", *WITHOUT.get(file, []))
         assert answer.code == 0, answer.err
         resolved = yaml.load(answer.out, yaml.CSafeLoader)
-    check(f"configs/{Path(file).with_suffix('')}", _without_root(flat(resolved)))
+    if file in GOLDEN:
+        check(f"configs/{Path(file).with_suffix('')}", _without_root(flat(resolved)))
 
 
-def test_every_expected_configuration_is_of_a_shipped_file() -> None:
+def test_the_expected_configurations_are_the_ten() -> None:
     folder = EXPECTED / "configs"
     expected = [str(path.relative_to(folder).with_suffix(".yaml")) for path in folder.rglob("*.json")]
-    assert sorted(expected) == RESOLVED
+    assert sorted(expected) == GOLDEN
 
 
 def _without_root(values: dict[str, object]) -> dict[str, object]:
