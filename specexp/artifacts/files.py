@@ -10,12 +10,14 @@ from pydantic import BaseModel, Field
 
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.validation import ArtifactError, validated
+from specexp.core.checked import IntegerKey
 from specexp.core.tree import RankPath, TreeShape
 
 MOST_NODES = 4096
 _MOST_BYTES = 2**20
 _Rank = Annotated[int, Field(ge=0, lt=2**31)]
 _RankPaths = Annotated[list[Annotated[list[_Rank], Field(min_length=1)]], Field(min_length=1)]
+_StepMs = dict[Annotated[IntegerKey, Field(ge=1)], Annotated[float, Field(gt=0)]]
 _TORCH_FILES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 
 
@@ -27,9 +29,16 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
     """Read how often each rank path was accepted: ``{"0": 120, "0,0": 55, ...}``."""
     raw = _json_of(path)
     try:
-        return {tuple(int(rank) for rank in key.split(",")): int(count) for key, count in raw.items()}
+        return {tuple(map(int, filter(None, key.split(",")))): int(count) for key, count in raw.items()}
     except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise ArtifactError(f'{path} must be JSON such as {{"0": 12, "0,1": 3}} ({error})') from error
+
+
+def step_costs(path: Path) -> dict[int, float]:
+    """Read the milliseconds of a step by rows: ``{"2": 27.1, "9": 31.5, ...}``."""
+    return validated(
+        _StepMs, _json_of(path), str(path)
+    )
 
 
 def acceptance_vector(path: Path) -> list[float]:
@@ -70,6 +79,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "acceptance-counts": acceptance_counts,
     "acceptance-vector": acceptance_vector,
     "static-tree": published_tree,
+    "step-costs": step_costs,
 }
 """Readers by the kind that an argument refers to. They raise an ArtifactError if the file is unreadable or wrong."""
 

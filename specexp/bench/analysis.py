@@ -151,6 +151,7 @@ class AcceptanceCounter:
         self.counts.update(paths[row] for row in outcome.accepted)
 
     def save(self, path: str | Path) -> None:
-        """Write the counts as JSON, rank paths as ``"0,2,1"``."""
+        """Write the counts as JSON, rank paths as ``"0,2,1"``. The root ``""`` is accepted in every step."""
         text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
+        text[""] = self.steps
         atomic_write(Path(path), json.dumps(text, indent=0) + "\n")

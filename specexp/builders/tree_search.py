@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Mapping
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
-from specexp.builders.static_tree import StaticTree
+from specexp.builders.static_tree import MOST_NODES, StaticTree
 from specexp.core.checked import Reference
 from specexp.core.tree import RankPath
 
@@ -64,11 +65,16 @@ class FittedTree(StaticTree):
     Args:
         acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration, the path
             of its JSON file; a sweep that counts acceptances sets the path.
-        nodes: number of nodes without the root; fewer if fewer paths were ever accepted.
+        nodes: number of nodes without the root; fewer if fewer paths were ever accepted. If None, the one with the most
+            expected tokens per millisecond of a step.
         depth: greatest depth.
+        step_ms: milliseconds of a step by rows, the root and the nodes; used if ``nodes`` is None. Between two numbers
+            of rows they are interpolated, and no tree has more rows. In a configuration, the path of a JSON file; a
+            sweep that counts acceptances measures them and sets the path.
 
     Raises:
-        ValueError: no path of at most this depth was ever accepted.
+        ValueError: no path of at most this depth was ever accepted; or ``nodes`` is None without ``step_ms`` and the
+            number of steps, the count of the root ``()``.
     """
 
     size_arguments = ("nodes", "depth")
@@ -76,16 +82,26 @@ class FittedTree(StaticTree):
     def __init__(
         self,
         acceptance_counts: Annotated[Mapping[RankPath, int], Reference("acceptance-counts")],
-        nodes: Annotated[int, Field(ge=1, le=4096)] = 16,
+        nodes: Annotated[int, Field(ge=1, le=4096)] | None = 16,
         depth: Annotated[int, Field(ge=1, le=256)] = 8,
+        step_ms: Annotated[Mapping[int, float], Reference("step-costs")] | None = None,
     ) -> None:
-        super().__init__(most_accepted_paths(acceptance_counts, nodes, depth))
+        paths = most_accepted_paths(acceptance_counts, nodes or MOST_NODES, depth)
+        if nodes is None:
+            steps = acceptance_counts.get(())
+            if not step_ms or not steps:
+                raise ValueError("FittedTree must have nodes, or step_ms and the count of steps, got neither")
+            paths = paths[: max(1, max(step_ms) - 1)]
+            accepted = np.cumsum([acceptance_counts[tuple(path)] for path in paths])
+            ms = np.interp(np.arange(2, len(paths) + 2), *zip(*sorted(step_ms.items()), strict=True))
+            paths = paths[: int(((1 + accepted / steps) / ms).argmax()) + 1]
+        super().__init__(paths)
 
 
 def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
     """Return the most accepted rank paths; ties go to the shorter, then lower-ranked path."""
     ranked = sorted(
-        (path for path, count in counts.items() if count > 0 and len(path) <= depth),
+        (path for path, count in counts.items() if count > 0 and 0 < len(path) <= depth),
         key=lambda path: (-counts[path], len(path), path),
     )
     if not ranked:

@@ -30,9 +30,9 @@ from specexp.core.checked import arguments_of, import_object
 from specexp.core.contracts import TreeBuilder
 from specexp.core.messages import did_you_mean
 
-# stages of a sweep that may have their own prompts, and the name of a study's file of acceptance counts
+# stages of a sweep that may have their own prompts, and a study's files of acceptance counts and costs of steps
 STAGES = ("confirm", "count_acceptances", "learn")
-COUNTS = "acceptance_counts.json"
+COUNTS, COSTS = "acceptance_counts.json", "step_ms.json"
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -275,6 +275,8 @@ def with_counts(value: Any, counts: str) -> Any:
     arguments = {"acceptance_counts": COUNTS, **(value.get("init_args") or {})}
     if arguments["acceptance_counts"] == COUNTS:
         arguments["acceptance_counts"] = counts
+        if arguments.get("nodes", 1) is None:
+            arguments["step_ms"] = str(Path(counts).with_name(COSTS))
     return {**value, "init_args": arguments}
 
 

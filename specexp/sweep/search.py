@@ -99,7 +99,8 @@ class StudySearch:
 
     Args:
         after_trial: Called with every trial that has ended.
-        until: Seconds since the epoch after which no trial begins, once one can be confirmed; None for no limit.
+        until: Seconds since the epoch at which the search ends, once a trial can be confirmed; None for no limit. The
+            trial in flight is pruned.
     """
 
     def __init__(
@@ -275,8 +276,9 @@ class StudySearch:
                     f"prompt {prompt}: the log speedup must be finite, got {log_speedup} (no time or no token)"
                 )
             trial.report(log_speedup, prompt)
-            if "known" in trial.user_attrs or not trial.should_prune():
-                return False  # other trials are compared with known ones, which are measured on every prompt
+            # Other trials are compared with known ones, which are measured on every prompt while there is time.
+            if not self._is_late() and ("known" in trial.user_attrs or not trial.should_prune()):
+                return False
             trial.set_user_attr("pruned_at", prompt + 1)
             return True
 

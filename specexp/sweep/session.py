@@ -195,8 +195,7 @@ class Session:
                 plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
             elif seconds:
                 plan = plan.within(left / seconds, fixed=bool(done or kept))
-            after = plan.confirmation + plan.trial  # the trial in flight, too
-            self._until = time() + (left - after * seconds if seconds else SEARCHING * left)
+            self._until = time() + (left - plan.confirmation * seconds if seconds else SEARCHING * left)
             shared = not self.exclusive and kept.get("minutes") == minutes and kept["until"] > time()
             self._until = kept["until"] if shared else self._until
         self.study.cut(plan.prompts, plan.counted, plan.confirmed)

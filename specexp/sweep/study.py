@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
+from itertools import accumulate
 from math import log
 from pathlib import Path
 from time import perf_counter
@@ -30,9 +32,10 @@ from specexp.config import (
     build_verifier,
     prompts_error,
 )
-from specexp.config.load import with_prompts_of
+from specexp.config.load import COSTS, with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
+from specexp.core.latency import outcome_seconds
 from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from specexp.bench.module import EvaluationModule
     from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
+    from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
@@ -61,6 +65,10 @@ CANDIDATES = {
 REFERENCE = "reference.json"
 """File in a study's folder that holds plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
+ROWS = (2, 3, 5, 7, 9, 13, 17, 25, 33, 49, 65)
+"""Rows of the trees that are timed: the root and the nodes."""
+STEPS = 8
+"""Steps by which the time of each is measured."""
 FIRST = 4
 """Prompts that plain decoding has decoded when the duration of the study is forecast."""
 WINDOW = 3
@@ -152,6 +160,8 @@ class Study:
         plain = self._plain_parts
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
+            return []
+        if EAGER not in (self.config.config.get("baselines") or [EAGER]):
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)] if EAGER in self.backend.references else []
@@ -339,6 +349,8 @@ class Study:
     def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
+        A few steps of smaller trees give the milliseconds of a step by rows.
+
         Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
         called with the number of prompts.
         """
@@ -357,7 +369,29 @@ class Study:
                 arm.decode_observed(prompt, sample, counter.observe)
             self.tick()
         counter.save(path)
+        atomic_write(path.with_name(COSTS), json.dumps(self._step_ms(arm, prompts[0])))
         atomic_write(mark, made_of)
+
+    def _step_ms(self, learned: EngineArm, prompt: Prompt) -> dict[int, float]:
+        """Return the median milliseconds of a step by rows, of trees that draft with what an arm has learned."""
+        found: dict[int, list[float]] = defaultdict(list)
+        learned.remember()
+
+        def observe(outcome: Outcome) -> None:
+            found[outcome.tree.num_nodes + 1].append(1e3 * outcome_seconds(outcome, self.latency))
+            if sum(map(len, found.values())) % STEPS == 0:
+                raise StopIteration
+
+        for rows in ROWS:
+            tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
+            arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
+            arm.drafter_state = learned.drafter_state
+            arm.reset()
+            with suppress(StopIteration):
+                arm.decode_observed(prompt, 0, observe)
+        # Rows of the last steps of an answer are rare, and a first pass may compile.
+        often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}
+        return dict(zip(often, accumulate(often.values(), max), strict=True))
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         """Compare in float32 the outputs that differ from plain decoding's; None if there are none or on an engine."""

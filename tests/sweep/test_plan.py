@@ -62,13 +62,14 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     assert "27 minutes instead of 10, which are too few: at least" in WHOLE.forecast(2.0, 10)
 
 
-def test_a_search_ends_after_the_trial_in_which_its_time_is_up(tmp_path, monkeypatch):
+def test_a_search_prunes_the_trial_in_which_its_time_is_up_and_ends(tmp_path, monkeypatch):
     bench, chosen = FakeBench(), settings()
     study = opened(chosen, tmp_path)
     sign_in(study, chosen, exclusive=True)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: float(len(bench.measured)))
     assert StudySearch(study, chosen, bench, until=3.0).run() == ""
     assert len(bench.measured) == len(distinct_finished(study)) == 3
+    assert [trial.user_attrs.get("pruned_at") for trial in study.trials[:3]] == [None, None, 1]
 
 
 def test_a_late_search_goes_on_until_a_trial_can_be_confirmed(tmp_path, monkeypatch):
@@ -133,7 +134,7 @@ def planned(kept, *, storage, clock, monkeypatch):
 def test_workers_share_a_deadline_and_a_later_start_has_its_own(monkeypatch):
     plan = {"counted": 0, "candidates": 0, "confirmed": 0, "prompts": 8, "minutes": 10}
     given = {"clock": 1000.0, "monkeypatch": monkeypatch}
-    own = 1000 + 600 - AFTER_SECONDS - 10  # a trial in flight decodes 8 prompts and 2 plainly
+    own = 1000 + 600 - AFTER_SECONDS
     assert planned(None, storage="sqlite:///shared.db", **given) == own
     joined = {**plan, "until": 1200.0}
     assert planned(joined, storage="sqlite:///shared.db", **given) == 1200
