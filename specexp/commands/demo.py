@@ -27,7 +27,7 @@ _SMALL = {
 
 def experiment() -> Path:
     """Return the file of the main job; a wheel has it and the files that it composes next to this module."""
-    below = Path("experiments", "tree_shape.yaml")
+    below = Path("experiments", "demo.yaml")
     return next(one for folder in Path(__file__).parents if (one := folder / below).exists())
 
 

@@ -65,9 +65,9 @@ CANDIDATES = {
 REFERENCE = "reference.json"
 """File in a study's folder that holds plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
-ROWS = (2, 3, 5, 7, 9, 13, 17, 25, 33, 49, 65)
+ROWS = (2, 3, 5, 9, 17, 33, 65)
 """Rows of the trees that are timed: the root and the nodes."""
-STEPS = 8
+STEPS = 6
 """Steps by which the time of each is measured."""
 FIRST = 4
 """Prompts that plain decoding has decoded when the duration of the study is forecast."""
@@ -75,6 +75,10 @@ WINDOW = 3
 """Runs of plain decoding of which the median is the machine's present speed. One disturbed run has no effect."""
 EVERY = 4
 """In a search, plain decoding runs on every fourth prompt too."""
+
+
+class EnoughError(Exception):
+    """Ends an answer of which enough steps were observed."""
 
 
 class Study:
@@ -380,14 +384,14 @@ class Study:
         def observe(outcome: Outcome) -> None:
             found[outcome.tree.num_nodes + 1].append(1e3 * outcome_seconds(outcome, self.latency))
             if sum(map(len, found.values())) % STEPS == 0:
-                raise StopIteration
+                raise EnoughError
 
         for rows in ROWS:
             tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
             arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
             arm.drafter_state = learned.drafter_state
             arm.reset()
-            with suppress(StopIteration):
+            with suppress(EnoughError):
                 arm.decode_observed(prompt, 0, observe)
         # Rows of the last steps of an answer are rare, and a first pass may compile.
         often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}

@@ -123,7 +123,7 @@ class TestEverydayTasks(PromptSetContract):
 
     def test_the_tasks_take_turns(self, prompt_set):
         tasks = [task for _, task, _ in rows_of(prompt_set)]
-        assert tasks == 12 * ["edit a file", "summarise", "write code", "chat", "solve a word problem"]
+        assert tasks == 12 * ["edit a file", "summarise", "write code", "chat", "explain"]
 
 
 def test_the_first_texts_of_a_file_are_read_whole(tmp_path: Path):

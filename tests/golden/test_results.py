@@ -107,9 +107,9 @@ def test_lossless_equality_of_greedy_decoding(setup: Path) -> None:
 FEW = ("--sweep.confirm.data.max_prompts", "3")
 
 
-def test_tree_shape(setup: Path) -> None:
+def test_demo(setup: Path) -> None:
     counts = ("--sweep.count_acceptances.data.max_prompts", "2")
-    _check_sweep("tree_shape", "experiments/tree_shape.yaml", setup, *FEW, *counts, "--n-trials", "12")
+    _check_sweep("demo", "experiments/demo.yaml", setup, *FEW, *counts, "--n-trials", "12")
 
 
 @pytest.mark.slow

@@ -97,12 +97,13 @@ def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monke
     experiment["data"]["max_prompts"] = 7
     ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
     monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
-    for module in ("session", "search"):
-        monkeypatch.setattr(f"specexp.sweep.{module}.time", lambda: 1000.0)
+    monkeypatch.setattr("specexp.sweep.session.time", lambda: 1000.0)
+    monkeypatch.setattr("specexp.sweep.search.time", lambda: 1100.0)
     file = write(experiment)
     assert main([file, "--minutes", "5"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 5 in the confirmation
+    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 5 in the confirmation, for which
+    # the search ends at 1065 s
     assert "about 6 minutes instead of 5, which are too few: at least 1 trial on 6 prompts" in printed
     assert "Plain decoding takes 10.0 s a prompt here" in printed
     assert "The 5 minutes allow 1 of 5 trials, and now the confirmation." in printed

@@ -4,6 +4,7 @@ behind.
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -127,7 +128,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
-    assert "Confirming 3 candidates on 3 other prompts.\n" in printed
+    assert re.search(r"Confirming [34] candidates on 3 other prompts.\n", printed)  # the best may be a known one
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
