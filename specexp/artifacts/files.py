@@ -36,9 +36,7 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
 
 def step_costs(path: Path) -> dict[int, float]:
     """Read the milliseconds of a step by rows: ``{"2": 27.1, "9": 31.5, ...}``."""
-    return validated(
-        _StepMs, _json_of(path), str(path)
-    )
+    return validated(_StepMs, _json_of(path), str(path))
 
 
 def acceptance_vector(path: Path) -> list[float]:

@@ -243,7 +243,9 @@ def services() -> Iterator[Diagnosis]:
     offline = "; HF_HUB_OFFLINE is set, so models are not downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are cached in {HF_HUB_CACHE}{offline}")
     file = smollm2_file()
-    yield Diagnosis("smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use")
+    yield Diagnosis(
+        "smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use"
+    )
     folder = cache_folder("kernels")
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if os.access(above, os.W_OK):

@@ -223,8 +223,8 @@ class Alpaca(TablePrompts):
 class EverydayTasks(PromptSet):
     """Prompts of what people do with a model, twelve of each task; they ship with specexp and need no network.
 
-    The tasks are the categories: edit a file, summarise, write code, chat, explain. They take turns, so the first prompts
-    are of all tasks.
+    The tasks are the categories: edit a file, summarise, write code, chat, explain. They take turns, so the first
+    prompts are of all tasks.
     """
 
     @override

@@ -83,6 +83,26 @@ def test_a_fitted_tree_takes_the_most_accepted_paths_which_are_closed():
     assert most_accepted_paths(counts, nodes=9, depth=1) == [[0], [1], [2]]
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "nodes"),
+    [
+        ({2: 1.0, 5: 1.0}, 4),  # rows are free: 1.9, 2.3, 2.6 and 2.7 tokens
+        ({2: 1.0, 5: 4.0}, 1),  # every row costs as much as the first: 1.9 tokens / ms at once
+        ({2: 10.0, 5: 13.0}, 3),  # 1.9/10, 2.3/11, 2.6/12 and 2.7/13
+        ({2: 1.0, 4: 1.0}, 3),  # no tree has more rows than were timed
+    ],
+)
+def test_a_fitted_tree_has_the_nodes_with_most_tokens_per_millisecond(step_ms, nodes):
+    counts = {(): 100, (0,): 90, (0, 0): 40, (1,): 30, (0, 1): 10}
+    assert FittedTree(counts, nodes=None, step_ms=step_ms).max_nodes == nodes
+
+
+def test_a_tree_is_fitted_to_times_only_with_times_and_steps():
+    for counts, step_ms in (({(0,): 9}, {2: 1.0}), ({(): 9, (0,): 9}, None)):
+        with pytest.raises(ValueError, match="must have nodes, or step_ms and the count of steps"):
+            FittedTree(counts, nodes=None, step_ms=step_ms)
+
+
 def test_acceptances_are_counted_by_rank_path(tmp_path):
     counter = AcceptanceCounter()
     tree = TokenTree(TreeShape.from_rank_paths([[0], [1], [1, 0]]), np.array([1, 2, 3, 4]))
@@ -92,17 +112,15 @@ def test_acceptances_are_counted_by_rank_path(tmp_path):
     assert counter.drafted == {(0,): 3, (1,): 3, (1, 0): 3}
     counter.save(tmp_path / "acceptance_counts.json")
     counts = value_of("acceptance-counts", str(tmp_path / "acceptance_counts.json"))
-    assert counts == {(1,): 2, (1, 0): 1}
+    assert counts == {(): 3, (1,): 2, (1, 0): 1}
     assert FittedTree(counts, nodes=1).rank_paths == [[1]]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *(
-            (text, r"acceptance_counts\.json")
-            for text in ("", "[]", "3", '{"a": 1}', '{"0": "x"}', '{"": 3}')
-        ),
+        *((text, r"acceptance_counts\.json") for text in ("", "[]", "3", '{"a": 1}', '{"0": "x"}')),
+        ('{"": 3}', "hold no accepted path"),
         ("{}", "hold no accepted path"),
         ('{"0": 0}', "hold no accepted path"),
         ('{"1,0": 4}', "has no parent"),

@@ -128,7 +128,9 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
-    assert re.search(r"Confirming [34] candidates on 3 other prompts.\n", printed)  # the best may be a known one
+    assert re.search(
+        r"Confirming [34] candidates on 3 other prompts.\n", printed
+    )  # the best may be a known one
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
