@@ -79,18 +79,16 @@ def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | 
             return None
         rate, most = after / before, _bounds(kept, after)[1]
         if rate >= 0.5 and most < (0.35 * rate if position == 2 else 0.05):
-            found = (
-                f"position {position} is accepted after {100 * kept / after:.0f} % of the accepted positions "
-            )
-            found += f"{position - 1}, which are accepted in {100 * rate:.0f} %: "
+            cause = "its sliding attention runs as full attention, or it was trained for fewer positions"
             if position == 2:
-                return (
-                    f"{found}the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
+                cause = (
+                    "the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
                     "drafts), or it was trained for one position only"
                 )
-            return (
-                f"{found}its sliding attention runs as full attention, or it was trained for fewer positions"
+            share = (
+                f"{100 * kept / after:.0f} % of the drafts that were accepted up to position {position - 1}"
             )
+            return f"{share} are accepted at position {position} too: {cause}"
         before, after = after, kept
     return None
 
@@ -108,12 +106,10 @@ def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
     for record in records:
         if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model
             arms.setdefault(record.arm, []).append(record)
-    found = {}
+    found = dict[str, str]()
     for arm, own in arms.items():
-        drafted, accepted = (
-            by_position(one.drafted_at for one in own),
-            by_position(one.accepted_at for one in own),
-        )
+        drafted = by_position(one.drafted_at for one in own)
+        accepted = by_position(one.accepted_at for one in own)
         lengths = [(one.prompt_tokens, one.drafted_at[0], sum(one.accepted_at[:1])) for one in own]
         chain = sum(drafted) == sum(one.drafted_nodes for one in own)
         if cause := likely_cause(drafted, accepted, lengths, chain):
