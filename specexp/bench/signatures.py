@@ -12,11 +12,10 @@ from statistics import median
 
 from specexp.bench.record import PromptRecord, by_position
 
-LEAST = 100
-"""Steps below which a rate is not judged."""
-_CHANCE, _RARE = 0.02, 0.15
-_SURE = 4.0  # standard deviations of a bound: steps of one prompt are not independent
-_LONG = 512  # tokens; drafts are trained on texts at least this long
+LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
+"""Steps below which a rate is not judged, and rates that are too low."""
+# standard deviations of a bound, as the steps of a prompt are not independent; tokens that every draft was trained on
+_SURE, _LONG = 4.0, 512
 
 Length = tuple[int, int, int]
 """Prompt tokens of some steps, and of these steps those that drafted position 1 and those that accepted it."""
