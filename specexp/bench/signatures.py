@@ -12,11 +12,10 @@ from statistics import median
 
 from specexp.bench.record import PromptRecord, by_position
 
-LEAST = 100
-"""Steps below which a rate is not judged."""
-_CHANCE, _RARE = 0.02, 0.15
-_SURE = 4.0  # standard deviations of a bound: steps of one prompt are not independent
-_LONG = 512  # tokens; drafts are trained on texts at least this long
+LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
+"""Steps below which a rate is not judged, and rates that are too low."""
+# standard deviations of a bound, as the steps of a prompt are not independent; tokens that every draft was trained on
+_SURE, _LONG = 4.0, 512
 
 Length = tuple[int, int, int]
 """Prompt tokens of some steps, and of these steps those that drafted position 1 and those that accepted it."""
@@ -79,18 +78,16 @@ def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | 
             return None
         rate, most = after / before, _bounds(kept, after)[1]
         if rate >= 0.5 and most < (0.35 * rate if position == 2 else 0.05):
-            found = (
-                f"position {position} is accepted after {100 * kept / after:.0f} % of the accepted positions "
-            )
-            found += f"{position - 1}, which are accepted in {100 * rate:.0f} %: "
+            cause = "its sliding attention runs as full attention, or it was trained for fewer positions"
             if position == 2:
-                return (
-                    f"{found}the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
+                cause = (
+                    "the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
                     "drafts), or it was trained for one position only"
                 )
-            return (
-                f"{found}its sliding attention runs as full attention, or it was trained for fewer positions"
+            share = (
+                f"{100 * kept / after:.0f} % of the drafts that were accepted up to position {position - 1}"
             )
+            return f"{share} are accepted at position {position} too: {cause}"
         before, after = after, kept
     return None
 
@@ -108,12 +105,10 @@ def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
     for record in records:
         if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model
             arms.setdefault(record.arm, []).append(record)
-    found = {}
+    found = dict[str, str]()
     for arm, own in arms.items():
-        drafted, accepted = (
-            by_position(one.drafted_at for one in own),
-            by_position(one.accepted_at for one in own),
-        )
+        drafted = by_position(one.drafted_at for one in own)
+        accepted = by_position(one.accepted_at for one in own)
         lengths = [(one.prompt_tokens, one.drafted_at[0], sum(one.accepted_at[:1])) for one in own]
         chain = sum(drafted) == sum(one.drafted_nodes for one in own)
         if cause := likely_cause(drafted, accepted, lengths, chain):

@@ -194,10 +194,7 @@ def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]
     """Yield a message for each need of the verifier that the builder does not meet."""
     name = type(builder).__name__
     if verifier.needs_draws and builder.kind is NodeKind.POINT_MASS:
-        yield (
-            f"gains nothing over RejectionSampling, because {name} does not draw its candidates: set candidates to "
-            "drawn or verify with RejectionSampling"
-        )
+        yield f"gains nothing if {name} does not draw: set candidates to drawn or verify with RejectionSampling"
     if not verifier.takes_trees and builder.max_leaves > 1:
         yield f"verifies chains, but {name} makes trees: use a Chain or verify with TraversalVerification"
 

@@ -36,7 +36,7 @@ def test_each_mistake_has_its_sentence(rates, cause):
 def test_the_sentence_gives_the_figures():
     assert likely_cause([500], [2]).startswith("0.4 % of 500 first drafts are accepted, as by chance")
     assert likely_cause([1000] * 2, [800, 80]).startswith(
-        "position 2 is accepted after 10 % of the accepted positions 1, which are accepted in 80 %: "
+        "10 % of the drafts that were accepted up to position 1 are accepted at position 2 too: the draft goes on"
     )
 
 

@@ -78,11 +78,11 @@ IMPOSSIBLE = [
     ),
     (
         (PromptLookup(), Chain(3), BlockVerification()),
-        "BlockVerification gains nothing over RejectionSampling, because Chain does not draw its candidates: set",
+        "BlockVerification gains nothing if Chain does not draw: set candidates to drawn or verify with",
     ),
     (
         (DraftModel(), Choice([Chain(2), KConfig([2, 2])]), TraversalVerification()),
-        "TraversalVerification gains nothing over RejectionSampling, because Choice does not draw its candidates: set",
+        "TraversalVerification gains nothing if Choice does not draw: set candidates to drawn or verify with",
     ),
     (
         (DraftModel(), KConfig([2, 1], "drawn"), BlockVerification()),
