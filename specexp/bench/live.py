@@ -23,10 +23,10 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.loop import Decoder
+from specexp.core.runtime import Runtime
 
 if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.core.runtime import Runtime
     from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
 
