@@ -13,7 +13,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from specexp.models.packed import pack
+from specexp.core.packed import pack
 from specexp.models.sources import PAIRS
 
 

@@ -20,10 +20,11 @@ from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from typing_extensions import override
 
+from specexp.core.packed import FILE, unpack
 from specexp.drafters.networks import KeyValues
 
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin", FILE)
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 
@@ -268,6 +269,8 @@ class Eagle3Network(nn.Module):
             raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
         if file.suffix == ".bin":
             given = torch.load(file, map_location="cpu", weights_only=True)
+        elif file.name == FILE:  # the embedded one
+            given = unpack(str(path))
         else:
             from safetensors.torch import load_file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
+from specexp.drafters.draft_vocabulary import DraftVocabulary
+from specexp.drafters.eagle3_network import Eagle3Config, Eagle3Network
 from specexp.drafters.networks import EagleHead, MedusaHeads
 from specexp.drafters.target_mark import MARK, mark_of
 from specexp.fit.budgeted import BudgetedTraining
@@ -219,6 +222,102 @@ class EagleTraining(HeadTraining):
             "divergence": divergence(output(made), logits[:, 1:]),
             "distance": self.regression * F.smooth_l1_loss(made, hidden[:, 1:]),
         }
+
+
+class Eagle3Training(HeadTraining):
+    """EAGLE-3's head (Li et al. 2025, arXiv 2503.01840, section 3): its own states take the place of the target's.
+
+    It begins as the target's last layer. Embeddings and output rows are the target's and are not trained. `export`
+    writes the published layout, which the drafter ``Eagle3`` and other engines read.
+
+    Args:
+        target: The target as ``pair.target`` names it.
+        layers: Hidden states of the target that the head reads; by default 2, N/2 and N - 3 of N layers.
+        steps: Draft steps of a row in training.
+        decay: Ratio of each step's loss weight to that of the step before it.
+        vocabulary: JSON file with a list of the token ids that are drafted, most frequent first; None for all.
+        vocabulary_size: Number of ids that are used; None for all of the file.
+        training: Other arguments of `HeadTraining`.
+    """
+
+    head: Eagle3Network
+
+    def __init__(
+        self,
+        target: str,
+        layers: list[int] | None = None,
+        steps: Annotated[int, Field(ge=1, le=16)] = 3,
+        decay: Annotated[float, Field(gt=0, le=1)] = 0.8,
+        vocabulary: str | None = None,
+        vocabulary_size: Annotated[int, Field(ge=1)] | None = None,
+        **training: Any,
+    ) -> None:
+        super().__init__(target, **training)
+        self.steps, self.decay = steps, decay
+        size = self._target[0].config.get_text_config().vocab_size
+        reduced = DraftVocabulary.read(vocabulary, vocabulary_size, size)
+        self.head = eagle3_head(self._target[0], layers, None if reduced is None else reduced.kept)
+
+    @override
+    def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
+        self.head.save(folder)
+
+    @override
+    def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        batch, _ = given_tokens(batch)
+        with torch.no_grad():
+            found = self.target(input_ids=batch, use_cache=False, output_hidden_states=True)
+            states = torch.cat(
+                [found.hidden_states[at] for at in self.head.config.state_layers or ()], dim=-1
+            )
+        embedded = self.head.embed(batch[:, 1:])  # one token ahead of the states
+        return {
+            f"step_{step}": self.decay**step
+            * divergence(self.head.logits(made), found.logits[:, step + 1 :, self.head.kept])
+            for step, made in enumerate(self.head.unroll(embedded, states[:, :-1], self.steps))
+        }
+
+
+def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | None) -> Eagle3Network:
+    """Return an untrained EAGLE-3 head that computes nearly what the target's last layer does.
+
+    Each hidden state is normalised, so that channels with large values do not hide the others.
+
+    Args:
+        target: A causal language model.
+        layers: Its hidden states that are read, see `Eagle3Training`.
+        kept: ``[Vd]`` ascending ids of the tokens that are drafted; None for all.
+    """
+    from transformers import LlamaConfig
+
+    own = target.config.get_text_config()
+    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    names += ("rms_norm_eps", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")
+    layer = LlamaConfig(**{name: getattr(own, name) for name in names}, num_hidden_layers=1)
+    depth, width = own.num_hidden_layers, own.hidden_size
+    read = tuple(sorted(layers or (2, depth // 2, depth - 3)))
+    size = own.vocab_size if kept is None else len(kept)
+    config = Eagle3Config(layer, width, size, read, len(read), fc_norm=True)
+    network = Eagle3Network(config, kept, own_head=False)
+    network.share(target.get_input_embeddings(), target.get_output_embeddings())
+    given = network.tensors()
+    last = target.base_model.layers[-1].state_dict()
+    last["hidden_norm.weight"] = last.pop("input_layernorm.weight")
+    with torch.no_grad():
+        network.fc.weight.normal_(std=0.002)
+        network.fc.weight[:, -width:] += torch.eye(width)  # the last of the states passes
+        network.norm.weight.copy_(target.base_model.norm.weight)
+        for name, weight in last.items():
+            mine = given.get("layers.0." + name)
+            if mine is not None and mine.shape == weight.shape:
+                mine.copy_(weight)
+            elif mine is not None and mine.shape == (
+                weight.shape[0],
+                2 * width,
+            ):  # the embedding's half, the state's
+                mine[:, :width].normal_(std=0.02)
+                mine[:, width:] = weight
+    return network
 
 
 def divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -10,9 +10,9 @@ from os import environ, fspath
 from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import did_you_mean, first_line, type_and_line
+from specexp.core.packed import is_packed, load_packed
 from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
-from specexp.models.packed import is_packed, load_packed
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources
 

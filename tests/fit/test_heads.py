@@ -1,5 +1,7 @@
 """Heads learn their target's distribution, and an exported head drafts for this target only."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,9 @@ from specexp.config.artifacts import load_artifact
 from specexp.core.context import Context
 from specexp.core.dialogue import Request
 from specexp.core.loop import Decoder
+from specexp.drafters import Eagle3
 from specexp.fit.command import main
-from specexp.fit.heads import EagleTraining, MedusaTraining
+from specexp.fit.heads import Eagle3Training, EagleTraining, MedusaTraining, eagle3_head
 from specexp.fit.suffix_corpus import SuffixCorpus
 from specexp.models.pair import load_pair
 
@@ -57,6 +60,27 @@ def test_a_head_learns_its_target_and_is_exported_for_it(make, pair, tmp_path):
     assert decoder.generate([5, 6, 7], max_new_tokens=6).token_ids == expected
     with pytest.raises(ValueError, match="was trained for another target than this llama model"):
         Decoder(pair.draft, load_artifact(tmp_path / "head").drafter, Chain(2))
+
+
+def test_an_eagle3_head_learns_its_target_and_is_exported_in_the_published_layout(pair, tmp_path):
+    vocabulary = tmp_path / "vocabulary.json"
+    vocabulary.write_text(json.dumps([*range(400)]))
+    made = Eagle3Training("stdlib", layers=[1, 2, 5], steps=2, vocabulary=str(vocabulary), lr=2e-4, tokens=1)
+    losses = trained(made, 6)
+    assert losses[-1] < losses[0]
+    made.export(pair.tokenizer, tmp_path / "head")
+    drafter = Eagle3(str(tmp_path / "head"), layers=[1, 2, 5])
+    expected = Decoder(pair.target).generate([5, 6, 7], max_new_tokens=6).token_ids
+    assert Decoder(pair.target, drafter, Chain(2)).generate([5, 6, 7], max_new_tokens=6).token_ids == expected
+
+
+def test_an_unlearned_eagle3_head_is_the_last_layer_of_its_target(pair):
+    head = eagle3_head(pair.target, [1, 2, 5], None)
+    last = pair.target.model.layers[-1]
+    assert torch.equal(head.tensors()["layers.0.mlp.down_proj.weight"], last.mlp.down_proj.weight)
+    width = pair.target.config.hidden_size
+    queries = head.tensors()["layers.0.self_attn.q_proj.weight"]
+    assert torch.equal(queries[:, width:], last.self_attn.q_proj.weight)
 
 
 def test_unlearned_medusa_heads_repeat_the_next_token(pair):

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 from experiments.pair.tokenizer import train_tokenizer
 from specexp.builders import Chain
 from specexp.core.loop import Decoder
+from specexp.core.packed import is_packed, pack, unpack
 from specexp.drafters import DraftModel
-from specexp.models.packed import is_packed, pack, unpack
 from specexp.models.pair import load_pair
 from specexp.models.sources import PAIRS, PairError, sources_of
 

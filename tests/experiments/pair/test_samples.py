@@ -5,8 +5,8 @@ import torch
 from experiments.pair import embed
 from experiments.pair.corpus.word_problems import Arithmetic
 from experiments.pair.samples import Samples, prompts, write_samples
+from specexp.core.packed import unpack
 from specexp.deploy.export.command import export
-from specexp.models.packed import unpack
 from specexp.models.pair import load_pair
 from specexp.models.sources import sources_of
 

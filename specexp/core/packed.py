@@ -23,7 +23,7 @@ def is_packed(source: str) -> bool:
 
 
 def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write a model's weights: matrices in 8 bits, vectors in bfloat16."""
+    """Write a model's weights: matrices in 8 bits, vectors in bfloat16; integers stay."""
     import torch
     from safetensors.torch import save_file
 
@@ -34,7 +34,7 @@ def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
             packed[name] = (weight.float() / scale[:, None]).round().to(torch.int8)  # [rows, columns]
             packed[name + _SCALE] = scale
         else:
-            packed[name] = weight.to(torch.bfloat16)
+            packed[name] = weight.to(torch.bfloat16) if weight.is_floating_point() else weight
     save_file(packed, folder / FILE)
 
 

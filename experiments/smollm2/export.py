@@ -1,0 +1,77 @@
+"""``python -m experiments.smollm2.export KIND TARGET SHARDS FOLDER TO``: write what ``train`` trained.
+
+The head's tokens may be others than in training, because its rows are the target's: they are chosen among all of the
+text. A draft is written as a model's folder in bfloat16, an EAGLE-3 head in 8 bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from experiments.smollm2.train import Conversations, Draft, Eagle3
+from specexp.core.packed import pack
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write a draft or a head, and print the figures of its training."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=("draft", "eagle3"))
+    parser.add_argument("target")
+    parser.add_argument("shards", type=Path)
+    parser.add_argument("folder", type=Path, help="of the training")
+    parser.add_argument("to", type=Path)
+    parser.add_argument("--vocabulary", type=int, default=12_288)
+    arguments = parser.parse_args(argv)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    done = torch.load(arguments.folder / "last.pt", weights_only=True)
+    target: Any = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
+    texts = Conversations(arguments.shards, 0)
+    kept = texts.most_frequent(arguments.vocabulary, target.config.vocab_size)
+    arguments.to.mkdir(parents=True, exist_ok=True)
+    if arguments.kind == "eagle3":
+        head = Eagle3(target, kept.sort().values, 1)
+        head.load_state_dict(done["module"])
+        write_head(head, arguments.to)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.target)
+        write_draft(target, tokenizer, done["module"], kept, arguments.to)
+    print(f"{done['tokens']} training tokens in {done['step']} steps, from {texts.tokens} tokens of text")
+
+
+def write_head(head: Eagle3, to: Path) -> None:
+    """Write a head in 8 bits, with the names of the published layout."""
+    with tempfile.TemporaryDirectory() as whole:
+        head.net.save(whole)
+        shutil.copyfile(Path(whole) / "config.json", to / "config.json")
+        tensors = load_file(Path(whole) / "model.safetensors")
+    del tensors["t2d"]  # d2t says the same
+    pack(tensors, to)
+
+
+def write_draft(
+    target: Any, tokenizer: Any, weights: dict[str, torch.Tensor], kept: torch.Tensor, to: Path
+) -> None:
+    """Write a draft as a model's folder in bfloat16, with its target's embeddings, and the tokens of a reduced head."""
+    from transformers import LlamaForCausalLM
+
+    layers = 1 + max(int(name.split(".")[2]) for name in weights if ".layers." in name)
+    draft = Draft(target, list(range(layers)))
+    draft.load_state_dict(weights, strict=False)
+    whole = LlamaForCausalLM(draft.model.config)
+    whole.model.load_state_dict(draft.model.state_dict())
+    whole.bfloat16().save_pretrained(to)
+    tokenizer.save_pretrained(to)
+    (to / "vocabulary.json").write_text(json.dumps(kept.tolist()) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
