@@ -97,7 +97,7 @@ class Eagle3(StatesDrafter):
         if self._layers or target.device.type == "meta":  # a dry run has no weights
             return network, layers
         scores = scores_of(network, target, layers)
-        best = max(scores, key=lambda chosen: scores[chosen])
+        best = max(scores, key=lambda chosen: round(scores[chosen], 2))  # the file's if about equal
         if best != layers:
             log.warning(
                 "%s: reading the hidden states %s instead of the file's %s, because %.0f %% instead of %.0f %% "
