@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from helpers.golden import command as call
 
+import specexp
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -50,6 +52,8 @@ SHORT = {
     "specexp.dashboard": [],
     "experiments.reproduce": [],
 }
+FETCHES = [f"experiments/{name}.yaml" for name in ("tree_shape", "workloads", "fastest")]
+"""Experiments on a model that is fetched. The tests replace it by the embedded one with a chat template."""
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed,typical"],
@@ -132,7 +136,13 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
         {"question_id": n, "category": "writing", "turns": [f"Who was {n}?", "And why?"]} for n in range(80)
     ]
     questions.write_text("".join(f"{json.dumps(one)}\n" for one in asked))
+    embedded = specexp.load_pair("stdlib")  # with a template, in the place of a model that is fetched
+    chats = tmp_path_factory.mktemp("chats") / "model"
+    embedded.target.save_pretrained(chats)
+    embedded.tokenizer.save_pretrained(chats)
+    shutil.copy(llama / "chat_template.jinja", chats)
     return {
+        "smollm2": [str(chats)],
         "meta-llama/Llama-3.1-8B-Instruct": [str(llama)],
         "cuda": ["cpu"],
         "my.jsonl": [str(questions)],
@@ -156,14 +166,16 @@ def once(command: str, folder: Path, stand_ins: Mapping[str, list[str]]) -> None
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not mark.exists():
             words = [there for word in shlex.split(command) for there in stand_ins.get(word, [word])]
-            run_command(words, folder)
+            run_command(words, folder, stand_ins)
             mark.touch()
 
 
-def run_command(words: list[str], folder: Path) -> None:
+def run_command(words: list[str], folder: Path, stand_ins: Mapping[str, list[str]]) -> None:
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
+    if given[0] in FETCHES and "--pair.target" not in given and not {"--help", "--print-config"} & {*given}:
+        extra = [*extra, "--pair.target", *stand_ins["smollm2"]]
     with chdir(folder):
         answer = call(module.rpartition(".")[2], *given, *extra)
     assert answer.code == 0, f"{shlex.join(words)}\n{answer.out[-3000:]}\n{answer.err[-3000:]}"
@@ -199,4 +211,4 @@ def test_the_python_of_a_section_works(
     monkeypatch.chdir(folder)
     scope: dict[str, object] = {}
     for block in dict.fromkeys([blocks(FIRST_BLOCK, "python")[0], *blocks(section, "python")]):
-        exec(compile(block, section, "exec"), scope)
+        exec(compile(block.replace("smollm2", *stand_ins["smollm2"]), section, "exec"), scope)

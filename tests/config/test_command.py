@@ -16,7 +16,7 @@ from specexp.config.schema import Experiment
 from specexp.core.checked import keys_below
 
 ROOT = Path(__file__).parents[2]
-TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
+TREE_SHAPE = ROOT / "experiments" / "demo.yaml"
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 12}}\n"
 
 

@@ -25,7 +25,7 @@ def files(tmp_path_factory):
 
 
 def test_a_sweep_confirms_without_the_loops_that_run_no_such_file(files, tmp_path, capsys):
-    arguments = ["experiments/tree_shape.yaml", *files, *SHORT, "--n-trials", "2"]
+    arguments = ["experiments/demo.yaml", *files, *SHORT, "--n-trials", "2"]
     to = ["--output", str(tmp_path), "--sweep.export.to", str(tmp_path / "trees")]
     assert sweep([*arguments, *to, "--sweep.confirm.data.max_prompts", "2"]) in (0, None)
     said = capsys.readouterr().out

@@ -22,7 +22,7 @@ from specexp.deploy.server.texts import Texts
 from specexp.models.pair import ModelPair
 from specexp.sweep.command import main
 
-TREE_SHAPE = Path(__file__).parents[2] / "experiments" / "tree_shape.yaml"
+DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
 SHORT = [
     *("--n-trials", "1", "--data.max_prompts", "1", "--sweep.count_acceptances.data.max_prompts", "1"),
     *("--sweep.confirm.data.max_prompts", "2", "--sweep.confirm.best", "1"),
@@ -49,15 +49,15 @@ def study(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("WANDB_MODE", "disabled")
-        assert main([str(TREE_SHAPE), *SHORT]) == 0
-        config = load_config("runs/tree_shape/config.yaml")
+        assert main([str(DEMO), *SHORT]) == 0
+        config = load_config("runs/demo/config.yaml")
     pair = specexp.load_pair("stdlib")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
-    records = read_records(folder / "runs" / "tree_shape" / "confirm.jsonl")
+    records = read_records(folder / "runs" / "demo" / "confirm.jsonl")
     plain = {record.prompt_id: record for record in records if record.arm == "engine"}
     assert plain
     assert plain.keys() == {prompt.prompt_id for prompt in data.prompts}
-    return Study(folder / "artifacts" / "tree_shape", config, pair, data.prompts, plain)
+    return Study(folder / "artifacts" / "demo", config, pair, data.prompts, plain)
 
 
 def decoded(study, decoder, prompt):
