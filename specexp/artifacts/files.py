@@ -36,7 +36,8 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
 
 def step_costs(path: Path) -> dict[int, float]:
     """Read the milliseconds of a step by rows: ``{"2": 27.1, "9": 31.5, ...}``."""
-    return validated(_StepMs, _json_of(path), str(path))
+    costs: dict[int, float] = validated(_StepMs, _json_of(path), str(path))
+    return costs
 
 
 def acceptance_vector(path: Path) -> list[float]:

@@ -93,7 +93,8 @@ class FittedTree(StaticTree):
                 raise ValueError("FittedTree must have nodes, or step_ms and the count of steps, got neither")
             paths = paths[: max(1, max(step_ms) - 1)]
             accepted = np.cumsum([acceptance_counts[tuple(path)] for path in paths])
-            ms = np.interp(np.arange(2, len(paths) + 2), *zip(*sorted(step_ms.items()), strict=True))
+            rows = sorted(step_ms)
+            ms = np.interp(np.arange(2, len(paths) + 2), rows, [step_ms[row] for row in rows])
             paths = paths[: int(((1 + accepted / steps) / ms).argmax()) + 1]
         super().__init__(paths)
 
