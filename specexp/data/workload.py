@@ -136,10 +136,10 @@ def renders_turns(
     if wanted != "auto":
         return wanted, "data.chat_template is false"
     if chat is False:
-        return False, "they are texts to be continued"
+        return False, "text to be continued"
     special = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
     if chat is None and text.startswith(special):
-        return False, "they begin with a special token, so they are rendered already"
+        return False, "it begins with a special token, so it is rendered already"
     return True, ""
 
 
@@ -232,8 +232,8 @@ class Preparation:
 
     def chat_template(self) -> list[str]:
         """Return a sentence on the use of the tokenizer's chat template; an empty list if it has none."""
-        use = f"{self.rendered} of {counted(self.taken, 'prompt')} are user's turns in the model's chat template"
-        others = [f"{count} without it, since {why}" for why, count in self.not_rendered.items()]
+        use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
+        others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
         return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
 
     def warnings(self) -> list[str]:

@@ -119,18 +119,18 @@ class Code(Letters):
 
 
 RENDERED = "<|user|>A<|end|><|assistant|>"
-USE = "1 of 1 prompt are user's turns in the model's chat template."
+USE = "Chat template: 1 of 1 prompt rendered as a user's turn."
 
 
 @pytest.mark.parametrize(
     ("prompts", "options", "text", "note"),
     [
         (Letters(["A"]), {}, RENDERED, USE),
-        (Code(["A"]), {}, "A", "since they are texts to be continued."),
+        (Code(["A"]), {}, "A", "1 as written (text to be continued)."),
         (Code(["A"]), {"chat_template": True}, RENDERED, USE),
-        (Letters(["A"]), {"chat_template": False}, "A", "1 without it, since data.chat_template is false."),
-        (Letters([RENDERED]), {}, RENDERED, "since they begin with a special token, so they are rendered already."),
-        (Letters(["A b"], prompt_tokens=1), {}, "A", "since they are texts to be continued."),
+        (Letters(["A"]), {"chat_template": False}, "A", "1 as written (data.chat_template is false)."),
+        (Letters([RENDERED]), {}, RENDERED, "(it begins with a special token, so it is rendered already)."),
+        (Letters(["A b"], prompt_tokens=1), {}, "A", "1 as written (text to be continued)."),
     ],
 )  # fmt: skip
 def test_a_prompt_is_a_users_turn_unless_it_is_a_text_to_be_continued(
