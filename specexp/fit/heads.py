@@ -291,8 +291,10 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
     from transformers import LlamaConfig
 
     own = target.config.get_text_config()
-    names = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-    names += ("rms_norm_eps", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id")
+    names = (
+        *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size"),
+        *("rms_norm_eps", "rope_parameters", "max_position_embeddings", "bos_token_id", "eos_token_id"),
+    )
     layer = LlamaConfig(**{name: getattr(own, name) for name in names}, num_hidden_layers=1)
     depth, width = own.num_hidden_layers, own.hidden_size
     read = tuple(sorted(layers or (2, depth // 2, depth - 3)))
