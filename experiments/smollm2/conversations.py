@@ -122,7 +122,8 @@ class BatchedTarget:
             linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
             linear.weight = nn.Parameter(weight, requires_grad=False)
             wrapped = nn.Sequential(linear)
-            return ScaledRows(quantize_dynamic(wrapped, {nn.Linear: per_channel_dynamic_qconfig})[0])
+            made = quantize_dynamic(wrapped, {nn.Linear: per_channel_dynamic_qconfig})  # type: ignore[no-untyped-call]
+            return ScaledRows(made[0])
 
         torch.backends.quantized.engine = "onednn"  # other engines use 7 of the 8 bits of activations
 
