@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <omp.h>
+#include <sys/mman.h>
 #if defined(__FMA__)
 #include <immintrin.h>
 #endif
@@ -51,7 +52,11 @@ inline Vec load(const float* from) {
 inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a float
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
+#if LANES == 16  // compilers convert in two halves
+    return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)halves), 16);
+#else
     return (Vec)(__builtin_convertvector(halves, Bits) << 16);
+#endif
 }
 
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
@@ -59,7 +64,11 @@ inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value);
 inline void store(uint16_t* to, Vec value) {  // rounds to nearest, ties to even
     Bits bits = (Bits)value;
     bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    Halves halves = __builtin_convertvector(bits & 0xffff, Halves);
+#if LANES == 16
+    const Halves halves = (Halves)_mm512_cvtepi32_epi16((__m512i)bits);
+#else
+    const Halves halves = __builtin_convertvector(bits & 0xffff, Halves);
+#endif
     std::memcpy(to, &halves, sizeof halves);
 }
 
@@ -563,9 +572,14 @@ struct Pass {
 
     // Softmax in place over `count` scores.
     static void soften(float* scores, long count) {
+        store(scores + count, all(-INFINITY));
+        Vec highest = all(-INFINITY);
+        for (long k = 0; k < count; k += LANES) {
+            const Vec next = load(scores + k);
+            highest = next > highest ? next : highest;
+        }
         float most = -INFINITY;
-        for (long k = 0; k < count; ++k) most = scores[k] > most ? scores[k] : most;
-        for (long k = 0; k < LANES; ++k) scores[count + k] = -INFINITY;
+        for (long k = 0; k < LANES; ++k) most = highest[k] > most ? highest[k] : most;
         Vec total = {};
         for (long k = 0; k < count; k += LANES) {
             const Vec e = exponential(load(scores + k) - most);
@@ -794,6 +808,14 @@ void run_all(const Model* model, const Rows* rows, const Cache* cache, const Rea
 extern "C" int lanes() { return LANES; }
 
 extern "C" int has_pairs() { return HAS_PAIRS; }
+
+// Asks for huge pages for memory that nothing was written to yet.
+extern "C" void use_huge_pages(void* from, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 4096, first = ((uintptr_t)from + page - 1) / page * page;
+    madvise((void*)first, (uintptr_t)from + bytes - first, MADV_HUGEPAGE);
+#endif
+}
 
 extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
                         float* const* buffers, float* logits, int threads) {

@@ -16,6 +16,8 @@ from specexp.core.language_model import is_spread
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
 _NARROWEST = 16  # hidden and head sizes must be multiples of this, the length of two of the shortest vectors
+_LINE = 64  # bytes of a line of the CPU cache, at which tensors start
+_BLOCK = 64 << 20  # bytes of memory taken at once; pages that nothing is written to cost nothing
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
@@ -76,7 +78,9 @@ class LlamaWeights:
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._pairs = bool(kernels.has_pairs())
+        self._kernels = kernels
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
+        self._free = torch.empty(0, dtype=torch.uint8)  # the rest of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -95,7 +99,7 @@ class LlamaWeights:
             rotary_scale=float(body.rotary_emb.attention_scaling),
             frequencies=self._numbers(body.rotary_emb.inv_freq),
             norm=self._numbers(body.norm.weight),
-            embedding=self._keep(body.embed_tokens.weight.detach().to(self.dtype, copy=True).contiguous()),
+            embedding=self._keep(body.embed_tokens.weight.to(self.dtype)),
             head=self._panels(model.lm_head.weight),
             of=self._layers,
         )
@@ -124,7 +128,7 @@ class LlamaWeights:
         return Layer(
             qkv=self._panels(torch.cat([projection.weight for projection in projections])),
             out=self._panels(attention.o_proj.weight),
-            gate_up=self._keep(torch.stack((gate, up), dim=1).contiguous()),  # [panels, 2, inputs, outputs]
+            gate_up=self._keep(torch.stack((gate, up), dim=1)),  # [panels, 2, inputs, outputs]
             down=self._panels(down),
             bias=self._numbers(self._padded(torch.cat(biases))) if biases else None,
             norm_attention=self._numbers(layer.input_layernorm.weight),
@@ -151,7 +155,7 @@ class LlamaWeights:
                 else panels.reshape(count, inputs, 2, outputs // 2)
             )
             panels = paired.transpose(2, 3)
-        return panels.contiguous()
+        return panels
 
     def _whole(self, size: int) -> int:
         return -(-size // self._panel) * self._panel  # rounded up to whole panels
@@ -164,11 +168,19 @@ class LlamaWeights:
         return torch.nn.functional.pad(values, missing)
 
     def _numbers(self, values: torch.Tensor) -> int:
-        return self._keep(values.detach().to(torch.float32, copy=True).contiguous())
+        return self._keep(values.to(torch.float32))
 
     def _keep(self, tensor: torch.Tensor) -> int:
-        self._kept.append(tensor.detach())
-        return tensor.data_ptr()
+        """Copy a tensor into memory of huge pages, which are read faster, and return its address."""
+        numbers = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        size = -(-numbers.numel() // _LINE) * _LINE
+        if size > self._free.numel():
+            self._free = torch.empty(max(size, _BLOCK), dtype=torch.uint8)
+            self._kernels.use_huge_pages(ctypes.c_void_p(self._free.data_ptr()), ctypes.c_int64(self._free.numel()))
+            self._kept.append(self._free)
+        place, self._free = self._free[:size], self._free[size:]
+        place[: numbers.numel()] = numbers
+        return place.data_ptr()
 
 
 def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
