@@ -11,7 +11,7 @@ from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.models.pair import load_tokenizer
 from specexp.models.smollm2 import smollm2_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SUBJECTS = ("tea", "the moon", "a bicycle", "rivers", "bread", "chess")
 QUESTIONS = (
     "Explain {} in two sentences.",
