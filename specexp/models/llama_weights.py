@@ -176,7 +176,8 @@ class LlamaWeights:
         size = -(-numbers.numel() // _LINE) * _LINE
         if size > self._free.numel():
             self._free = torch.empty(max(size, _BLOCK), dtype=torch.uint8)
-            self._kernels.use_huge_pages(ctypes.c_void_p(self._free.data_ptr()), ctypes.c_int64(self._free.numel()))
+            start, length = ctypes.c_void_p(self._free.data_ptr()), ctypes.c_int64(self._free.numel())
+            self._kernels.use_huge_pages(start, length)
             self._kept.append(self._free)
         place, self._free = self._free[:size], self._free[size:]
         place[: numbers.numel()] = numbers
