@@ -33,7 +33,7 @@ COMPARED = 3072
 WARM_UP = 30
 TEMPERATURE = 0.7
 """Temperature of the distributions that are compared, as in use."""
-EVERY = 65
+EVERY = 100
 """Steps between two checkpoints."""
 
 

@@ -34,8 +34,7 @@ class Eagle3(StatesDrafter):
     the best are read. The draft's distribution is over the tokens of the head, which may be fewer than the target's.
 
     Args:
-        head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id;
-            ``smollm2:eagle3`` is the embedded head of SmolLM2-135M-Instruct.
+        head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id.
         layers: the hidden states to read, numbered as ``hidden_states`` of transformers (k: after k layers), without a
             comparison.
         temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
@@ -108,11 +107,9 @@ class Eagle3(StatesDrafter):
 
 
 def folder_of(head: str) -> Path:
-    """Return the folder of a head that is embedded, a folder or a hub id; raises ``ValueError`` if it is neither."""
-    embedded = Path(__file__).parents[1] / "models" / head.replace(":", "/")
-    for folder in (Path(head), embedded):
-        if folder.is_dir():
-            return folder
+    """Return the folder of a head that is a folder or a hub id; raises ``ValueError`` if it is neither."""
+    if Path(head).is_dir():
+        return Path(head)
     from huggingface_hub import snapshot_download
 
     try:

@@ -269,7 +269,7 @@ class Eagle3Network(nn.Module):
             raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
         if file.suffix == ".bin":
             given = torch.load(file, map_location="cpu", weights_only=True)
-        elif file.name == FILE:  # the embedded one
+        elif file.name == FILE:
             given = unpack(str(path))
         else:
             from safetensors.torch import load_file
