@@ -163,8 +163,8 @@ class BatchedTarget:
         lanes, length = len(ids), int(positions.max()) + 1
         rows = torch.arange(lanes)
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        seen = torch.arange(length) <= positions[:, None]
-        mask = torch.zeros(lanes, 1, 1, length).masked_fill_(~seen[:, None, None], -torch.inf)
+        visible = torch.arange(length) <= positions[:, None]
+        mask = torch.zeros(lanes, 1, 1, length).masked_fill_(~visible[:, None, None], -torch.inf)
         x, kept = self.embedding[ids], []
         group = self.heads // self.kv
         for number, (norm, qkv, out, norm_2, gate_up, down) in enumerate(self.layers):
@@ -254,7 +254,7 @@ class Writer:
 
     def shards(self, folder: Path, first: int) -> None:
         """Write shards from number ``first`` on, without end."""
-        seen: set[tuple[int, ...]] = set()
+        beginnings: set[tuple[int, ...]] = set()
         lanes: list[Lane] = []
         for number in range(first, 100_000):
             self.rng.seed(f"{self.seed}/{number}")
@@ -281,10 +281,10 @@ class Writer:
                         counts["request too long"] += 1
                     elif looping(lane.ids[lane.turn_from : lane.answer_from]) or len(answer) < 4:
                         counts["request loops or empty answer"] += 1
-                    elif answer[:32] in seen:
+                    elif answer[:32] in beginnings:
                         counts["copy"] += 1
                     else:
-                        seen.add(answer[:32])
+                        beginnings.add(answer[:32])
                         cut = loop_start(list(answer))
                         counts["loop cut"] += cut < len(answer)
                         lane.ids = lane.ids[: lane.answer_from + cut]

