@@ -35,11 +35,12 @@ from specexp.config import Config, ConfigError, build_pair, save_resolved
 from specexp.config.command import fail, run_command
 from specexp.core.messages import first_line
 from specexp.models.pair import ModelPair, load_pair
+from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
 from specexp.profile.measure import TimedBackend, dtype_of, measure, pass_samples, text_of, time_backend
 
 USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
-BACKENDS = ("eager", "compiled", "llama.cpp", "openvino")
+BACKENDS = ("eager", "compiled", "llama.cpp", "llama.cpp Q4_1", "openvino")
 DECODE = "llama_decode of a chain"
 
 
@@ -137,7 +138,13 @@ def contest_of(
             if name == "openvino":
                 found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
                 continue
-            own = _as_gguf(pair, folder) if name == "llama.cpp" else replace(pair, mode=name)
+            own = replace(pair, mode=name)
+            if name == "llama.cpp":
+                own = _as_gguf(pair, folder)
+            elif name == "llama.cpp Q4_1":
+                if pair.name != SMOLLM2:
+                    continue  # the embedded pair has no such file
+                own = load_pair(str(smollm2_file()), mode="llama.cpp")
             backend = LiveBackend(own)
             timed = time_backend(config, backend, text)
         except ConfigError:
