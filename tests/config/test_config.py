@@ -28,7 +28,8 @@ def test_later_wins_and_mappings_merge(write):
         write("compose: [a/outer.yaml]\ngeneration: {samples: 4}"), ["--generation.threads=2"]
     )
     assert config.get("generation") == {
-        "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True, "threads": 2}  # fmt: skip
+        "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True,
+        "stop_at_repetition": True, "threads": 2}  # fmt: skip
     assert config.get("name") == "block"
 
 

@@ -12,7 +12,7 @@ class DigitTokenizer:
 
     chat_template = None
     all_special_ids = ()
-    eos_token_id = None
+    eos_token_id = bos_token_id = None
 
     def __call__(self, text, **kwargs):
         return {"input_ids": [SIGNS.index(sign) for sign in text if sign in SIGNS]}

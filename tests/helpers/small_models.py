@@ -78,6 +78,7 @@ class LetterTokenizer:
     """A tokenizer of letters, for prompts without chat template."""
 
     eos_token_id = EOS
+    bos_token_id = None
     chat_template = None
     all_special_ids = (EOS,)
 

@@ -57,7 +57,7 @@ def file(experiment, recording):
             **{
                 "drafter": {"class_path": "DraftModel"},
                 "recording": str(recording.folder),
-                "generation": {"max_new_tokens": TOKENS},
+                "generation": {"max_new_tokens": TOKENS, "stop_at_repetition": False},
                 "what_if": {"profiles": [WIDE, NARROW], "max_nodes": 12, "max_depth": 4},
                 **sections,
             }
@@ -155,7 +155,10 @@ BARE = {"name": "bare", "target_ms": {1: 2.0}}
             {"drafter": None, "builder": None},
             "drafter must be DraftModel with a builder such as Chain, got null",
         ),
-        ({"generation": {"max_new_tokens": 99}}, "record again with it, or set at most 24"),
+        (
+            {"generation": {"max_new_tokens": 99, "stop_at_repetition": False}},
+            "record again with it, or set at most 24",
+        ),
         (
             {"builder": {"class_path": "KConfig", "init_args": {"widths": [7]}}},
             "has 7 candidates a node, but 4 were recorded",
