@@ -58,7 +58,6 @@ FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed,typical"],
     ("specexp.run", "experiments/seed/utilisation.yaml"): ["--arms", "serial,batched,seed"],
-    ("specexp.sweep", "experiments/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [
         *FEW_COUNTED,
@@ -174,7 +173,12 @@ def run_command(words: list[str], folder: Path, stand_ins: Mapping[str, list[str
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
-    if given[0] in FETCHES and "--pair.target" not in given and not {"--help", "--print-config"} & {*given}:
+    if (
+        given
+        and given[0] in FETCHES
+        and "--pair.target" not in given
+        and not {"--help", "--print-config"} & {*given}
+    ):
         extra = [*extra, "--pair.target", *stand_ins["smollm2"]]
     with chdir(folder):
         answer = call(module.rpartition(".")[2], *given, *extra)

@@ -14,6 +14,7 @@ from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import _parser
 from specexp.deploy.server.request_schema import ChatRequest, CompletionRequest
 from specexp.engines.server import free_port
+from specexp.models.pair import load_pair
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
@@ -57,9 +58,22 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     }
     folder = tmp_path / "artifacts" / "tree_shape"
     save_artifact(folder, "composition", {"parts.json": parts}, aliases=("best-tree",))
+    embedded, model = load_pair("stdlib"), tmp_path / "model"  # with a template, in the place of a chat model
+    embedded.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    embedded.tokenizer.save_pretrained(model)
+    embedded.target.save_pretrained(model)
     port = str(free_port())
     serve, curl = (line.replace("8000", port) for line in commands(README))
-    command = [sys.executable, *shlex.split(serve)[1:], "--save-state", "state"]
+    command = [
+        sys.executable,
+        *shlex.split(serve)[1:],
+        "--save-state",
+        "state",
+        "--target",
+        str(model),
+        "--name",
+        "stdlib",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     server = subprocess.Popen(command, cwd=tmp_path, **pipes)
     try:
@@ -68,7 +82,7 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
             [*shlex.split(curl), "--retry", "10", "--retry-connrefused"], capture_output=True
         )
         answer = json.loads(answered.stdout)
-        assert answer["choices"][0]["text"]
+        assert answer["choices"][0]["message"]["content"]
         assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3
         body = {"model": "stdlib", "prompt": "class A:", "max_tokens": 300, "stream": True, "seed": 1}
         url = f"http://127.0.0.1:{port}/v1/completions"
