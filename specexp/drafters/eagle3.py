@@ -115,7 +115,9 @@ def folder_of(head: str) -> Path:
     try:
         return Path(snapshot_download(head, allow_patterns=["config.json", "*.safetensors", "*.bin"]))
     except Exception as error:  # the errors depend on the client's version
-        raise ValueError(f"{head} does not exist as a folder, and the hub has no such head: {error}") from error
+        raise ValueError(
+            f"{head} does not exist as a folder, and the hub has no such head: {error}"
+        ) from error
 
 
 def scores_of(
