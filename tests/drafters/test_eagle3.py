@@ -223,7 +223,10 @@ def test_a_head_of_another_kind_or_target_is_refused(tmp_path, changes, message)
 
 
 def test_a_place_without_a_head_is_named(tmp_path):
-    for head, message in ((tmp_path, "config.json is missing"), ("no/such-head", "no/such-head is neither")):
+    for head, message in (
+        (tmp_path, "config.json is missing"),
+        ("no/such-head", "no/such-head does not exist"),
+    ):
         with pytest.raises(ValueError, match=message):
             Decoder(target_model(), Eagle3(str(head)), BeamRerank(4, 2, 2))
 
