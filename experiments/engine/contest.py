@@ -144,7 +144,7 @@ def contest_of(
             elif name == "llama.cpp Q4_1":
                 if pair.name != SMOLLM2:
                     continue  # the embedded pair has no such file
-                own = load_pair(str(smollm2_file()), mode="llama.cpp")
+                own = load_pair(str(smollm2_file()))  # in llama.cpp, by mode auto
             backend = LiveBackend(own)
             timed = time_backend(config, backend, text)
         except ConfigError:
