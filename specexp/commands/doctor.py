@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 
-from specexp.core.messages import counted
+from specexp.core.messages import counted, first_line
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
@@ -265,7 +265,8 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
     try:
         records = read_records(Path(folder) / RECORDS)
     except (OSError, RecordError) as error:
-        yield Diagnosis("acceptance", str(error), "problem", "name the folder of a run of specexp.run")
+        found = f"{folder} must be the folder of a run, but its records cannot be read ({first_line(error)})"
+        yield Diagnosis("acceptance", found, "problem", "name a folder that specexp.run wrote")
         return
     table, causes = acceptance_table(records), likely_causes(records)
     for row in () if table is None else table.records():
