@@ -124,7 +124,7 @@ def check_reachable(role: str, source: str) -> bool:
         raise PairError(
             role,
             f"{role} {source!r} is neither a local folder nor in the cache ({constants.HF_HUB_CACHE}), and the hub "
-            f"cannot be reached ({why}): name 'smollm2', 'stdlib' or a local folder, or load it once with a network",
+            f"cannot be reached ({why}): name a local folder, 'smollm2' or 'stdlib', or load it once with a network",
         )
     return bool(why)
 
