@@ -1,13 +1,12 @@
 """``python -m experiments.smollm2.export KIND TARGET SHARDS FOLDER TO``: write what ``train`` trained.
 
 The head's tokens may be others than in training, because its rows are the target's: they are chosen among all of the
-text. A draft is written as a model's folder in bfloat16, an EAGLE-3 head in 8 bits.
+text. Both are written in 8 bits, without embeddings.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.smollm2.train import Conversations, Draft, Eagle3
-from specexp.core.packed import pack
+from specexp.core.packed import DRAFT_VOCABULARY, pack
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -28,9 +27,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("shards", type=Path)
     parser.add_argument("folder", type=Path, help="of the training")
     parser.add_argument("to", type=Path)
-    parser.add_argument("--vocabulary", type=int, default=12_288)
+    parser.add_argument("--vocabulary", type=int, default=8192)
     arguments = parser.parse_args(argv)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     done = torch.load(arguments.folder / "last.pt", weights_only=True)
     target: Any = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
@@ -42,8 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         head.load_state_dict(done["module"])
         write_head(head, arguments.to)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(arguments.target)
-        write_draft(target, tokenizer, done["module"], kept, arguments.to)
+        write_draft(target, done["module"], kept, arguments.to)
     print(f"{done['tokens']} training tokens in {done['step']} steps, from {texts.tokens} tokens of text")
 
 
@@ -57,20 +55,14 @@ def write_head(head: Eagle3, to: Path) -> None:
     pack(tensors, to)
 
 
-def write_draft(
-    target: Any, tokenizer: Any, weights: dict[str, torch.Tensor], kept: torch.Tensor, to: Path
-) -> None:
-    """Write a draft as a model's folder in bfloat16, with its target's embeddings, and the tokens of a reduced head."""
-    from transformers import LlamaForCausalLM
-
+def write_draft(target: Any, weights: dict[str, torch.Tensor], kept: torch.Tensor, to: Path) -> None:
+    """Write the layers of a draft in 8 bits, and the tokens of its reduced head. The embeddings are the target's."""
     layers = 1 + max(int(name.split(".")[2]) for name in weights if ".layers." in name)
-    draft = Draft(target, list(range(layers)))
-    draft.load_state_dict(weights, strict=False)
-    whole = LlamaForCausalLM(draft.model.config)
-    whole.model.load_state_dict(draft.model.state_dict())
-    whole.bfloat16().save_pretrained(to)
-    tokenizer.save_pretrained(to)
-    (to / "vocabulary.json").write_text(json.dumps(kept.tolist()) + "\n", encoding="utf-8")
+    config = Draft(target, list(range(layers))).model.config
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(to)
+    target.generation_config.save_pretrained(to)
+    pack(weights | {DRAFT_VOCABULARY: kept.sort().values.int()}, to)
 
 
 if __name__ == "__main__":

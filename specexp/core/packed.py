@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 FILE = "packed.safetensors"
 """Weights file in a model's folder. Other programs would misread the packed weights in a ``model.safetensors``."""
+DRAFT_VOCABULARY = "draft_vocabulary"
+"""Name of the ids of a reduced head, among the weights of a packed draft and in a model's configuration."""
 _SCALE = ".scale"
+_EMBEDDINGS = "model.embed_tokens.weight"
 
 
 def is_packed(source: str) -> bool:
@@ -51,14 +54,31 @@ def unpack(source: str) -> dict[str, torch.Tensor]:
     }
 
 
-def load_packed(source: str, dtype: torch.dtype | None, attn_implementation: str = "sdpa") -> PreTrainedModel:
-    """Return a packed model in evaluation mode."""
+def has_embeddings(source: str) -> bool:
+    """Return whether a packed model has embeddings of its own; they are the target's in a draft without any."""
+    from safetensors import safe_open
+
+    with safe_open(Path(source) / FILE, "pt") as file:
+        return _EMBEDDINGS in file.keys()  # noqa: SIM118
+
+
+def load_packed(
+    source: str,
+    dtype: torch.dtype | None,
+    attn_implementation: str = "sdpa",
+    target: PreTrainedModel | None = None,
+) -> PreTrainedModel:
+    """Return a packed model in evaluation mode, with the embeddings of ``target`` if it has none of its own."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         AutoConfig.from_pretrained(source), dtype=dtype, attn_implementation=attn_implementation
     )
     weights = unpack(source)
-    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})  # tied
+    if DRAFT_VOCABULARY in weights:
+        model.config.draft_vocabulary = weights.pop(DRAFT_VOCABULARY).tolist()
+    if target is not None:
+        weights.setdefault(_EMBEDDINGS, target.get_input_embeddings().weight)
+    model.load_state_dict(weights | {"lm_head.weight": weights[_EMBEDDINGS]})  # tied
     model.generation_config = GenerationConfig.from_pretrained(source)
     return model.eval()

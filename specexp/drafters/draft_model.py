@@ -47,7 +47,8 @@ class DraftModel(Drafter):
             that position. More drafts are accepted and the output is unchanged. Log-probabilities are those of the
             noisy scores, and no candidate is drawn.
         vocabulary: a JSON file with a list of token ids, most frequent first: only these are drafted, which makes the
-            output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one.
+            output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one. None: the ids of
+            ``draft_vocabulary`` in the model's configuration, or all.
         vocabulary_size: number of ids that are used; None for all of the file.
 
     Raises:
@@ -112,6 +113,7 @@ class DraftModel(Drafter):
 
             runtime = deepcopy(model) if isinstance(model, Runtime) else runtime_for(model)
             reduced = DraftVocabulary.read(*self._vocabulary, runtime.vocab_size)
+            reduced = reduced or DraftVocabulary.of(runtime)
             if reduced is not None:
                 runtime = reduced.runtime(runtime)
             source = _source_of(runtime)

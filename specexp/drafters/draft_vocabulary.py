@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from specexp.core.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     import torch
 
+_REDUCED: WeakKeyDictionary[Any, dict[Any, Any]] = (
+    WeakKeyDictionary()
+)  # models with reduced heads, by the model
 VocabularyFile = Annotated[str, Field(min_length=1)]
 VocabularySize = Annotated[int, Field(ge=1)]
 
@@ -27,6 +31,14 @@ class DraftVocabulary:
 
     kept: torch.Tensor
     size: int
+
+    @classmethod
+    def of(cls, runtime: Any) -> DraftVocabulary | None:
+        """Return the ``draft_vocabulary`` of the configuration of a draft that can have a reduced head, or None."""
+        import torch
+
+        ids = getattr(getattr(runtime.model, "config", None), "draft_vocabulary", None)
+        return None if ids is None or runtime.draft_source else cls(torch.tensor(ids), runtime.vocab_size)
 
     @classmethod
     def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
@@ -76,17 +88,22 @@ class DraftVocabulary:
         return made
 
     def runtime(self, runtime: Any) -> Any:
-        """Return a runtime of a causal LM with the output rows of the kept tokens, and otherwise the same weights."""
+        """Return a runtime of a causal LM with the output rows of the kept tokens, and otherwise the same weights.
+
+        Runtimes of one model have one reduced model, so that they share its packed weights.
+        """
         model = runtime.model
         if runtime.draft_source is not None or not hasattr(model, "get_output_embeddings"):
             raise ValueError(
                 f"{type(runtime).__name__} runs no reduced head: set pair.mode to eager or compiled"
             )
-        made = copy(model)  # a shallow copy: the changes below must not reach the model
-        made._modules, made.config = dict(model._modules), copy(model.config)
-        made.config.vocab_size, made.config.tie_word_embeddings = self.kept.numel(), False
-        output = model.get_output_embeddings()
-        name = next(name for name, one in made._modules.items() if one is output)
-        made._modules[name] = self.layer(output)
-        made.draft_vocabulary = self  # for the ModelSource
-        return type(runtime)(made)
+        output, known = model.get_output_embeddings(), _REDUCED.setdefault(model, {})
+        key = self.kept.numpy().tobytes(), output.weight.data_ptr()
+        if key not in known:
+            made = known[key] = copy(model)  # a shallow copy: the changes below must not reach the model
+            made._modules, made.config = dict(model._modules), copy(model.config)
+            made.config.vocab_size, made.config.tie_word_embeddings = self.kept.numel(), False
+            name = next(name for name, one in made._modules.items() if one is output)
+            made._modules[name] = self.layer(output)
+            made.draft_vocabulary = self  # for the ModelSource
+        return type(runtime)(known[key])

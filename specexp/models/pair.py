@@ -10,7 +10,7 @@ from os import environ, fspath
 from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import did_you_mean, first_line, type_and_line
-from specexp.core.packed import is_packed, load_packed
+from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import Runtime
 from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
@@ -66,9 +66,10 @@ def load_pair(
     Args:
         target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with weights from Q4_1
             (fetched on first use, 93 MB), or the target's hub id, folder or GGUF file.
-        draft: the draft's hub id, folder or GGUF file. If None, the embedded pair has its own draft and other targets
-            have none. Both must have the same tokenizer. If their vocabularies are padded to different lengths, as
-            Qwen2.5's are, the draft's is resized to the target's. A GGUF draft cannot be resized.
+        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for two layers trained for that target, with
+            its embeddings. If None, the embedded pair has its own draft and other targets have none. Both must have the
+            same tokenizer. If their vocabularies are padded to different lengths, as Qwen2.5's are, the draft's is
+            resized to the target's. A GGUF draft cannot be resized.
         target_dtype: ``bfloat16``, ``float16`` or ``float32``. In llama.cpp only the cache has this precision.
         draft_dtype: dtype of the draft, with the same values as ``target_dtype``.
         device: the torch device of both models.
@@ -119,7 +120,8 @@ def load_pair(
     with _blamed("mode"):
         check_mode(mode, models, device)
     if weights:
-        models = [files[0].load(**placed), *(one.load() for one in files[1:])]
+        loaded = files[0].load(**placed)
+        models = [loaded, *(one.load(loaded) for one in files[1:])]
     else:
         mode = "eager"  # compiled passes need values
     for model in models[1:]:
@@ -206,15 +208,18 @@ class _Files:
             )
         return model.eval()
 
-    def load(self, **placed: Any) -> PreTrainedModel:
-        """Return the model in evaluation mode, on its device. The arguments ``placed`` spread it over several."""
+    def load(self, target: PreTrainedModel | None = None, **placed: Any) -> PreTrainedModel:
+        """Return the model in evaluation mode, on its device. The arguments ``placed`` spread it over several.
+
+        A packed draft without embeddings gets those of ``target``.
+        """
         if is_gguf(self.source):
             return self._mapped
         from transformers import AutoModelForCausalLM
 
         with _blamed(self.role, f"{self.name} cannot be loaded"):
             if is_packed(self.source):
-                return load_packed(self.source, self._dtype, self._attention).to(self._device)
+                return load_packed(self.source, self._dtype, self._attention, target).to(self._device)
             loaded: Any
             loaded, report = AutoModelForCausalLM.from_pretrained(
                 self.source,
@@ -300,6 +305,9 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
         )
     if draft is None:
         return
+    if is_packed(draft.source) and not has_embeddings(draft.source):
+        _check_borrowed(target, draft)
+        return
     given, drafted = draft.tokenizer.get_vocab(), draft.config.get_text_config().vocab_size
     if given != vocabulary:
         different = len(set(vocabulary.items()) ^ set(given.items()))
@@ -314,6 +322,21 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
             f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; a different number is supported "
             f"only if the draft is not a GGUF file and has a logit for each of the {tokens} tokens",
         )
+
+
+def _check_borrowed(target: _Files, draft: _Files) -> None:
+    """Raise unless a draft without embeddings and tokenizer can have those of the target."""
+    configs = [one.config.get_text_config() for one in (draft, target)]
+    sizes = [f"{one.vocab_size} tokens and a width of {one.hidden_size}" for one in configs]
+    why = ""
+    if is_gguf(target.source):
+        why = (
+            f"uses the embeddings of {target.name}, which llama.cpp runs: set pair.mode to eager or compiled"
+        )
+    elif sizes[0] != sizes[1]:
+        why = f"uses the embeddings of a target with {sizes[0]}, but {target.name} has {sizes[1]}"
+    if why:
+        raise PairError("draft", f"{draft.name} {why}")
 
 
 def _pad(model: PreTrainedModel, width: int) -> None:

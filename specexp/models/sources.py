@@ -29,7 +29,8 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return the hub ids, folders or files of target and draft. The draft's is None if there is no draft.
 
     ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
-    in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache.
+    in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache as a
+    target, and an embedded draft.
 
     Example:
         >>> sources_of("my/target")
@@ -41,7 +42,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
 
 
 def _named(role: str, name: str) -> str:
-    return str(smollm2_file()) if name == SMOLLM2 else _embedded(role, name) or name
+    return _embedded(role, name) or (str(smollm2_file()) if name == SMOLLM2 else name)
 
 
 def embedded_artifact(name: str) -> Path | None:
@@ -75,7 +76,7 @@ def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -
 
 def _checked(role: str, name: str, source: str, mode: str) -> str:
     try:
-        if name == SMOLLM2:
+        if source == str(smollm2_file()):
             fetch_smollm2()
         check_source(role, source)
         if is_gguf(source) and not runs_in_llama_cpp(name, mode):

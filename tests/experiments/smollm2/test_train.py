@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.small_gguf import written
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -14,7 +14,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from experiments.smollm2 import export, train
 from experiments.smollm2.train import Conversation, Draft, divergence, held_out, main, padded
+from specexp import load_pair
+from specexp.builders import Chain
+from specexp.core.loop import Decoder
+from specexp.drafters import DraftModel
 from specexp.drafters.eagle3_network import Eagle3Network
+from specexp.models.sources import PairError
 
 WIDTH, TOKENS = 32, 64
 
@@ -127,14 +132,45 @@ def test_an_exported_head_is_the_trained_one(target: Path, shards: Path, tmp_pat
     assert (head.fc.weight - wanted).abs().max() <= wanted.abs().max() / 127  # 8 bits
 
 
-def test_an_exported_draft_is_a_model_with_the_embeddings_of_its_target(
-    target: Path, shards: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def draft(target: Path, shards: Path, tmp_path: Path) -> Path:
     main(arguments("draft", target, shards, tmp_path / "run", 2_000))
     given = [str(one) for one in (target, shards, tmp_path / "run", tmp_path / "draft")]
     export.main(["draft", *given, "--vocabulary", "50"])
-    embeddings = LlamaForCausalLM.from_pretrained(target).get_input_embeddings().weight
-    draft = LlamaForCausalLM.from_pretrained(tmp_path / "draft")
-    assert draft.config.num_hidden_layers == 2
-    assert torch.equal(draft.get_output_embeddings().weight, embeddings.bfloat16().to(draft.dtype))
-    assert len(json.loads((tmp_path / "draft" / "vocabulary.json").read_text())) == 50
+    return tmp_path / "draft"
+
+
+def test_an_exported_draft_has_the_embeddings_of_its_target_and_drafts_with_a_reduced_head(
+    target: Path, draft: Path, tmp_path: Path
+) -> None:
+    pair = load_pair(str(target), str(draft), target_dtype="float32", draft_dtype="bfloat16")
+    assert pair.draft is not None
+    embeddings = pair.target.get_input_embeddings().weight
+    for layer in (pair.draft.get_input_embeddings(), pair.draft.get_output_embeddings()):
+        assert torch.equal(layer.weight, embeddings.bfloat16())
+    trained = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["module"]
+    name = "model.layers.1.mlp.up_proj.weight"
+    wanted, made = trained[name], pair.draft.state_dict()[name].float()
+    # half a step of 8 bits, and bfloat16
+    assert (made - wanted).abs().max() <= wanted.abs().max() * (0.5 / 127 + 2**-8)
+    drafters = [DraftModel(pair.draft_runtime()) for _ in range(2)]
+    models = [drafter.models[0].model for drafter in drafters]
+    assert models[0] is models[1]  # packed once
+    assert models[0].lm_head.weight.shape == (50, WIDTH)
+    assert drafters[0].max_candidates == TOKENS  # the target's vocabulary
+    plain, drafted = (
+        Decoder(pair.target, *parts).generate([5, 6], max_new_tokens=24).token_ids
+        for parts in ((), (drafters[0], Chain(3)))
+    )
+    assert drafted == plain
+
+
+def test_a_draft_without_embeddings_must_have_a_target_of_its_sizes(draft: Path) -> None:
+    sizes = r"64 tokens and a width of 32, but target '.*' has 4096 tokens and a width of \d+$"
+    with pytest.raises(PairError, match=rf"draft '.*draft' uses the embeddings of a target with {sizes}"):
+        load_pair("stdlib", str(draft))
+
+
+def test_a_draft_without_embeddings_needs_a_target_that_llama_cpp_does_not_run(draft: Path) -> None:
+    with pytest.raises(PairError, match=r"uses the embeddings of .*, which llama.cpp runs: set pair.mode to"):
+        load_pair(str(written("Llama")), str(draft))
