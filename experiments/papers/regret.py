@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
+from experiments.papers.oracle import Oracle
 from experiments.papers.shared import table_of
 from specexp.bench import clock
 from specexp.bench.analysis import Analysis, check_arms, drafting
@@ -21,7 +22,7 @@ from specexp.core.parts import Parts
 
 class Regret(Analysis):
     """Geometric mean over prompts of an arm's seconds per token over those of the oracle's arm: 1.10x is 10 % more
-    time than the optimum. If no arm has an :class:`~specexp.controllers.Oracle`, the fastest arm replaces it.
+    time than the optimum. If no arm has an :class:`~experiments.papers.oracle.Oracle`, the fastest arm replaces it.
     A second table has the paired ratios between arms, which do not depend on the oracle.
 
     Args:
@@ -39,7 +40,7 @@ class Regret(Analysis):
     def begin(self, arms: Mapping[str, Parts]) -> None:
         check_arms(self, "compare", self.compare or [], arms)
         self._arms = list(arms)
-        oracles = (name for name, parts in drafting(arms).items() if parts.controller.needs_foresight)
+        oracles = (name for name, parts in drafting(arms).items() if isinstance(parts.controller, Oracle))
         self._oracle = next(oracles, None)
 
     @override

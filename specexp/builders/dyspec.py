@@ -59,17 +59,6 @@ class DySpecGreedy(TreeBuilder):
         self.kind = kind_of(candidates)
         self.acceptance_power = _checked_power(type(self).__name__, acceptance_power, self.kind)
 
-    @property
-    @override
-    def narrower(self) -> tuple[TreeBuilder, ...]:
-        # the trees contain one another, but a small one may prefetch nodes that a large one does not
-        budgets = [self.budget >> halved for halved in range(1, self.budget.bit_length() - 2)]
-        candidates: Selection = "drawn" if self.kind is NodeKind.DRAWN else "top-k"
-        return tuple(
-            DySpecGreedy(budget, self.prefetch, self.max_depth, candidates, self.acceptance_power)
-            for budget in budgets
-        )
-
     @override
     def build(self, root: int, plan: Plan) -> Build:
         budget, max_depth = plan.within(self.budget, self.max_depth)
@@ -195,12 +184,6 @@ class BeamRerank(TreeBuilder):
         self.budget = self.max_nodes = budget
         self.depth = depth
         self.beam = self.max_candidates = beam
-
-    @property
-    @override
-    def narrower(self) -> tuple[TreeBuilder, ...]:
-        # the tree of a wide beam does not contain that of a narrow one
-        return tuple(BeamRerank(self.budget, self.depth, beam) for beam in range(1, self.beam))
 
     @override
     def build(self, root: int, plan: Plan) -> Build:

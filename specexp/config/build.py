@@ -201,9 +201,6 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
         if profile is not None and profile.modelled:
             why = f"the seconds of several sequences cannot be modelled by latency {profile.name!r}"
             raise ValueError(f"{why}: leave execution or latency out")
-        if parts.controller.needs_foresight:
-            name = type(parts.controller).__name__
-            raise ValueError(f"it cannot be combined with {name}, which needs every output beforehand")
     except ValueError as error:
         raise config.checker.error(("execution",), f": {first_line(error)}") from error
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     )
     from specexp.controllers.fixed import Fixed as Fixed, Heuristic as Heuristic
     from specexp.controllers.load_aware import DraftLengths as DraftLengths, LoadAware as LoadAware
-    from specexp.controllers.oracle import Oracle as Oracle
     from specexp.controllers.q_learning import QLearning as QLearning
     from specexp.controllers.spec_dec_plus_plus import SpecDecPlusPlus as SpecDecPlusPlus
     from specexp.controllers.switch_off import SwitchOff as SwitchOff

@@ -235,7 +235,7 @@ class RuleBandit(ControllerWrapper):
             controllers have their own policies.
 
     Raises:
-        ValueError: fewer than two controllers, or an Oracle among them.
+        ValueError: fewer than two controllers.
 
     Example:
         >>> controller = RuleBandit([Fixed(max_depth=4), Fixed(max_depth=12)])  # doctest: +SKIP
@@ -256,10 +256,6 @@ class RuleBandit(ControllerWrapper):
     ) -> None:
         if len(controllers) < 2:
             raise ValueError(f"RuleBandit: controllers must be at least 2, got {len(controllers)}")
-        if any(one.needs_foresight for one in controllers):
-            raise ValueError(
-                "RuleBandit: controllers must not include an Oracle, which already has the best length: leave it out"
-            )
         self.inner = tuple(controllers)
         self.reward = reward
         self.longest = longest

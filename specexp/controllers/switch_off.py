@@ -37,9 +37,6 @@ class SwitchOff(ControllerWrapper):
         learn: If False, use the stored statistics and never probe; the inner controller has its own flag.
         state: ``carry`` keeps the sums from prompt to prompt, ``cold`` starts every prompt anew; the inner controller
             has its own policy.
-
-    Raises:
-        ValueError: ``controller`` is an Oracle.
     """
 
     uses_seconds = True
@@ -58,10 +55,6 @@ class SwitchOff(ControllerWrapper):
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
-        if controller.needs_foresight:
-            raise ValueError(
-                "SwitchOff: controller must not be an Oracle, which switches off by itself: leave SwitchOff out"
-            )
         self.inner = (controller,)
         self.window = window
         self.probe_every = probe_every

@@ -65,7 +65,6 @@ class ThresholdTracker(Controller):
         self.reads_answers = False
         self.uses_seconds = aim == "goodput"
         self.budget = budget
-        self.mean_nodes = budget if aim == "budget" else None
         self.initial = 1 / budget if initial is None else initial
         self.rate = rate
         self.step_ms = step_ms

@@ -192,11 +192,6 @@ class TreeBuilder(metaclass=Checked):
         yield  # makes it a generator
 
     @property
-    def narrower(self) -> tuple[TreeBuilder, ...]:
-        """Smaller variants of this builder that make other requests, which a recording must answer too."""
-        return ()
-
-    @property
     def rank_paths(self) -> list[list[int]] | None:
         """Rank path of every node of :attr:`shape`, sorted by length, then rank."""
         return None if self.shape is None else [list(path) for path in self.shape.rank_paths[1:]]
@@ -318,10 +313,7 @@ class Controller(Part):
     reads_answers: bool = True
     same_plan: bool = False  # every step has the same plan and no draft is ended early
     changes_nothing: bool = False  # every plan is the builder's own limits
-    needs_foresight: bool = False  # it must know a prompt's output in advance: for evaluations only
-    mean_nodes: int | None = None  # mean tree size that it aims at
     sees_load: bool = False  # plans depend on how many sequences are decoded together
-    table: Any | None = None  # the learned action values (specexp.controllers.q_table.QTable), if any
     inner: tuple[Controller, ...] = ()  # the wrapped controllers
 
     @abstractmethod

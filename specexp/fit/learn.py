@@ -11,6 +11,7 @@ import numpy as np
 
 from specexp.artifacts import kind_for
 from specexp.config import Config, ConfigError, build_controller
+from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP, QTable
 from specexp.core.parts import Parts
 
@@ -145,7 +146,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
         sentences.append(f"Its learned state is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
     figures = {}
-    if controller.table is not None:
+    if isinstance(controller, QLearning):
         title = f"{name}: {module.steps:.0f} steps of {answers}"
         figures["q_table"] = draw_table(controller.table, title)
     return Report(figures=figures, sentences=sentences, artifacts=artifacts)

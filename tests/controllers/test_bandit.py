@@ -6,7 +6,7 @@ import torch
 from helpers.contracts import contract_of
 
 from specexp.builders import Chain, Choice
-from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, Oracle, RuleBandit
+from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, RuleBandit
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.loop import Decoder
@@ -114,7 +114,6 @@ def test_more_arms_than_builders_are_refused():
         (lambda: Bandit("depths", [2, 2]), "without duplicates"),
         (lambda: Bandit("depths", [0, None]), "without duplicates"),
         (lambda: RuleBandit([Fixed()]), "controllers must be at least 2, got 1"),
-        (lambda: RuleBandit([Fixed(), Oracle()]), "must not include an Oracle"),
     ],
 )
 def test_values_that_leave_no_choice_are_refused(make, message):

@@ -10,7 +10,6 @@ from specexp.controllers import (
     ConfidenceThreshold,
     Fixed,
     Heuristic,
-    Oracle,
     SwitchOff,
     ThresholdTracker,
 )
@@ -114,5 +113,3 @@ def test_it_declares_what_the_inner_controller_declares():
     assert SwitchOff(ConfidenceThreshold()).needs_log_probs
     with pytest.raises(ValueError, match="the state must be of a Bandit"):
         SwitchOff(Bandit("choices", [0, 1])).load_state_dict(wrapped.state_dict())
-    with pytest.raises(ValueError, match="must not be an Oracle, which switches off by itself"):
-        SwitchOff(Oracle())

@@ -307,10 +307,6 @@ class UsesNoSeconds(EveryOther):
     uses_seconds = False
 
 
-class NeedsForesight(UsesNoSeconds):
-    needs_foresight = True
-
-
 class Highest(DeterministicVerifier):
     """Takes the token with the highest id, whatever that means for the output."""
 
@@ -339,7 +335,6 @@ def test_a_part_is_graded_by_its_declarations():
             lambda: static_shape(Parts(RunsItsModel(), Chain(1))),
             "runs its draft model without a scoring and source",
         ),
-        (lambda: grade(controller=NeedsForesight()), "controller decodes every prompt beforehand"),
         (lambda: grade(verifier=Highest()), "output of Highest may depend on the drafts"),
     ],
 )

@@ -23,6 +23,7 @@ from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Column, columns
+from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
@@ -78,7 +79,10 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         return builder.max_nodes
 
     def _budget(self, arm: str) -> int:
-        return self.parts[arm].controller.mean_nodes or self._cap(arm)
+        controller = self.parts[arm].controller
+        if isinstance(controller, ThresholdTracker) and controller.aim == "budget":
+            return controller.budget
+        return self._cap(arm)
 
     def _draw(self, seen: Mapping[str, NDArray[np.int64]]) -> Figure:
         title, height = "Nodes drafted and accepted, step by step", 0.9 + 1.75 * len(seen)

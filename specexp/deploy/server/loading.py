@@ -43,11 +43,6 @@ def engine_of(
     artifact.content.check(model, pair.tokenizer)
     try:
         parts = artifact.new_parts(pair.draft)
-        if parts.controller.needs_foresight:
-            raise ValueError(
-                f"{type(parts.controller).__name__} needs each output in advance, which is possible only in an "
-                "evaluation: serve another artifact"
-            )
         if latency is not None:
             if parts.controller.changes_nothing and parts.drafter is not None:
                 parts = parts._replace(controller=LoadAware())

@@ -125,13 +125,8 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
         elif drafter.learns_from not in ("nothing", "accepted"):
             yield Fidelity(Grade.APPROXIMATE, f"{name} may learn from what was not recorded")
     for controller in parts_in(parts.controller):
-        name = type(controller).__name__
-        if controller.needs_foresight:
-            raise RecordingError(
-                f"the {name} controller decodes every prompt beforehand, so a recording cannot replay it"
-            )
         if controller.uses_seconds:
-            yield Fidelity(Grade.MODELLED, f"{name} learns from seconds")
+            yield Fidelity(Grade.MODELLED, f"{type(controller).__name__} learns from seconds")
 
 
 def static_shape(parts: Parts) -> TreeShape | None:

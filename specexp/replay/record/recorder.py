@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.bench.arm import sequence_name
+from specexp.builders import BeamRerank, DySpecGreedy
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
-from specexp.core.dialogue import Candidates, Request, Verdict
+from specexp.core.dialogue import Candidates, Request, Selection, Verdict
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane, draft_together
 from specexp.core.outcome import Outcome, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape, root_tree
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recorded_turn import RecordedTurn
@@ -59,7 +60,18 @@ class Coverage:
         wanted = self.builders
         if phrases:
             wanted = [one for builder in wanted for one in _without_phrases(builder)]
-        return [*(one for builder in wanted for one in builder.narrower), *wanted]
+        return [*(one for builder in wanted for one in _narrower(builder)), *wanted]
+
+
+def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
+    """Yield smaller variants of a builder that make requests which the builder itself does not make."""
+    if isinstance(builder, BeamRerank):  # the tree of a wide beam does not contain the tree of a narrow one
+        yield from (BeamRerank(builder.budget, builder.depth, beam) for beam in range(1, builder.beam))
+    elif isinstance(builder, DySpecGreedy):  # a small tree may prefetch nodes that a large one does not
+        candidates: Selection = "drawn" if builder.kind is NodeKind.DRAWN else "top-k"
+        limits = builder.prefetch, builder.max_depth, candidates, builder.acceptance_power
+        for halved in range(1, builder.budget.bit_length() - 2):
+            yield DySpecGreedy(builder.budget >> halved, *limits)
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:

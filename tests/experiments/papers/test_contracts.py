@@ -7,6 +7,7 @@ from helpers.made_records import record
 
 from experiments.papers.dyspec.block_attention import BlockAttention, TreeAttention, TreeReorder
 from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TokensPerStep, TreeSizes
+from experiments.papers.oracle import Oracle
 from experiments.papers.post_use_pre_cut.acceptance import ConfidenceAcceptance, PrecutLearning, Utilisation
 from experiments.papers.post_use_pre_cut.draft_length import AblationGrid, OptimalLength
 from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
@@ -19,7 +20,7 @@ from experiments.papers.token_recycling import Storage
 from specexp.bench.by_task import FastestByTask
 from specexp.bench.table import Table, columns
 from specexp.builders import Chain, KConfig
-from specexp.controllers import Fixed, Oracle
+from specexp.controllers import Fixed
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling

@@ -1,17 +1,19 @@
 """The optimum in hindsight: no schedule of draft lengths takes less time."""
 
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.examples import examples
 from hypothesis import given, strategies as st
+from lightning import Trainer
+from torch.utils.data import DataLoader
 
+from experiments.papers.oracle import Hindsight, Oracle, best_schedule, draft_matches, look_ahead
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm, best_schedule, draft_matches, prepare_oracle
+from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.module import EvaluationModule
 from specexp.builders import Chain, KConfig
-from specexp.controllers import Oracle
 from specexp.core.context import Context
 from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
@@ -54,11 +56,25 @@ def draft():
     )
 
 
+class Tokenizer:
+    """Makes two tokens of any text."""
+
+    eos_token_id = 5
+
+    def __call__(self, text, add_special_tokens):
+        return {"input_ids": [4, 6]}
+
+
 def arm(controller, profile, verifier=None, tokens=24, drafter=None):
     controller.use_latency(profile)
     decoder = Decoder(target(), drafter or DraftModel(draft()), Chain(8), verifier or Greedy(), controller)
-    tokenizer = SimpleNamespace(eos_token_id=5)
-    return DecoderArm("arm", decoder, tokenizer, Generation(max_new_tokens=tokens), latency=profile)
+    return DecoderArm("arm", decoder, Tokenizer(), Generation(max_new_tokens=tokens), latency=profile)
+
+
+def plain_arm(verifier):
+    return DecoderArm(
+        "engine", Decoder(target(), verifier=verifier), Tokenizer(), Generation(max_new_tokens=24)
+    )
 
 
 def prompt(*tokens, turns=1):
@@ -148,9 +164,9 @@ def test_a_run_takes_the_seconds_of_its_schedule():
     """The modelled seconds of the run are those of the schedule, also with a coupled draft."""
     for verifier, coupled in ((Greedy(), False), (KeyedSampling(0.7), True)):
         oracle = Oracle(max_depth=8)
-        record = arm(oracle, PAPER, verifier, 40, DraftModel(draft(), coupled=coupled)).decode(
-            prompt(1, 2, 4)
-        )
+        whole = arm(oracle, PAPER, verifier, 40, DraftModel(draft(), coupled=coupled))
+        look_ahead(whole, oracle, prompt(1, 2, 4))
+        record = whole.decode(prompt(1, 2, 4))
         matches = draft_matches(
             DraftModel(draft(), coupled=coupled),
             [1, 2, 4],
@@ -167,23 +183,28 @@ def test_a_run_takes_the_seconds_of_its_schedule():
         assert record.decode_seconds == pytest.approx(seconds_of(depths, matches, PAPER))
 
 
-def test_a_later_turn_has_a_schedule_too():
+def test_a_run_decodes_every_turn_and_sample_by_its_schedule():
+    """The callback goes before each prompt; the outputs are those of plain decoding."""
     oracle = Oracle(max_depth=4, step_ms=10.0, draft_pass_ms=1.0)
-    decoder = Decoder(target(), DraftModel(draft()), Chain(4), KeyedSampling(0.7), oracle)
-    plain = Decoder(target(), verifier=KeyedSampling(0.7))
-    text = [1, 2]
-    for turn in range(3):
-        prepare_oracle(decoder, text, max_new_tokens=15, seed=3, sequence="talk")
-        request = {"max_new_tokens": 15, "seed": 3, "sequence": "talk"}
-        answer = decoder.generate(text, **request, continue_conversation=turn > 0).token_ids
-        assert answer == plain.generate(text, **request).token_ids
-        text = [*text, *answer, 4, 5]
+    arms = [arm(oracle, PAPER, KeyedSampling(0.7)), plain_arm(KeyedSampling(0.7))]
+    module = EvaluationModule(arms, samples=2)
+    loader = DataLoader([prompt(1, 2, 4, turns=3)], batch_size=1, collate_fn=lambda batch: batch[0])
+    off = ("logger", "enable_checkpointing", "enable_model_summary", "enable_progress_bar")
+    trainer = Trainer(accelerator="cpu", callbacks=[Hindsight()], **dict.fromkeys(off, False))
+    trainer.test(module, loader, verbose=False)
+    records = {(record.arm, record.sample): record for record in module.records}
+    assert len(records) == 4
+    for sample in range(2):
+        assert records["arm", sample].error is None
+        assert records["arm", sample].token_ids == records["engine", sample].token_ids
+        assert len(records["arm", sample].turn_tokens) == 3
+    assert sum(record.drafted_nodes for record in records.values()) > 0
 
 
 def test_teacher_forcing_of_a_long_output_goes_block_by_block(monkeypatch):
     output = Decoder(target()).generate([1, 2], max_new_tokens=40).token_ids
     whole = draft_matches(DraftModel(draft()), [1, 2], output)
-    monkeypatch.setattr("specexp.bench.decoder_arm._BLOCK", 7)
+    monkeypatch.setattr("experiments.papers.oracle.BLOCK", 7)
     calls, propose = [], DraftModel.propose
     monkeypatch.setattr(DraftModel, "propose", lambda *given: calls.append(given) or propose(*given))
     assert draft_matches(DraftModel(draft()), [1, 2], output).tolist() == whole.tolist()
