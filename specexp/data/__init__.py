@@ -16,7 +16,6 @@ from specexp.data.named_sets import (
     OpenWebText,
     RawText,
     SpecBench,
-    SpeedBench,
 )
 from specexp.data.own_prompts import OwnPrompts
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
@@ -42,7 +41,6 @@ __all__ = [
     "PromptSetError",
     "RawText",
     "SpecBench",
-    "SpeedBench",
     "StdlibFunctions",
     "TaskItems",
     "Workload",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.data.prompt_set import PromptRow, PromptSet, prompt_rows
-from specexp.data.source import Row, check_columns, is_text, read_table
+from specexp.data.source import Row, check_columns, read_table
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 MT_BENCH_CATEGORIES = frozenset(
     {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 )
-PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
-"""Text in place of a prompt in SPEED-Bench's file on the hub, which omits the prompts of other data sets."""
 
 
 class PromptColumns(NamedTuple):
@@ -120,40 +118,6 @@ class MTBench(TablePrompts):
     @override
     def category_of(self, name: str) -> str | None:
         return name if name in MT_BENCH_CATEGORIES else None
-
-
-@dataclass(frozen=True)
-class SpeedBench(TablePrompts):
-    """SPEED-Bench (Abramovich et al. 2026), a file that the benchmark's ``prepare.py`` wrote.
-
-    ``qualitative.jsonl`` has 80 prompts in each of 11 categories. ``throughput_1k.jsonl`` to ``throughput_32k.jsonl``
-    have 512 prompts in each of three entropy classes. The turns are in the column ``messages`` or, on the hub,
-    ``turns``. A row with a placeholder instead of its text is an error.
-    """
-
-    columns = tuple(
-        PromptColumns(turns, "question_id", "category", others=("sub_category", "difficulty", "multiturn"))
-        for turns in ("turns", "messages")
-    )
-
-    @override
-    def turns_of(self, row: Row, column: str) -> list[str]:
-        turns = super().turns_of(row, column) if column == "turns" else _user_turns(row)
-        if any(PLACEHOLDER in turn for turn in turns):
-            raise row.refusal(
-                f": question {row.label('question_id')} is a placeholder without its text; run SPEED-Bench's "
-                "prepare.py, and set path to the file that it writes."
-            )
-        return turns
-
-
-def _user_turns(row: Row) -> list[str]:
-    given: Any = row.values.get("messages")
-    for message in given if isinstance(given, list) and given else [given]:
-        content = message.get("content") if isinstance(message, dict) else None
-        if not is_text(content) or message["role"] != "user":
-            raise row.error("messages", "a list of messages with the role 'user' and a content", message)
-    return [str(message["content"]) for message in given]
 
 
 @dataclass(frozen=True)

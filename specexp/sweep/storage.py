@@ -10,14 +10,13 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from optuna import Study
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalRedisBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 from sqlalchemy import NullPool, create_engine, make_url
 from sqlalchemy.exc import (
@@ -48,10 +47,8 @@ LOCK_SECONDS = 60
 ATTEMPTS = 6
 """Maximum attempts to create tables that other workers may be creating at the same time."""
 
-PACKAGES = {"MySQLdb": "mysqlclient", "psycopg2": "psycopg2-binary"}
-"""Package to install by the driver's module name, if the two names differ."""
-DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "redis", "rediss")
-EXAMPLES = "sqlite:///study.db, postgresql://user@host/name, mysql://user@host/name or redis://host"
+DATABASES = ("sqlite", "postgresql")
+EXAMPLES = "sqlite:///study.db or postgresql://user@host/name"
 _LIBPQ = {
     # A lost server is noticed within a minute.
     "connect_timeout": 10,
@@ -134,22 +131,20 @@ def check_storage(given: str, error: ConfigError) -> None:
         raise ConfigError(
             f"{what}, in which the password is masked: give --storage the URL with the real password"
         )
-    redis = kind.startswith("redis")
     try:
-        _ = import_module("redis") if redis else url.get_dialect().import_dbapi()
+        url.get_dialect().import_dbapi()
     except NoSuchModuleError as why:
         raise ConfigError(f"{what}, and SQLAlchemy has no driver {url.drivername!r}") from why
     except ImportError as why:
-        package = PACKAGES.get(str(why.name), why.name)
+        package = "psycopg2-binary" if why.name == "psycopg2" else why.name
         hint = f"its driver {why.name} is not installed: pip install {package}"
         raise ConfigError(f"{what}, and {hint}") from why
     if kind == "sqlite":
         if fault := _fault_of_file(Path(url.database or ":memory:")):
             raise ConfigError(f"{what}, {fault}")
-    elif not redis:
-        options = _LIBPQ if kind == "postgresql" else {}
+    else:
         try:
-            create_engine(url, poolclass=NullPool, connect_args=options).connect().close()
+            create_engine(url, poolclass=NullPool, connect_args=_LIBPQ).connect().close()
         except DBAPIError as why:
             refusal = first_line(why.orig or why)
             refusal = masked(refusal.rpartition("FATAL:")[2].strip() or refusal)
@@ -177,8 +172,6 @@ def open_storage(
         return JournalStorage(JournalFile(folder / "journal.log"))
 
     def connect() -> BaseStorage:
-        if given.startswith("redis"):
-            return JournalStorage(JournalRedisBackend(given))
         return RDBStorage(
             given,
             engine_kwargs=engine_arguments(given),
@@ -216,10 +209,9 @@ def engine_arguments(url: str) -> dict[str, Any]:
         return {"connect_args": {"timeout": LOCK_SECONDS}}
     driver, dialect = made.get_dialect().import_dbapi(), made.get_dialect()()
     positional, named = dialect.create_connect_args(made)
-    named = {**named, **(_LIBPQ if made.get_backend_name() == "postgresql" else {})}
 
     def connect() -> Any:
-        return retry_lost(lambda: driver.connect(*positional, **named), driver.OperationalError)
+        return retry_lost(lambda: driver.connect(*positional, **{**named, **_LIBPQ}), driver.OperationalError)
 
     return {"creator": connect, "pool_pre_ping": True}
 

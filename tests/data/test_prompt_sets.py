@@ -20,10 +20,8 @@ from specexp.data import (
     PromptSetError,
     RawText,
     SpecBench,
-    SpeedBench,
     StdlibFunctions,
 )
-from specexp.data.named_sets import PLACEHOLDER
 from specexp.testing.prompt_sets import PromptSetContract
 
 QUESTIONS = [
@@ -37,13 +35,8 @@ QUESTIONS = [
     {"question_id": 300, "category": "translation", "turns": ["Translate: Hallo"], "reference": ["Hello"]},
 ]
 POEM, SUM = QUESTIONS[0]["turns"], QUESTIONS[1]["turns"]
-SPEED = {"sub_category": "none", "source": "a", "src_id": "1", "difficulty": "", "multiturn": False}
 TASK = '"""\nAdd two numbers.\nassert add(1, 2) == 3\n"""'
 MBPP_PROMPT = f"Create a Python script for this problem:\n```python\n{TASK}\n\n```\n"
-
-
-def said(*turns: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": turn} for turn in turns]
 
 
 FORMATS = [
@@ -55,12 +48,6 @@ FORMATS = [
     (MTBench, "question.jsonl", QUESTIONS, [("81", "writing", POEM), ("101", "math", SUM)]),
     (MTBench, "hub.jsonl", [{"prompt_id": 7, "category": "stem", "prompt": SUM, "reference": []}],
      [("7", "stem", SUM)]),
-    (SpeedBench, "qualitative.jsonl", [
-        {"question_id": "q1", "category": "coding", "messages": said("Sort this.", "Now backwards."), **SPEED},
-        {"question_id": "q2", "category": "multilingual", "messages": said("Bonjour?"), **SPEED},
-    ], [("q1", "coding", ["Sort this.", "Now backwards."]), ("q2", "multilingual", ["Bonjour?"])]),
-    (SpeedBench, "throughput_1k.jsonl", [{"question_id": "q3", "category": "low", "turns": ["Go on."], **SPEED}],
-     [("q3", "low", ["Go on."])]),
     (MBPP, "mbpp.jsonl", [{"task_id": 2, "text": "Add two numbers.", "test_list": ["assert add(1, 2) == 3", "x"]}],
      [("2", "code", [MBPP_PROMPT])]),
     (MBPP, "question.jsonl", [{"question_id": 2, "category": "code", "turns": ["Create ..."]}],
@@ -202,12 +189,6 @@ REFUSED = [
     *((SpecBench, "q.jsonl", [QUESTIONS[2], {**QUESTIONS[1], "turns": bad}], "row 2, key 'turns': must be a")
       for bad in ([], None, ["Hello", " "])),
     (SpecBench, "q.jsonl", [QUESTIONS[0], QUESTIONS[1], QUESTIONS[0]], "rows 1 and 3 share '81'"),
-    (SpeedBench, "q.jsonl", [{**QUESTIONS[0], "turns": [f"{PLACEHOLDER} FROM"], **SPEED}], "a placeholder without"),
-    (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": [{"role": "system", "content": "Hi"}],
-                              **SPEED}], "row 1, key 'messages': must be a list of messages"),
-    (SpeedBench, "q.jsonl", [{"question_id": 1, "category": "a", "messages": "Sort.", **SPEED}],
-     "row 1, key 'messages': must be a list of messages"),
-    (SpeedBench, "q.jsonl", QUESTIONS, "must have a column 'sub_category', got"),
 ]  # fmt: skip
 
 
