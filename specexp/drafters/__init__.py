@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from specexp.drafters.early_exit import EarlyExit as EarlyExit
     from specexp.drafters.lookahead import Lookahead as Lookahead
     from specexp.drafters.medusa import Medusa as Medusa
+    from specexp.drafters.mtp import Mtp as Mtp
     from specexp.drafters.phrase_cache import PhraseCache as PhraseCache
     from specexp.drafters.prompt_lookup import PromptLookup as PromptLookup
     from specexp.drafters.suffix_automaton import SuffixAutomaton as SuffixAutomaton

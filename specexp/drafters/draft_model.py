@@ -343,7 +343,11 @@ class SelfDrafter(DraftModel):
     """
 
     def __init__(
-        self, temperature: float | None, top_k: int | None, top_p: float | None, coupled: bool
+        self,
+        temperature: Temperature | None = None,
+        top_k: TopK | None = None,
+        top_p: TopP | None = None,
+        coupled: bool = False,
     ) -> None:
         super().__init__(None, temperature, top_k, top_p, coupled)
         self.scoring = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class _TreeCache:
     """
 
     def __init__(self) -> None:
-        self._layers: list[torch.Tensor] = []  # [2, 1, heads, capacity, d]
+        self._layers: list[list[torch.Tensor]] = []  # keys and values [1, heads, capacity, d] of each layer
         self.committed = self.rows = self.first = 0
 
     def update(
@@ -189,27 +190,27 @@ class _TreeCache:
         """Append ``[1, heads, m, d]`` rows of a layer, and return the rows that the pass reads."""
         end = self.rows + keys.shape[-2]
         if layer == len(self._layers):
-            self._layers.append(keys.new_empty((2, *keys.shape[:2], 0, keys.shape[-1])))
-        known = self._layers[layer]
-        if end > known.shape[-2]:
-            grown = known.new_empty((*known.shape[:3], max(256, 2 * end), known.shape[-1]))
-            grown[..., : self.rows, :] = known[..., : self.rows, :]
-            known = self._layers[layer] = grown
-        known[0, ..., self.rows : end, :], known[1, ..., self.rows : end, :] = keys, values
-        read = known[..., self.first : end, :]
-        return read[0], read[1]
+            self._layers.append([one[..., :0, :] for one in (keys, values)])
+        kept = self._layers[layer]
+        for place, given in enumerate((keys, values)):  # heads of values may be narrower than those of keys
+            if end > kept[place].shape[-2]:
+                grown = given.new_empty((*given.shape[:2], max(256, 2 * end), given.shape[-1]))
+                grown[..., : self.rows, :] = kept[place][..., : self.rows, :]
+                kept[place] = grown
+            kept[place][..., self.rows : end, :] = given
+        return kept[0][..., self.first : end, :], kept[1][..., self.first : end, :]
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the step, in ascending order."""
         start, count = self.committed, len(rows)
         if list(rows) != list(range(count)):
-            for layer in self._layers:
-                layer[..., start : start + count, :] = layer[..., [start + row for row in rows], :]
+            for one in chain.from_iterable(self._layers):
+                one[..., start : start + count, :] = one[..., [start + row for row in rows], :]
         self.committed = self.rows = start + count
 
     def copy(self, rows: int) -> _TreeCache:
         """Return a copy with the first rows."""
         made = _TreeCache()
-        made._layers = [layer.clone() for layer in self._layers]
+        made._layers = [[one.clone() for one in layer] for layer in self._layers]
         made.committed = made.rows = rows
         return made

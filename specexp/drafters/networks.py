@@ -1,5 +1,5 @@
-"""Small networks that draft from a target's hidden states: those of EAGLE (Li et al. 2024, section 4.1) and Medusa
-(Cai et al. 2024, section 2.1.1). Each is trained for one target.
+"""Small networks that draft from a target's hidden states: those of EAGLE (Li et al. 2024, section 4.1), Medusa (Cai et
+al. 2024, section 2.1.1) and multi-token prediction. Each is trained for one target.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from typing_extensions import override
+
+from specexp.core.cache import additive_mask
 
 _ROTATION = 10_000.0
 _EPSILON = 1e-6
@@ -107,9 +109,7 @@ class EagleHead(nn.Module):
         """Return the inputs of rows from the target's states."""
         return states
 
-    def again(self, made: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of later rows from the states of :meth:`forward`."""
-        return made
+    again = fuse_states  # of later rows from the states of `forward`
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
         """Reshape ``[..., m, d]`` to ``[..., heads, m, d / heads]``."""
@@ -164,3 +164,50 @@ class MedusaHeads(nn.Module):
             # h + SiLU(W h + b), a residual block of each head (section 2.1.1)
             states = states + F.silu(torch.einsum("...hd,hed->...he", states, weight) + bias)
         return states
+
+
+class MtpLayer(nn.Module):
+    """The first layer of an ``MtpModel`` of transformers, over the rows of a tree.
+
+    Args:
+        model: it has the target's embeddings and rotary positions.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.layer, self._shared = model.layers[0], (model.embed_tokens, model.rotary_emb)
+        kinds = {"layer_type": model.config.layer_types[0]} if model.has_per_layer_rope else {}
+        self._kinds: dict[str, Any] = kinds
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the target's embeddings of token ids."""
+        embedded: torch.Tensor = self._shared[0](tokens)
+        return embedded
+
+    @override
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        states: torch.Tensor,
+        positions: torch.Tensor,
+        visible: torch.Tensor | None = None,
+        cache: KeyValues | None = None,
+    ) -> torch.Tensor:
+        """Return the states ``[1, m, d]`` after the tokens. The arguments are those of :class:`EagleHead`."""
+        turn = self._shared[1](embedded, position_ids=positions[None], **self._kinds)
+        mask = None if visible is None else additive_mask(visible[None, None], embedded.dtype)
+        made: torch.Tensor = self.layer(
+            embedded,
+            states,
+            position_embeddings=turn,
+            attention_mask=mask,
+            position_ids=positions[None],
+            past_key_values=cache,
+        )
+        return made
+
+    def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the inputs of rows from the target's states."""
+        return states
+
+    again = fuse_states

@@ -1,0 +1,72 @@
+"""Multi-token prediction: the layer with which some targets were trained to predict one token further."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from typing_extensions import override
+
+from specexp.core.messages import first_line
+from specexp.drafters.eagle import StatesDrafter
+
+if TYPE_CHECKING:
+    from specexp.core.runtime import Runtime
+
+_LOADED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+class Mtp(StatesDrafter):
+    """Drafts with the multi-token-prediction layer in the target's own checkpoint (DeepSeek-AI 2024, section 2.2).
+
+    The layer reads a token's embedding and the target's last hidden state before it. Its output replaces this state at
+    the next depth. DeepSeek-V3, GLM-4.5 and others have one. ``MtpModel`` of transformers reads its weights. If a
+    checkpoint has several layers, the first one drafts at every depth.
+
+    Args:
+        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+
+    Raises:
+        ValueError: ``coupled`` is given with a temperature.
+    """
+
+    @override
+    def use_target(self, target: Runtime) -> None:
+        from specexp.drafters.eagle_source import EagleSource
+
+        if target.model not in _LOADED:
+            _LOADED[target.model] = _layer_of(target)
+        layer, model = _LOADED[target.model], target.model
+        width = model.config.get_text_config().hidden_size
+        limits = target.vocab_size, target.context_limit
+        self.draft_with(EagleSource(layer, layer.embed, model.get_output_embeddings(), width, *limits))
+
+
+def _layer_of(target: Runtime) -> Any:
+    """Return the first layer with the target's embeddings, as an ``EagleSource`` runs it."""
+    config: Any = getattr(target.model, "config", None)
+    text = None if config is None else config.get_text_config()
+    if text is None or not getattr(text, "num_mtp_layers", None):
+        raise ValueError(
+            f"Mtp: the configuration of the target must have num_mtp_layers, but that of {type(target.model).__name__} "
+            "has none: use another drafter"
+        )
+    from transformers.modeling_layers import MtpModel
+
+    from specexp.drafters.networks import MtpLayer
+
+    try:
+        if target.device.type == "meta":  # a dry run has no weights
+            layers = MtpModel(target.model, text.num_mtp_layers)
+        else:
+            layers = MtpModel.from_pretrained(target.model, device_map={"": target.device})
+    except Exception as error:  # the library's errors depend on what is missing
+        raise ValueError(
+            f"Mtp: the layer of {config.name_or_path} cannot be read: {first_line(error)}"
+        ) from error
+    kinds = getattr(layers.config, "layer_types", None) or ["full_attention"]
+    if kinds[0] != "full_attention":
+        raise ValueError(
+            f"Mtp: the layer of {config.name_or_path} must have full attention, but it has {kinds[0]}"
+        )
+    return MtpLayer(layers).to(target.dtype).eval().requires_grad_(False)

@@ -1,0 +1,168 @@
+"""Multi-token-prediction layers in the published layout, against a plain reading of the recipe."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+import torch
+from helpers.contracts import contract_of
+from helpers.on_llama import OnLlama
+from helpers.requests import chain_request
+from helpers.small_models import small_model
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import linear, silu
+from transformers import AutoModelForCausalLM, MellumConfig, MellumForCausalLM
+
+from specexp.core.context import Context
+from specexp.core.language_model import LanguageModel
+from specexp.core.outcome import prefill_outcome
+from specexp.drafters import Mtp
+from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
+
+VOCABULARY, WIDTH, HEADS, KEYS, SIZE, INNER, THETA = 61, 32, 4, 2, 16, 48, 5000.0
+
+
+def published(folder, kind="full_attention", without=""):
+    """Write a random target with a layer in the names of its publisher (Mellum's, as Qwen3-Next's)."""
+    config = MellumConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=2, head_dim=SIZE,
+        num_attention_heads=HEADS, num_key_value_heads=KEYS, mlp_layer_types=["dense"] * 2, num_mtp_layers=1,
+        mtp_layer_types=[kind], mtp_mlp_layer_types=["dense"], max_position_embeddings=160, sliding_window=None,
+        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": THETA}},
+        initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    MellumForCausalLM(config).double().save_pretrained(folder)
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator).double() * 0.3
+
+    layer = "mtp.layers.0"
+    tensors = {
+        "mtp.fc.weight": random(WIDTH, 2 * WIDTH),
+        "mtp.pre_fc_norm_embedding.weight": 1 + random(WIDTH),
+        "mtp.pre_fc_norm_hidden.weight": 1 + random(WIDTH),
+        "mtp.norm.weight": 1 + random(WIDTH),
+        f"{layer}.input_layernorm.weight": 1 + random(WIDTH),
+        f"{layer}.post_attention_layernorm.weight": 1 + random(WIDTH),
+        f"{layer}.self_attn.q_proj.weight": random(HEADS * SIZE, WIDTH),
+        f"{layer}.self_attn.k_proj.weight": random(KEYS * SIZE, WIDTH),
+        f"{layer}.self_attn.v_proj.weight": random(KEYS * SIZE, WIDTH),
+        f"{layer}.self_attn.q_norm.weight": 1 + random(SIZE),
+        f"{layer}.self_attn.k_norm.weight": 1 + random(SIZE),
+        f"{layer}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
+        f"{layer}.mlp.gate_proj.weight": random(INNER, WIDTH),
+        f"{layer}.mlp.up_proj.weight": random(INNER, WIDTH),
+        f"{layer}.mlp.down_proj.weight": random(WIDTH, INNER),
+    }
+    tensors.pop(without, None)
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **tensors}, file, {"format": "pt"})
+    return tensors
+
+
+def loaded(folder):
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="sdpa"
+    ).eval()
+
+
+@cache
+def known():
+    """Return a target, and the tensors of its layer."""
+    folder = Path(mkdtemp())
+    tensors = published(folder)
+    return loaded(folder), tensors
+
+
+class OnMellum(OnLlama):
+    def make_target(self):
+        return LanguageModel(known()[0])
+
+
+TestMtp = contract_of(DrawingDrafterContract, Mtp, OnMellum)
+TestCoupled = contract_of(DrafterContract, lambda: Mtp(coupled=True), OnMellum)
+
+
+def recipe(tensors, embedded, states, count):
+    """Return logits after the last ``count`` of some tokens; the first has no state, so it is not read.
+
+    Args:
+        embedded: ``[m, d]`` of the tokens.
+        states: ``[n, d]`` of the target, each before the token of its row; rows after them read their own output.
+    """
+
+    def rms(name, x):
+        return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * tensors[f"mtp.{name}.weight"]
+
+    def product(name, x):
+        return linear(x, tensors[f"mtp.{name}.weight"])
+
+    def turned(x, position):
+        rates = THETA ** (-torch.arange(0, SIZE, 2).double() / SIZE)
+        turn = torch.polar(torch.ones(SIZE // 2).double(), position * rates)
+        pairs = torch.complex(x[..., : SIZE // 2], x[..., SIZE // 2 :]) * turn
+        return torch.cat((pairs.real, pairs.imag), dim=-1)
+
+    keys, found, layer = [], [], "layers.0"
+    for row, token in enumerate(embedded):
+        state = states[row] if row < len(states) else found[-1]
+        both = rms("pre_fc_norm_embedding", token), rms("pre_fc_norm_hidden", state)
+        x = product("fc", torch.cat(both))
+        normed = rms(f"{layer}.input_layernorm", x)
+        q, k, v = (product(f"{layer}.self_attn.{one}_proj", normed).view(-1, SIZE) for one in "qkv")
+        q, k = (rms(f"{layer}.self_attn.{name}_norm", one) for name, one in (("q", q), ("k", k)))
+        keys.append((turned(k, row), v))
+        mixed = []
+        for head in range(HEADS):
+            pair = head * KEYS // HEADS
+            scores = torch.stack([turned(q[head], row) @ k[pair] for k, _ in keys]) / SIZE**0.5
+            mixed.append(scores.softmax(0) @ torch.stack([v[pair] for _, v in keys]))
+        x = x + product(f"{layer}.self_attn.o_proj", torch.cat(mixed))
+        inner = rms(f"{layer}.post_attention_layernorm", x)
+        gate = silu(product(f"{layer}.mlp.gate_proj", inner)) * product(f"{layer}.mlp.up_proj", inner)
+        found.append(rms("norm", x + product(f"{layer}.mlp.down_proj", gate)))
+    return torch.stack(found[-count:])
+
+
+def test_a_published_layer_drafts_what_its_recipe_says():
+    model, tensors = known()
+    text, chain = [3, 1, 4, 1, 5, 9], (7, 8)
+    drafter, target = Mtp(), LanguageModel(model)
+    drafter.use_target(target)
+    context = Context(text)
+    target.keep_hidden(drafter.wants_hidden)
+    target.prefill(0, text[:-1])
+    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), target.hidden[0]))
+    found = drafter.propose(context, chain_request(context, chain, VOCABULARY, rows=[0, 1, 2]))
+    with torch.no_grad():
+        states = model.model(torch.tensor([text[:-1]])).last_hidden_state[0]
+        embedded = model.get_input_embeddings()(torch.tensor([*text[1:], *chain]))
+        expected = model.lm_head(recipe(tensors, embedded, states, 3)).log_softmax(-1)
+    for tokens, log_probs, row in zip(found.tokens, found.log_probs, expected, strict=True):
+        assert log_probs == pytest.approx(row[tokens].numpy(), abs=1e-5)
+
+
+def test_a_target_without_such_a_layer_is_refused():
+    sentence = (
+        "the configuration of the target must have num_mtp_layers, but that of LlamaForCausalLM has none"
+    )
+    with pytest.raises(ValueError, match=f"Mtp: {sentence}"):
+        Mtp().use_target(LanguageModel(small_model("Llama")))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"without": "mtp.fc.weight"}, r"cannot be read: .*weights are missing.*eh_proj"),
+        ({"kind": "sliding_attention"}, r"must have full attention, but it has sliding_attention"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_in_one_sentence(tmp_path, change, sentence):
+    published(tmp_path, **change)
+    with pytest.raises(ValueError, match=rf"^Mtp: the layer of {tmp_path} {sentence}") as caught:
+        Mtp().use_target(LanguageModel(loaded(tmp_path)))
+    assert "\n" not in str(caught.value)
