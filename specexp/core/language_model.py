@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
-from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,11 +14,10 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.core.cache import SlotCache, additive_mask, check_attention, context_limit
-from specexp.core.messages import counted, type_and_line
+from specexp.core.messages import counted
 from specexp.core.runtime import Growth, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 
-_PREFILL_CHUNK = 1024
 _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyDictionary()
 
 
@@ -39,7 +36,53 @@ def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
     return LanguageModel(model) if make is None else make(model)
 
 
-class LanguageModel(Runtime):
+class HuggingFaceRuntime(Runtime):
+    """A Hugging Face causal LM with its checks, device, dtype and vocabulary. A subclass adds its passes.
+
+    Args:
+        model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
+
+    Raises:
+        ValueError: the model is in training mode, or not a decoder with full attention.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        check_model(model)
+        check_attention(model.config)
+        causal = all(getattr(part, "is_causal", True) for part in model.modules())
+        if getattr(model.config, "is_decoder", True) is False and not causal:
+            raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
+        self.model = model
+        self._check_mode()
+        self.device, self.dtype = compute_device(model), model.dtype
+        self.vocab_size: int = model.config.get_text_config().vocab_size
+        self.context_limit = context_limit(model.config)
+
+    @classmethod
+    @override
+    def run(cls, model: PreTrainedModel) -> HuggingFaceRuntime:
+        return cls(model)
+
+    @override
+    @torch.inference_mode()
+    def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """See :meth:`Runtime.plain_logits`; the model's own pass, without mask and cache."""
+        tokens = torch.tensor([list(token_ids)], device=self.device)
+        logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
+        return logits[0, -1]
+
+    def _check_mode(self) -> None:
+        if self.model.training:  # dropout would change its logits
+            raise ValueError(
+                f"the {self.model.config.model_type} model is in training mode: call model.eval()"
+            )
+
+    def _self_check(self, remedy: str = "run it with pair.mode eager") -> None:
+        self.check_tree(f"the {self.model.config.model_type} model", tolerance(self.dtype), remedy)
+
+
+class LanguageModel(HuggingFaceRuntime):
     """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
 
     Args:
@@ -52,62 +95,39 @@ class LanguageModel(Runtime):
 
     kind = "eager"
     mode_rank = 0
+    refusal = ValueError  # no other mode could run the model
+    prefill_chunk = 1024
     takes_device_map = True
     cache: SlotCache
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
-        super().__init__()
-        check_model(model)
-        check_attention(model.config)
-        causal = all(getattr(part, "is_causal", True) for part in model.modules())
-        if getattr(model.config, "is_decoder", True) is False and not causal:
-            raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
-        self.model = model
-        self._check_mode()
-        self.device = compute_device(model)
-        self.dtype = model.dtype
-        text = model.config.get_text_config()
-        self.vocab_size: int = text.vocab_size
-        self.context_limit = context_limit(model.config)
+        super().__init__(model)
         self.cache = self._empty_cache()
         self._mask = torch.zeros((0, 0), dtype=self.dtype, device=self.device)
         self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffer
         if self_check and self.device.type != "meta":  # a dry run has no weights
-            self._self_check()
-
-    @classmethod
-    @override
-    def run(cls, model: PreTrainedModel) -> LanguageModel:
-        return cls(model)
-
-    @override
-    @torch.inference_mode()
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        kept: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
-        self.cache.reserve(0, slot + 1)
-        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
-        for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            chunk = list(token_ids[start : start + _PREFILL_CHUNK])
-            past = self.cache.lengths[slot]
-            rows = torch.arange(past, past + len(chunk), device=self.device)
-            visible = torch.arange(past + len(chunk), device=self.device)[None] <= rows[:, None]
-            logits = self._forward(
-                [slot],
-                torch.tensor([chunk], device=self.device),
-                rows[None],
-                additive_mask(visible[None, None], self.dtype),
-                logits_to_keep=0 if all_logits else 1,
+            attention = model.config._attn_implementation
+            self._self_check(
+                f"use a decoder with full attention, and learned or rotary positions (attention is {attention!r})"
             )
-            self.cache.commit(slot, range(len(chunk)))
-            if all_logits:
-                kept.append(logits[0])
-            if self.keeps_hidden:
-                hidden.append(self._states(0, len(chunk)))
-        self.hidden = (torch.cat(hidden),) if hidden else ()
-        return torch.cat(kept) if kept else None
+            self.cache = self._empty_cache()  # frees the check's rows
+
+    @override
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+        past, size = self.cache.lengths[slot], tokens.size
+        rows = torch.arange(past, past + size, device=self.device)
+        visible = torch.arange(past + size, device=self.device)[None] <= rows[:, None]
+        logits = self._forward(
+            [slot],
+            torch.from_numpy(tokens)[None].to(self.device),
+            rows[None],
+            additive_mask(visible[None, None], self.dtype),
+            logits_to_keep=0 if all_logits else 1,
+        )
+        self.cache.commit(slot, range(size))
+        if self.keeps_hidden:
+            self.hidden = (self._states(0, size),)
+        return logits[0] if all_logits else None
 
     @override
     @torch.inference_mode()
@@ -176,29 +196,10 @@ class LanguageModel(Runtime):
         self._check_mode()
         super().check_request(prompt, max_new_tokens)
 
-    def _check_mode(self) -> None:
-        if self.model.training:  # dropout would change its logits
-            raise ValueError(
-                f"the {self.model.config.model_type} model is in training mode: call model.eval()"
-            )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LanguageModel:
-        """Share the weights; the cache is new."""
-        return LanguageModel(self.model, self_check=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Share the weights' memory with another process; its cache is new."""
-        return partial(LanguageModel, self_check=False), (self.model,)
-
     @property
     @override
     def placement(self) -> str:
         return placement(self.model)
-
-    @override
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def _empty_cache(self) -> SlotCache:
         return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
@@ -280,56 +281,10 @@ class LanguageModel(Runtime):
         """Return the hidden states of the first rows of a sequence of the last pass."""
         return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
 
-    def _self_check(self) -> None:
-        model_type, attention = self.model.config.model_type, self.model.config._attn_implementation
-        try:
-            error = tree_error(self)
-        except (
-            Exception
-        ) as failure:  # from modelling code that does not accept such a mask, positions or cache
-            raise ValueError(
-                f"the {model_type} model cannot do a tree pass with attn_implementation {attention!r} "
-                f"({type_and_line(failure)}): use a decoder with full attention, and learned or rotary positions"
-            ) from failure
-        self.cache = self._empty_cache()  # frees the check's rows
-        self.passes = 0
-        if not error <= tolerance(self.dtype):
-            raise ValueError(
-                f"the {model_type} model failed the tree self-check: with attn_implementation {attention!r} the logits "
-                f"of a tree differ from those of plain passes by {error:.2g} of their spread: use another model"
-            )
-
 
 def tolerance(dtype: torch.dtype) -> float:
     """Return the largest allowed :func:`tree_error` at a precision."""
     return 0.01 if dtype in (torch.float32, torch.float64) else 0.15
-
-
-@torch.inference_mode()
-def tree_error(runtime: Runtime) -> float:
-    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median of three rows of a small tree.
-
-    Plain logits come from a pass without mask and cache. Slot 0 holds the check's prefix afterwards.
-    """
-    siblings = 14  # a wide tree, so that a position taken from a row's place in the cache is far off
-    shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
-    prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
-    tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)
-    runtime.prefill(0, prefix)
-    answers = runtime.tree_pass([0], [tree])[0].double()
-    errors = []
-    for row in (1, siblings, siblings + 1):
-        branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
-        plain = runtime.model(
-            input_ids=torch.tensor([prefix + branch], device=runtime.device), use_cache=False
-        )
-        expected = plain.logits[0, -1].double()
-        possible = expected > torch.finfo(runtime.dtype).min / 2
-        expected, answer = expected[possible], answers[row, possible]
-        error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
-        same = bool(error <= 1e-6 * (1 + expected.norm()))  # constant logits have no spread to divide by
-        errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
-    return sorted(errors)[1]  # in a mixture of experts, rounding may send one row's token to other experts
 
 
 def is_spread(model: PreTrainedModel) -> bool:

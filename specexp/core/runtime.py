@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
+from math import inf
 from sys import maxsize
 from threading import Lock, get_ident
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from typing_extensions import override
 
 from specexp.core.context import Context
 from specexp.core.kernels import CannotRunError
-from specexp.core.messages import shown
+from specexp.core.messages import shown, type_and_line
 from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ class Runtime(Target):
     mode_rank: ClassVar[int | None] = None
     # device types on which auto tries the mode; None: all
     auto_devices: ClassVar[frozenset[str] | None] = None
+    refusal: ClassVar[type[ValueError]] = CannotRunError  # raised if the self-check of a model fails
+    prefill_chunk: ClassVar[int] = 512  # most tokens of a prefill pass
     pads_rows: ClassVar[bool] = False  # a pass costs as much as one with the next power of two of rows
     takes_device_map: ClassVar[bool] = False  # models spread over several devices can be run
     draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: separate passes
@@ -235,6 +238,37 @@ class Runtime(Target):
             found[storage.data_ptr()] = storage.nbytes()
         return found
 
+    @override
+    @inference
+    def prefill(
+        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
+    ) -> torch.Tensor | None:
+        import torch
+
+        logits: list[torch.Tensor] = []
+        states: list[torch.Tensor] = []
+        self.begin_prefill(slot, len(token_ids))
+        for start in range(0, len(token_ids), self.prefill_chunk):
+            tokens = np.asarray(token_ids[start : start + self.prefill_chunk], dtype=np.int64)
+            answer = self.feed(slot, tokens, all_logits)
+            if answer is not None:
+                logits.append(answer)
+            if self.keeps_hidden:
+                states += self.hidden
+        self.hidden = (torch.cat(states),) if states else ()
+        return torch.cat(logits) if logits else None
+
+    def begin_prefill(self, slot: int, tokens: int) -> None:
+        """Make room for a number of tokens, which :meth:`feed` then feeds to the slot chunk by chunk."""
+        self.cache.reserve(0, slot + 1)
+        self.cache.reserve(self.cache.lengths[slot] + tokens)
+
+    @abstractmethod
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+        """Feed and commit ``[m]`` tokens of a prompt in one pass, and set :attr:`hidden` to their states if they are
+        kept. Return ``[m, V]`` logits with ``all_logits``, else None.
+        """
+
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         """Feed new rows of growing trees, committing nothing; return ``[m, V]`` logits of each tree."""
@@ -262,6 +296,45 @@ class Runtime(Target):
             ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.
         """
         return None
+
+    def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """Return the ``[V]`` logits after a text, computed without a tree; slot 0 may hold the text afterwards."""
+        self.cache.truncate(0, 0)
+        logits = self.prefill(0, token_ids, all_logits=True)
+        assert logits is not None
+        return logits[-1]
+
+    def check_tree(self, name: str, allowed: float, remedy: str) -> None:
+        """Compare a small tree pass with plain passes. Raises :attr:`refusal` with the remedy if it fails, or if the
+        logits differ by more than ``allowed`` of their spread.
+        """
+        try:
+            error = tree_error(self)
+        except Exception as failure:  # modelling code and captures raise many kinds of errors
+            why = type_and_line(failure)
+            raise self.refusal(f"{name} cannot run {self.kind} passes ({why}): {remedy}") from failure
+        self.passes = 0
+        if not error <= allowed:
+            raise self.refusal(
+                f"{name} failed the self-check of its {self.kind} pass (the logits of a tree differ from plain ones by "
+                f"{error:.2g} of their spread): {remedy}"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Share the weights; the cache of the copy is empty."""
+        make: Callable[..., Runtime] = type(self)
+        return partial(make, self_check=False), (self.model,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        make, arguments = self.__reduce__()
+        return make(*arguments)
+
+    @override
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self.device)
 
     @override
     def length(self, slot: int) -> int:
@@ -302,6 +375,29 @@ class Runtime(Target):
                 f"the prompt holds token id {max(prompt) if min(prompt) >= 0 else min(prompt)}; "
                 f"the target's vocabulary has ids 0 to {self.vocab_size - 1}"
             )
+
+
+@inference
+def tree_error(runtime: Runtime) -> float:
+    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median of three rows of a small tree."""
+    import torch
+
+    siblings = 14  # a wide tree, so that a position taken from a row's place in the cache is far off
+    shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
+    prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
+    tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)
+    runtime.prefill(0, prefix)
+    answers = runtime.tree_pass([0], [tree])[0].double()
+    errors = []
+    for row in (1, siblings, siblings + 1):
+        branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
+        expected = runtime.plain_logits(prefix + branch).double()
+        possible = expected > torch.finfo(runtime.dtype).min / 2
+        expected, answer = expected[possible], answers[row, possible]
+        error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()
+        same = bool(error <= 1e-6 * (1 + expected.norm()))  # constant logits have no spread to divide by
+        errors.append(0.0 if same else float(error / spread) if error.isfinite() else inf)
+    return sorted(errors)[1]  # in a mixture of experts, rounding may send one row's token to other experts
 
 
 def check_model(model: object) -> None:

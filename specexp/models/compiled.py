@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,15 +18,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from specexp.core.cache import SlotCache, check_attention, context_limit
+from specexp.core.cache import SlotCache
 from specexp.core.kernels import CannotCompileError
-from specexp.core.language_model import tolerance, tree_error
-from specexp.core.runtime import Growth, PassReader, Read, Runtime, inference
+from specexp.core.language_model import HuggingFaceRuntime
+from specexp.core.runtime import Growth, PassReader, Read, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
-_PREFILL_CHUNK = 256
 log = logging.getLogger(__name__)
 _PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
 _NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "lengths", "steps")
@@ -174,7 +172,7 @@ class _Choices:
         return found
 
 
-class CompiledModel(Runtime):
+class CompiledModel(HuggingFaceRuntime):
     """A model of the Llama family with compiled passes. A row's logits do not depend on the other rows of its pass.
 
     Sums are in float32 and in a fixed order, so the logits of speculative and plain decoding are equal bit by bit, also
@@ -193,6 +191,8 @@ class CompiledModel(Runtime):
     cache: SlotCache
     kind = "compiled"
     mode_rank = 1
+    refusal = CannotCompileError
+    prefill_chunk = 256
     independent_rows = True
 
     def __init__(
@@ -202,18 +202,9 @@ class CompiledModel(Runtime):
         self_check: bool = True,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        super().__init__()
         check_model(model)
-        check_attention(model.config)
-        if model.training:
-            raise ValueError(
-                f"the {model.config.model_type} model is in training mode: call model.eval() first"
-            )
-        self.model = model
+        super().__init__(model)
         self._kernels = _declared(kernels_of(model, tell))
-        self.device, self.dtype = model.device, model.dtype
-        self.vocab_size: int = model.config.vocab_size
-        self.context_limit = context_limit(model.config)
         known = _PACKED.get(model)
         self._weights = self._packed()
         self.cache = self._empty_cache()
@@ -227,7 +218,12 @@ class CompiledModel(Runtime):
         self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
         self._noted_layers = np.zeros(0, dtype=np.int64)  # layers after which states are kept
         if self_check and self._weights is not known:
-            self._self_check()
+            try:
+                self._self_check()
+            except CannotCompileError:
+                del _PACKED[model]  # so that the next attempt checks again
+                raise
+            self.cache = self._empty_cache()  # drops the memory that the check reserved
 
     @classmethod
     @override
@@ -246,30 +242,22 @@ class CompiledModel(Runtime):
             kernels_of(model, log.warning)
 
     @override
-    @torch.inference_mode()
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
+    def begin_prefill(self, slot: int, tokens: int) -> None:
         self._weights = self._packed()
-        kept: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
-        self.cache.reserve(0, slot + 1)
-        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
-        for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            chunk = token_ids[start : start + _PREFILL_CHUNK]
-            past, size = self.cache.lengths[slot], len(chunk)
-            self._room(size)
-            places = np.arange(past, past + size)
-            self._rows.visible[0] = 1  # each row attends to itself and to all earlier rows
-            self._fill(slice(0, size), np.asarray(chunk), places, places, places, slot, 0, 1, 0)
-            logits = self._forward(self._counted(size, size if all_logits else 1))
-            self.cache.commit(slot, range(size))
-            if all_logits:
-                kept.append(logits)
-            if self.keeps_hidden:
-                hidden.append(self._states(size))
-        self.hidden = (torch.cat(hidden),) if hidden else ()
-        return torch.cat(kept) if kept else None
+        super().begin_prefill(slot, tokens)
+
+    @override
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+        past, size = self.cache.lengths[slot], tokens.size
+        self._room(size)
+        places = np.arange(past, past + size)
+        self._rows.visible[0] = 1  # each row attends to itself and to all earlier rows
+        self._fill(slice(0, size), tokens, places, places, places, slot, 0, 1, 0)
+        logits = self._forward(self._counted(size, size if all_logits else 1))
+        self.cache.commit(slot, range(size))
+        if self.keeps_hidden:
+            self.hidden = (self._states(size),)
+        return logits if all_logits else None
 
     @override
     @inference
@@ -415,20 +403,8 @@ class CompiledModel(Runtime):
         tokens[0] = pending[-1]
         return tokens
 
-    @override
-    def synchronize(self) -> None:
-        """Do nothing, because passes run on the host."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        """Return a runtime of the same weights with an empty cache."""
-        return CompiledModel(self.model, self_check=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Unpickling copies the weights into new panels in the other process."""
-        return partial(CompiledModel, self_check=False), (self.model,)
-
     def _packed(self) -> LlamaWeights:
-        """Return the packed copy of the model's present weights, which all runtimes of the model share."""
+        """Return the packed copy of the model's current weights, which all runtimes of the model share."""
         if self.model.dtype != self.dtype:
             raise ValueError(
                 f"the {self.model.config.model_type} model was {self.dtype} when its runtime was made and is "
@@ -438,17 +414,6 @@ class CompiledModel(Runtime):
         if known is None or not known.are_of(self.model):
             known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)
         return known
-
-    def _self_check(self) -> None:
-        error = tree_error(self)
-        self.cache = self._empty_cache()  # drops the memory that the check reserved
-        self.passes = 0
-        if not error <= tolerance(self.dtype):
-            del _PACKED[self.model]  # so that the next attempt checks again
-            raise CannotCompileError(
-                f"the {self.model.config.model_type} model failed the self-check of its compiled pass (the logits of a "
-                f"tree differ from its own by {error:.2g} of their spread): run it with pair.mode eager"
-            )
 
     def _empty_cache(self) -> SlotCache:
         return SlotCache(

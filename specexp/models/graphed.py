@@ -18,18 +18,19 @@ from typing import Any, cast
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
 from specexp.builders import KConfig
-from specexp.core.cache import additive_mask, check_attention, context_limit
+from specexp.core.cache import additive_mask
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.kernels import CannotRunError, cache_folder
-from specexp.core.language_model import LanguageModel, is_spread, tolerance, tree_error
+from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, tolerance
 from specexp.core.loop import Decoder
 from specexp.core.messages import type_and_line
-from specexp.core.runtime import Growth, PassReader, Runtime, check_model, inference
+from specexp.core.runtime import Growth, PassReader, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.models.runtime import tell_once
@@ -51,11 +52,10 @@ _APART = 1e-3
 """Largest allowed difference of float32 logits between captured and eager passes, relative to their norm."""
 MOST_ROWS = 256
 """Most rows of all lanes in a captured step. Larger passes run uncaptured."""
-_PREFILL_CHUNK = 512
 _TIMED = 5  # replays per attention function when the fastest is chosen
 
 
-class GraphedModel(Runtime):
+class GraphedModel(HuggingFaceRuntime):
     """A runtime whose passes have static shapes.
 
     Args:
@@ -82,17 +82,7 @@ class GraphedModel(Runtime):
     def __init__(
         self, model: PreTrainedModel, replayer: type[Replayer] | None = None, *, self_check: bool = True
     ) -> None:
-        super().__init__()
-        check_model(model)
-        check_attention(model.config)
-        if model.training:
-            raise ValueError(
-                f"the {model.config.model_type} model is in training mode: call model.eval() first"
-            )
-        self.model = model
-        self.device, self.dtype = model.device, model.dtype
-        self.vocab_size: int = model.config.get_text_config().vocab_size
-        self.context_limit = context_limit(model.config)
+        super().__init__(model)
         self._static = with_static_attention(model)
         self._kind = replayer or (GraphReplay if self.device.type == "cuda" else EagerReplay)
         self._kind.reserve(self.device)  # before the cache allocates memory
@@ -106,23 +96,8 @@ class GraphedModel(Runtime):
         self.fastest: dict[Shape, str] = {}
         if self_check:
             self._self_check()
-
-    def _self_check(self) -> None:
-        name = f"the {self.model.config.model_type} model"
-        try:
-            error = tree_error(self)
-        except Exception as failure:  # modelling code that cannot be captured raises many kinds of errors
-            raise CannotRunError(
-                f"{name} cannot run graphed passes ({type_and_line(failure)}): run it with pair.mode eager"
-            ) from failure
-        if not error <= tolerance(self.dtype):
-            why = f"the logits of a tree differ from its own by {error:.2g} of their spread"
-            raise CannotRunError(
-                f"{name} failed the self-check of its graphed pass ({why}): run it with pair.mode eager"
-            )
-        self.cache.truncate(0, 0)
-        self.passes = 0
-        self._runs.clear()
+            self.cache.truncate(0, 0)
+            self._runs.clear()
 
     @classmethod
     @override
@@ -134,31 +109,23 @@ class GraphedModel(Runtime):
         return cls(model)
 
     @override
-    @inference
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        kept: list[torch.Tensor] = []
-        hidden: list[torch.Tensor] = []
-        self.cache.reserve(0, slot + 1)
-        self.cache.reserve(self.cache.lengths[slot] + len(token_ids))
+    def begin_prefill(self, slot: int, tokens: int) -> None:
+        super().begin_prefill(slot, tokens)
         self.cache.flush([slot])
-        for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            tokens = torch.tensor([token_ids[start : start + _PREFILL_CHUNK]], device=self.device)
-            past = self.cache.lengths[slot]
-            end = past + tokens.shape[1]
-            rows = torch.arange(past, end, device=self.device)[None]
-            visible = torch.arange(end, device=self.device)[None, None] <= rows[..., None]
-            self.cache.open(slot, 1, end, rows)
-            states = self.states(tokens, rows, visible, self.attention)
-            self.cache.lengths[slot] = end
-            self.passes += 1
-            if all_logits:
-                kept.append(self.head(states)[0])
-            if self.keeps_hidden:
-                hidden.append(states[0])
-        self.hidden = (torch.cat(hidden),) if hidden else ()
-        return torch.cat(kept) if kept else None
+
+    @override
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+        past = self.cache.lengths[slot]
+        end = past + tokens.size
+        rows = torch.arange(past, end, device=self.device)[None]
+        visible = torch.arange(end, device=self.device)[None, None] <= rows[..., None]
+        self.cache.open(slot, 1, end, rows)
+        given = torch.from_numpy(tokens)[None].to(self.device)
+        states = self.states(given, rows, visible, self.attention)
+        self.cache.lengths[slot] = end
+        self.passes += 1
+        self.hidden = (states[0],) if self.keeps_hidden else ()
+        return self.head(states)[0] if all_logits else None
 
     @override
     def read_for(self, slot: int, reader: PassReader | None) -> None:
@@ -366,17 +333,9 @@ class GraphedModel(Runtime):
         share = f"{replayed / steps:.0%} of {steps} steps" if steps else "no step yet"
         return {**super().provenance(), "attention": chosen, "replayed": share}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> GraphedModel:
-        """Return a runtime of the same weights with its own empty cache."""
-        return GraphedModel(self.model, self._kind, self_check=False)
-
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(GraphedModel, self_check=False), (self.model, self._kind)
-
-    @override
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 # The code below is a self-test of drivers and libraries that runs for seconds when a GPU is first used.

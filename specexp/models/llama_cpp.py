@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,8 +19,6 @@ from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, 
 from specexp.models.llama_file import LlamaCppError, LlamaFile
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
-_PREFILL_CHUNK = 512
-
 
 class LlamaCppModel(Runtime):
     """A runtime of a GGUF file. Its logits are float32 tensors on the CPU.
@@ -35,6 +31,7 @@ class LlamaCppModel(Runtime):
     """
 
     kind = "llama.cpp"
+    refusal = LlamaCppError
     model: LlamaFile
     cache: LlamaCache
     max_leaves = MAX_IDS
@@ -52,7 +49,8 @@ class LlamaCppModel(Runtime):
         self._readers: dict[int, PassReader] = {}
         self._choices(16)
         if self_check:
-            self._self_check()
+            self.check_tree(model.path, 0.15, "use another model or another GGUF file of it")
+            self.cache = LlamaCache(model)
 
     @property
     @override
@@ -64,21 +62,17 @@ class LlamaCppModel(Runtime):
         return {id(self.model): Path(self.model.path).stat().st_size}
 
     @override
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        kept: list[torch.Tensor] = []
+    def begin_prefill(self, slot: int, tokens: int) -> None:
         self.cache.reserve(0, slot + 1)
+        self.cache.lanes[slot].forget_rows()
+        self.cache.room_for(tokens)
+
+    @override
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
         lane = self.cache.lanes[slot]
-        lane.forget_rows()
-        self.cache.room_for(len(token_ids))
-        for start in range(0, len(token_ids), _PREFILL_CHUNK):
-            tokens, past = np.array(token_ids[start : start + _PREFILL_CHUNK]), lane.length
-            ids, own = np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32), np.arange(tokens.size)
-            logits = self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
-            if logits is not None:
-                kept.append(logits)
-        return torch.cat(kept) if kept else None
+        past, ids = lane.length, np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
+        own = np.arange(tokens.size)
+        return self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
 
     @override
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
@@ -155,17 +149,6 @@ class LlamaCppModel(Runtime):
         assert logits is not None
         return list(torch.split(logits, sizes))
 
-    @override
-    def synchronize(self) -> None:
-        """Do nothing, because reading the logits already waits for the pass."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> LlamaCppModel:
-        """Return a runtime of the same weights with an empty cache."""
-        return LlamaCppModel(self.model, self_check=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LlamaCppModel, self_check=False), (self.model,)
-
     def _pass(self, lanes: Sequence[LaneRows], with_logits: bool = True) -> torch.Tensor | None:
         """Run a pass and return a copy of its ``[n, V]`` logits, since the next pass overwrites the buffer."""
         address = self.cache.pass_over(lanes, with_logits)
@@ -185,29 +168,6 @@ class LlamaCppModel(Runtime):
             if shape.recurs:
                 self._branches[shape] = branches
         return branches
-
-    def _self_check(self) -> None:
-        """Compare the logits of a tree pass with those of separate passes over its branches."""
-        siblings, prefix = 6, [token % self.vocab_size for token in (5, 6, 7)]
-        shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
-        tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % self.vocab_size)
-        self.prefill(0, prefix)
-        answers = self.tree_pass([0], [tree])[0]
-        errors = []
-        for row in (1, siblings, siblings + 1):
-            branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
-            self.cache.truncate(0, len(prefix))
-            alone = self.prefill(0, branch, all_logits=True)
-            assert alone is not None
-            spread = (alone[-1] - alone[-1].mean()).norm()
-            errors.append(float((answers[row] - alone[-1]).norm() / spread) if spread else 0.0)
-        self.cache = LlamaCache(self.model)
-        self.passes = 0
-        if not sorted(errors)[1] <= 0.15:
-            raise LlamaCppError(
-                f"{self.model.path} failed the tree self-check (the logits of a tree differ from those of its "
-                f"branches by {sorted(errors)[1]:.2g} of their spread): use another model or another GGUF file of it"
-            )
 
 
 def _parents(visible: NDArray[np.bool_]) -> list[int]:

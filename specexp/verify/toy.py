@@ -121,16 +121,11 @@ class ToyModel(Runtime):
         self.cache = _Committed()
 
     @override
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        self.cache.reserve(0, slot + 1)
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
         held = self.cache.tokens[slot]
-        before = [held[-1] if held else LIVE, *token_ids[:-1]]
-        held += token_ids
-        if not all_logits or not token_ids:
-            return None
-        return torch.from_numpy(self.table[classes(before), classes(token_ids)])
+        before = [held[-1] if held else LIVE, *tokens[:-1].tolist()]
+        held += tokens.tolist()
+        return torch.from_numpy(self.table[classes(before), classes(tokens)]) if all_logits else None
 
     @override
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
@@ -162,12 +157,6 @@ class ToyModel(Runtime):
         return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])
 
     @override
-    def synchronize(self) -> None:
-        return None
-
-    def __deepcopy__(self, memo: dict[int, object]) -> ToyModel:
-        return ToyModel(self.table)
-
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
         return ToyModel, (self.table,)
 

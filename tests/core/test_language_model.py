@@ -53,7 +53,7 @@ def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
 
 
 def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
-    monkeypatch.setattr("specexp.core.language_model._PREFILL_CHUNK", 7)
+    monkeypatch.setattr("specexp.core.language_model.LanguageModel.prefill_chunk", 7)
     language_model = LanguageModel(small_model("Llama"))
     prompt = list(range(1, 20))
     passes = language_model.passes
@@ -102,11 +102,14 @@ LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_
 OTHERS = {
     "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens\)"),
     "Bert": (SMALL, "the bert model is an encoder: use a causal model"),
-    "Roberta": ({**SMALL, "is_decoder": True}, "failed the tree self-check"),  # its positions start at 2
-    "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot do a tree pass .* learned or rotary"),
+    "Roberta": (
+        {**SMALL, "is_decoder": True},
+        "failed the self-check of its eager pass",
+    ),  # its positions start at 2
+    "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot run eager passes .* learned or rotary"),
     "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
     "Rwkv": ({"vocab_size": VOCABULARY, "hidden_size": 32}, "the rwkv model has no attention"),
-    "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot do a tree pass"),  # it has no cache
+    "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot run eager passes"),  # it has no cache
 }
 
 
@@ -131,7 +134,7 @@ def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtyp
     config.max_position_embeddings = 160
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype).eval()
-    with pytest.raises(ValueError, match="the mpt model failed the tree self-check"):
+    with pytest.raises(ValueError, match="the mpt model failed the self-check of its eager pass"):
         LanguageModel(model)
 
 
@@ -194,7 +197,7 @@ class _IgnoresPositions(FakeCausalLM):
 def test_the_self_check_finds_a_model_that_ignores_mask_or_positions(model):
     honest = hashed_model(20)
     LanguageModel(honest)
-    with pytest.raises(ValueError, match="failed the tree self-check"):
+    with pytest.raises(ValueError, match="failed the self-check of its eager pass"):
         LanguageModel(model(honest.next_logits, 20))
 
 

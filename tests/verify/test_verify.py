@@ -240,7 +240,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
     torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
     pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
     monkeypatch.setattr("specexp.bench.live.build_pair", lambda config: pair)
-    monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model: None)
+    monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model, remedy: None)
     arms = {"greedy": {"verifier": "Greedy"}, "sampled": {"verifier": "SampleMatch"}}
     assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
     first, second = (finding["errors"] for finding in report()["findings"])
