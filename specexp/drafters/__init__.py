@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from specexp.core.checked import classes_in
 
 if TYPE_CHECKING:
+    from specexp.drafters.dflash import DFlash as DFlash
     from specexp.drafters.draft_model import DraftModel as DraftModel
     from specexp.drafters.eagle import Eagle as Eagle
     from specexp.drafters.eagle3 import Eagle3 as Eagle3

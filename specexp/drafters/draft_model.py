@@ -309,7 +309,7 @@ class DraftModel(Drafter):
         def enter(parent: int, token: int) -> int | None:
             above = ancestors[parent]
             depth = self._pending + len(above) - 1
-            if depth >= room:
+            if depth >= room or len(above) >= source.most_depth:
                 return None
             node = children[parent, token] = len(ancestors)
             ancestors.append([*above, node])

@@ -58,11 +58,13 @@ class DraftSource(ABC):
         independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
         vocabulary: the tokens that its head can draft; None for all.
         parallel: whether the first pass of a step answers all nodes of its tree.
+        most_depth: levels of the deepest tree that it drafts.
     """
 
     team: Hashable = None
     vocabulary: DraftVocabulary | None = None
     parallel: bool = False
+    most_depth: int = 2**31
     independent_rows: bool = False
 
     @property

@@ -8,10 +8,10 @@ SGLang) and of speculators (also vLLM) name the same tensors.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from specexp.drafters.networks import KeyValues
 
 _IGNORED = ("t2d", "verifier_norm.weight", "verifier_lm_head.weight")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin", FILE)
+Network = TypeVar("Network", bound=Any)
 _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 
@@ -141,16 +142,15 @@ class Eagle3Network(nn.Module):
         self.input_norm = nn.RMSNorm(fused, eps=eps) if config.norm_before_fc else None
         norms = (nn.RMSNorm(config.target_hidden_size, eps=eps) for _ in range(config.states))
         self.fc_norm = nn.ModuleList(norms) if config.fc_norm else None
-        self.layers = nn.ModuleList(_Layer(config, number) for number in range(layer.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(layer, number, number == 0, config.norm_before_residual)
+            for number in range(layer.num_hidden_layers)
+        )
         self.norm = nn.RMSNorm(width, eps=eps)
         self.lm_head = nn.Linear(width, config.draft_vocab_size, bias=False) if own_head else None
         self.embed_tokens = nn.Embedding(layer.vocab_size, width) if own_embeddings else None
         self.mask_hidden = None if config.mask_token_id is None else nn.Parameter(torch.zeros(fused))
-        rotary = LlamaRotaryEmbedding(layer)
-        self._rates = (
-            rotary.inv_freq,
-        )  # [head_dim / 2]; a tuple, because buffers are cast with the parameters
-        self._scale = rotary.attention_scaling
+        self._rotation = Rotation(layer)
         self.kept: torch.Tensor
         kept = torch.arange(config.draft_vocab_size) if kept is None else kept
         self.register_buffer("kept", kept, persistent=False)
@@ -208,10 +208,7 @@ class Eagle3Network(nn.Module):
                 causal rows without cached ones, or for one row that attends to all.
             cache: keys and values of earlier rows, to which these are added.
         """
-        angles = positions[:, None].float() * self._rates[0].to(positions.device)  # [m, head_dim / 2]
-        cosine, sine = angles.cos() * self._scale, angles.sin() * self._scale
-        turn = torch.cat((cosine, cosine), dim=-1).to(inputs), torch.cat((-sine, sine), dim=-1).to(inputs)
-        x = inputs
+        x, turn = inputs, self._rotation.turn(positions, inputs)
         for layer in self.layers:
             x = layer(x, embedded, turn, visible, cache)
         return x
@@ -245,13 +242,7 @@ class Eagle3Network(nn.Module):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the parameters by their names in files, as views of the fused ones."""
-        found: dict[str, Any] = dict(self.named_parameters())
-        layers: Any = self.layers
-        for number, layer in enumerate(layers):
-            layer_name = f"layers.{number}."
-            for fused, parts in layer.parts().items():
-                found |= {layer_name + name: part for name, part in parts.items()}
-                del found[layer_name + fused]
+        found = tensors_of(self)
         if "mask_hidden" in found:
             found["mask_hidden"] = found["mask_hidden"][None, None]
         return found
@@ -259,24 +250,11 @@ class Eagle3Network(nn.Module):
     @classmethod
     def load(cls, folder: str | Path) -> Eagle3Network:
         """Read a published head from its folder; raises ``ValueError`` that names the file and the tensor."""
-        path = Path(folder)
-        if not (path / "config.json").is_file():
-            raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
-        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        config = Eagle3Config.of(content, path / "config.json")
-        file = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
-        if file is None:
-            raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
-        if file.suffix == ".bin":
-            given = torch.load(file, map_location="cpu", weights_only=True)
-        elif file.name == FILE:
-            given = unpack(str(path))
-        else:
-            from safetensors.torch import load_file
-
-            given = load_file(file)
-        tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in given.items()}
-        return cls._of(config, tensors, file)
+        content, given, file = read_head(folder)
+        config = Eagle3Config.of(content, file.with_name("config.json"))
+        return cls._of(
+            config, {name.replace("midlayer.", "layers.0."): one for name, one in given.items()}, file
+        )
 
     @classmethod
     def _of(cls, config: Eagle3Config, given: dict[str, torch.Tensor], file: Path) -> Eagle3Network:
@@ -295,24 +273,9 @@ class Eagle3Network(nn.Module):
                 f"{file}: d2t must have {vocabulary} differences between ascending ids below {wide} and their places"
             )
         own_head, own_embeddings = "lm_head.weight" in given, "embed_tokens.weight" in given
-        with torch.device("meta"):
-            shape = cls(config, own_head=own_head, own_embeddings=own_embeddings).tensors()
-        for name, tensor in shape.items():
-            found = given.get(name)
-            if found is None:
-                raise ValueError(f"{file}: {name} is missing, which config.json requires")
-            if found.shape != tensor.shape:
-                raise ValueError(f"{file}: {name} must be {list(tensor.shape)}, got {list(found.shape)}")
-        unknown = sorted(given.keys() - shape.keys() - set(_IGNORED))
-        if unknown:
-            raise ValueError(
-                f"{file}: {unknown[0]} is not a tensor of an EAGLE-3 head as config.json describes it"
-            )
-        made = cls(config, kept, own_head, own_embeddings).to(given["fc.weight"].dtype)
-        with torch.no_grad():
-            for name, tensor in made.tensors().items():
-                tensor.copy_(given[name])
-        return made.eval().requires_grad_(False)
+        for name in _IGNORED:
+            given.pop(name, None)
+        return filled(lambda: cls(config, kept, own_head, own_embeddings), given, file)
 
     def save(self, folder: str | Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` in the layout of SafeAILab, which engines read."""
@@ -336,14 +299,87 @@ class Eagle3Network(nn.Module):
         )
 
 
-class _Layer(nn.Module):
-    """A decoder layer with fused projections. The first one attends from the embedding and the state before it."""
+def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
+    """Return the content of ``config.json``, the tensors and their file; raises ``ValueError`` if one is missing."""
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
+    file = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
+    if file is None:
+        raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
+    if file.suffix == ".bin":
+        given = torch.load(file, map_location="cpu", weights_only=True)
+    elif file.name == FILE:
+        given = unpack(str(path))
+    else:
+        from safetensors.torch import load_file
 
-    def __init__(self, config: Eagle3Config, number: int) -> None:
+        given = load_file(file)
+    return json.loads((path / "config.json").read_text(encoding="utf-8")), given, file
+
+
+def tensors_of(network: Any) -> dict[str, torch.Tensor]:
+    """Return the parameters of a network with :class:`DecoderLayer` s by their names in files."""
+    found: dict[str, Any] = dict(network.named_parameters())
+    for number, layer in enumerate(network.layers):
+        layer_name = f"layers.{number}."
+        for fused, parts in layer.parts().items():
+            found |= {layer_name + name: part for name, part in parts.items()}
+            del found[layer_name + fused]
+    return found
+
+
+def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file: Path) -> Network:
+    """Return a network with the tensors of a file; raises ``ValueError`` if they are not those of its ``tensors``."""
+    with torch.device("meta"):
+        shape = make().tensors()
+    for name, tensor in shape.items():
+        found = given.get(name)
+        if found is None:
+            raise ValueError(f"{file}: {name} is missing, which config.json requires")
+        if found.shape != tensor.shape:
+            raise ValueError(f"{file}: {name} must be {list(tensor.shape)}, got {list(found.shape)}")
+    unknown = sorted(given.keys() - shape.keys())
+    if unknown:
+        raise ValueError(f"{file}: {unknown[0]} is not a tensor of the head that config.json describes")
+    made: Network = make().to(given["fc.weight"].dtype)
+    with torch.no_grad():
+        for name, tensor in made.tensors().items():
+            tensor.copy_(given[name])
+    made.eval().requires_grad_(False)
+    return made
+
+
+class Rotation:
+    """Rotary positions of a configuration, by which :class:`DecoderLayer` s turn queries and keys."""
+
+    def __init__(self, layer: PretrainedConfig) -> None:
+        rotary = LlamaRotaryEmbedding(layer)
+        self._rates, self._scale = rotary.inv_freq, rotary.attention_scaling  # rates: [head_dim / 2]
+
+    def turn(self, positions: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and sines ``[m, head_dim]`` of positions ``[m]``; the sines of the first half are negative."""
+        angles = positions[:, None].float() * self._rates.to(positions.device)
+        cosine, sine = angles.cos() * self._scale, angles.sin() * self._scale
+        return torch.cat((cosine, cosine), dim=-1).to(like), torch.cat((-sine, sine), dim=-1).to(like)
+
+
+class DecoderLayer(nn.Module):
+    """A decoder layer with fused projections.
+
+    Args:
+        layer: a Llama or Qwen3 configuration.
+        number: its number in the cache.
+        first: whether it attends from the embedding and the state before it, as the first layer of EAGLE-3 does.
+        norm_before_residual: whether the residual of a first layer is the normalised state.
+    """
+
+    def __init__(
+        self, layer: PretrainedConfig, number: int, first: bool = False, norm_before_residual: bool = False
+    ) -> None:
         super().__init__()
-        layer, eps, first = config.layer, config.layer.rms_norm_eps, number == 0
-        width, heads = layer.hidden_size, layer.num_attention_heads
-        self.number, self.first, self.norm_before_residual = number, first, config.norm_before_residual
+        width, heads, eps = layer.hidden_size, layer.num_attention_heads, layer.rms_norm_eps
+        self.number, self.first, self.norm_before_residual = number, first, norm_before_residual
         self.heads, self.kv_heads = heads, layer.num_key_value_heads
         self.size = getattr(layer, "head_dim", None) or width // heads
         self.input_layernorm = nn.RMSNorm(width, eps=eps)
@@ -372,11 +408,24 @@ class _Layer(nn.Module):
             "gate_up.weight": dict(zip(names[1], self.gate_up.weight.chunk(2), strict=True)),
         }
 
+    def projected(
+        self, normed: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries, keys and values ``[..., heads, m, head_dim]`` of normalised inputs ``[..., m, width]``."""
+        # [..., heads + 2 kv_heads, m, size]
+        mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
+        turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]
+        if self.normed:
+            q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
+            turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=-3)
+        turned = torch.addcmul(turned * turn[0], turned.roll(self.size // 2, -1), turn[1])
+        return turned[..., : self.heads, :, :], turned[..., self.heads :, :, :], v
+
     @override
     def forward(
         self,
         x: torch.Tensor,
-        embedded: torch.Tensor,
+        embedded: torch.Tensor | None,
         turn: tuple[torch.Tensor, torch.Tensor],
         visible: torch.Tensor | None,
         cache: KeyValues | None,
@@ -384,18 +433,11 @@ class _Layer(nn.Module):
         if self.first:
             normed = self.hidden_norm(x)
             x = normed if self.norm_before_residual else x
+            assert embedded is not None
             normed = torch.cat((self.input_layernorm(embedded), normed), dim=-1)  # the embedding first
         else:
             normed = self.input_layernorm(x)
-        # [..., heads + 2 kv_heads, m, size]
-        mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
-        turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]
-        if self.normed:
-            q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
-            turned = torch.cat((self.self_attn.q_norm(q), self.self_attn.k_norm(k)), dim=-3)
-        # RoPE: the sine of the first half is negative
-        turned = torch.addcmul(turned * turn[0], turned.roll(self.size // 2, -1), turn[1])
-        q, k = turned[..., : self.heads, :, :], turned[..., self.heads :, :, :]
+        q, k, v = self.projected(normed, turn)
         if cache is not None:
             k, v = cache.update(k, v, self.number)
         groups = self.heads != self.kv_heads

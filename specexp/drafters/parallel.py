@@ -1,6 +1,7 @@
-"""Parallel drafts: one pass over mask tokens answers every depth, as PARD (An et al. 2025) and P-EAGLE do.
+"""Parallel drafts: one pass over mask tokens answers every depth, as PARD (An et al. 2025), P-EAGLE and DFlash do.
 
-The row of depth d reads the committed tokens and d mask tokens, so all nodes of a depth have the same candidates.
+The row of depth d reads the committed tokens and d mask tokens, or in DFlash a whole block of them. So all nodes of a
+depth have the same candidates.
 """
 
 from __future__ import annotations
@@ -86,3 +87,54 @@ class ParallelEagleSource(ParallelSource, EagleSource):
         start = first - bool(token_ids)
         logits = self._output(self._made[start:])
         return [(logits, row) for row in range(count - start)]
+
+
+class DFlashSource(ParallelSource, EagleSource):
+    """A DFlash draft and its keys and values of one sequence.
+
+    The keys of a token are made from the target's states of the same token. So those of a step's last token, of which
+    no state exists yet, are added in the next step.
+    """
+
+    _known = 0  # positions with keys and values
+
+    def __init__(self, head: Any, *given: Any) -> None:
+        super().__init__(head, *given)
+        self.most_depth = head.config.block_size - 1
+
+    @override
+    @torch.inference_mode()
+    def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
+        config, end = self._head.config, self.length + len(token_ids) - 1
+        self._read(end)
+        self._cache.rows = end  # the block's rows are overwritten by the next step's
+        device = self._states.device
+        tokens = [token_ids[-1], *[config.mask_token_id] * self.most_depth]
+        embedded = self._embed(torch.tensor([tokens], device=device)).to(self._states)
+        made = self._head(embedded, torch.arange(end, end + len(tokens), device=device), self._cache)
+        logits = self._output(made[0, 1:])
+        return [(logits, row) for row in range(self.most_depth)]
+
+    @override
+    def truncate(self, rows: int) -> None:
+        super().truncate(rows)
+        self._known = min(self._known, rows)
+
+    @override
+    def copy_from(self, other: DraftSource, rows: int) -> None:
+        super().copy_from(other, rows)
+        assert isinstance(other, DFlashSource)
+        self._known = min(other._known, rows)
+
+    @override
+    def _run_committed(self, tokens: Sequence[int]) -> None:
+        self._pending = len(tokens)
+        self._read(self.length + len(tokens))
+
+    @torch.inference_mode()
+    def _read(self, end: int) -> None:
+        """Add the keys and values of the positions up to ``end``."""
+        positions = torch.arange(self._known, end, device=self._states.device)
+        if len(positions):
+            self._cache.rows, self._known = self._known, end
+            self._head.read(self._states[None, positions], positions, self._cache)

@@ -195,7 +195,7 @@ def changed(folder, **changes):
         ("fc.weight", torch.zeros(32, 64), r"model.safetensors: fc.weight must be \[32, 96\], got \[32, 64\]"),
         ("d2t", None, "model.safetensors: d2t is missing, a head with 20 of 61 tokens must have it"),
         ("d2t", torch.arange(20, 0, -1), "model.safetensors: d2t must have 20 differences"),
-        ("fc_norm.0.weight", torch.ones(32), "model.safetensors: fc_norm.0.weight is not a tensor of an EAGLE-3 head"),
+        ("fc_norm.0.weight", torch.ones(32), "model.safetensors: fc_norm.0.weight is not a tensor of the head"),
     ],
 )  # fmt: skip
 def test_a_wrong_tensor_is_named_with_its_file(tmp_path, name, tensor, message):

@@ -98,7 +98,7 @@ BUILDERS = {
     "graft_spec_infer": lambda: grafts(SpecInfer([3, 2])),
     "graft_dyspec_drawn": lambda: grafts(DySpecGreedy(7, 4)),
 }
-OF_ITS_STATES = {"EarlyExit", "Eagle", "Eagle3", "Medusa", "Mtp"}
+OF_ITS_STATES = {"DFlash", "EarlyExit", "Eagle", "Eagle3", "Medusa", "Mtp"}
 """Drafters that read a transformer's own states, which a toy has not: ``tests/drafters`` shows their outputs equal."""
 VERIFIERS = (
     BlockVerification,

@@ -1,0 +1,114 @@
+"""The network of DFlash drafts (Chen et al. 2026, arXiv 2602.06036), in the layout that z-lab publishes.
+
+Keys and values of a text are made from hidden states of several of the target's layers. A block of the last token and
+mask tokens attends to them, and to all of itself, so one pass gives the distributions of all its positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, PretrainedConfig
+from typing_extensions import override
+
+from specexp.drafters.eagle3_network import DecoderLayer, Rotation, filled, read_head, tensors_of
+from specexp.drafters.networks import KeyValues
+
+
+@dataclass(frozen=True)
+class DFlashConfig:
+    """The content of a draft's ``config.json``.
+
+    Attributes:
+        layer: The draft's layers, as a Qwen3 configuration.
+        state_layers: Hidden states of the target that are read, as indices of ``hidden_states`` in transformers.
+        block_size: Tokens of a block, the first of which is known.
+        mask_token_id: The token of the others.
+    """
+
+    layer: PretrainedConfig
+    state_layers: tuple[int, ...]
+    block_size: int
+    mask_token_id: int
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:
+        """Return the configuration from the content of ``config.json``; raises ``ValueError`` if it is another's."""
+        inner = content.get("dflash_config") or {}
+        found = {"block_size": content.get("block_size"), "num_target_layers": None, **content, **inner}
+        for name in ("hidden_size", "vocab_size", "block_size", "mask_token_id", "num_target_layers"):
+            if found.get(name) is None:
+                raise ValueError(f"{where}: {name} is missing, which a DFlash draft must have")
+        layer = CONFIG_MAPPING["qwen3"](**{k: v for k, v in content.items() if k != "model_type"})
+        kinds = {*layer.layer_types, "full_attention"} - {"full_attention"}
+        if content.get("model_type", "qwen3") != "qwen3" or kinds:
+            wrong = next(iter(kinds), f"model_type {content.get('model_type')!r}")
+            raise ValueError(
+                f"{where}: a DFlash draft must have the layers of Qwen3 with full attention, got {wrong}"
+            )
+        layers, depth = found.get("target_layer_ids"), found["num_target_layers"]
+        if layers is None:  # evenly from the second layer to the one before the last two
+            count = layer.num_hidden_layers
+            even = (
+                [round(1 + number * (depth - 4) / (count - 1)) for number in range(count)]
+                if count > 1
+                else []
+            )
+            layers = even or [depth // 2]
+        # ids count from the first layer's output
+        return cls(layer, tuple(one + 1 for one in layers), found["block_size"], found["mask_token_id"])
+
+
+class DFlashNetwork(nn.Module):
+    """A DFlash draft. Embeddings and output layer are the target's."""
+
+    def __init__(self, config: DFlashConfig) -> None:
+        super().__init__()
+        layer = config.layer
+        width, eps = layer.hidden_size, layer.rms_norm_eps
+        self.config = config
+        self.fc = nn.Linear(len(config.state_layers) * width, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.layers: Any = nn.ModuleList(
+            DecoderLayer(layer, number) for number in range(layer.num_hidden_layers)
+        )
+        self.norm = nn.RMSNorm(width, eps=eps)
+        self._rotation = Rotation(layer)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> DFlashNetwork:
+        """Read a published draft from its folder; raises ``ValueError`` that names the file and the tensor."""
+        content, given, file = read_head(folder)
+        config = DFlashConfig.of(content, file.with_name("config.json"))
+        return filled(lambda: cls(config), given, file)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the parameters by their names in files, as views of the fused ones."""
+        return tensors_of(self)
+
+    def read(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
+        """Add the keys and values of the positions ``[m]`` of a text, from ``[1, m, A * H]`` states of the target."""
+        context, turn = self.hidden_norm(self.fc(states)), self._rotation.turn(positions, states)
+        for layer in self.layers:
+            _, keys, values = layer.projected(context, turn)
+            cache.update(keys, values, layer.number)
+
+    @override
+    def forward(self, embedded: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> torch.Tensor:
+        """Return normalised states ``[1, B, H]`` of a block after the text in the cache, to which it is added.
+
+        Args:
+            embedded: ``[1, B, H]`` embeddings of the last token and the mask tokens.
+            positions: ``[B]`` positions, the first of which is the length of the text.
+        """
+        x, turn = embedded, self._rotation.turn(positions, embedded)
+        visible = positions.new_ones((len(positions), int(positions[-1]) + 1), dtype=torch.bool)
+        for layer in self.layers:
+            x = layer(x, None, turn, visible, cache)
+        normed: torch.Tensor = self.norm(x)
+        return normed
