@@ -142,6 +142,9 @@ class Drafter(Part):
         """Return whether answering this request needs a forward pass of a draft model."""
         return False
 
+    def drop_answers(self, request: Request) -> None:
+        """Drop the answers at the frontier rows, so that a later request for them costs a pass."""
+
     @property
     def team(self) -> Hashable:
         """A key: drafters of several sequences with equal keys answer in one pass. None: no team."""

@@ -178,6 +178,12 @@ class DraftModel(Drafter):
         return not self._answers or (not self.source.parallel and None in self._nodes_of(request))
 
     @override
+    def drop_answers(self, request: Request) -> None:
+        gone = set(self._nodes_of(request))
+        for place in [place for place, node in self._children.items() if node in gone]:
+            del self._children[place]
+
+    @override
     def propose(self, context: Context, request: Request) -> Candidates:
         return self.propose_together([(self, context, request)])[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -48,6 +49,8 @@ class PhraseCache(DrafterWrapper):
         max_keys: most tokens with stored phrases; the least used token is evicted.
         max_phrases: most phrases stored per token; the oldest is evicted.
         ride: most phrases fed along in a draft pass; 0 feeds none.
+        shortest_match: fewest tokens of a fed phrase that the draft must confirm, or its answers along the phrase are
+            dropped and a later pass repeats them. As published, 2 (algorithm 2, line 14).
         committed: store all committed text. As published, False: of a step's text only the run of USEFUL tokens below
             the root, with the target's token after it.
         initialisation: ``prompt`` stores the phrases of each prompt first, ``empty`` does not.
@@ -71,6 +74,7 @@ class PhraseCache(DrafterWrapper):
         max_keys: Annotated[int, Field(ge=1)] = 1000,
         max_phrases: Annotated[int, Field(ge=1)] = 20,
         ride: Annotated[int, Field(ge=0, le=256)] = 3,
+        shortest_match: Annotated[int, Field(ge=0)] = 0,
         committed: bool = True,
         initialisation: Initialisation = "empty",
         state: StatePolicy = "cold",
@@ -85,6 +89,7 @@ class PhraseCache(DrafterWrapper):
         self.phrase_length = phrase_length
         self.max_phrases = max_phrases
         self.ride = ride
+        self.shortest_match = shortest_match
         self.committed = committed
         self.initialisation = initialisation
         self.state = state
@@ -263,6 +268,13 @@ class PhraseCache(DrafterWrapper):
             corrected = tuple(answers[row] for row in path[: self.phrase_length])
             if NO_CANDIDATE not in corrected:  # beyond the draft's context there is no answer
                 pending.corrected[key, corrected] = None
+        confirmed = np.zeros(size, dtype=np.int64)  # by requested row: the longest match
+        for _, path in riding:
+            same = [answers[row] == longer.tokens[child] for row, child in pairwise(path)]
+            confirmed[path[0]] = max(confirmed[path[0]], [*same, False].index(False))
+        short = [row for _, path in riding if confirmed[path[0]] < self.shortest_match for row in path[1:]]
+        if short:
+            drafter.drop_answers(replace(longer, rows=np.array(short)))
         return candidates.pass_tokens
 
     def _insert_answered(self, outcome: Outcome) -> None:

@@ -135,6 +135,17 @@ def test_a_matches_validate_a_plus_1_tokens_and_the_corrected_phrase_is_stored()
     assert cache.store.lookup(1, 9) == [(2, 3, 4, 5, 6), (2, 3, 4, 0, 0), (2, 3, 9, 9, 9)]
 
 
+@pytest.mark.parametrize(
+    ("phrase", "passes"),
+    [([2, 9, 9, 9, 9], (1 + 5, 1 + 5, 1)), ([2, 3, 9, 9, 9], (1 + 5,)), ([8, 9, 9, 9, 9], (1 + 5, 1, 1))],
+    ids=["one token", "two", "none"],
+)
+def test_as_published_a_match_of_one_token_saves_no_pass(phrase, passes):
+    """Algorithm 2, line 14: with A = 1 the draft grows by the next token alone, and the phrase of that token rides."""
+    cache = PhraseCache(DraftModel(counting_model(10)), shortest_match=2, initialisation="prompt")
+    assert counted(cache, Chain(3), [1, *phrase, 5, 1], 1 + 3)[0] == ([1, 2, 3, 4], passes)
+
+
 def test_the_first_rows_of_the_frontier_take_the_rides():
     """A request for two rows with two phrases each, which share their first token; three may ride."""
     inner = DistributionDrafter(lambda tokens: [1 / VOCABULARY] * VOCABULARY)
@@ -177,20 +188,22 @@ def content_of(tree):
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_riding_changes_the_number_of_passes_and_nothing_else(builder, seed):
     """Tokens, distributions and log-probabilities of every tree are the same; float64, a draft that repeats itself."""
-    target, trees, passes = hashed_model(VOCABULARY, spread=3.0), {0: [], 3: []}, {}
-    for ride, found in trees.items():
+    target, trees, passes = hashed_model(VOCABULARY, spread=3.0), {(0, 0): [], (3, 0): [], (3, 2): []}, {}
+    for (ride, match), found in trees.items():
         draft = hashed_model(VOCABULARY, seed=0, spread=2.0)
         draft = FakeCausalLM(lambda tokens, answer=draft.next_logits: answer(tokens[-1:]), VOCABULARY)
-        cache = PhraseCache(DraftModel(draft), phrase_length=4, ride=ride, initialisation="prompt")
+        sizes = {"phrase_length": 4, "ride": ride, "shortest_match": match}
+        cache = PhraseCache(DraftModel(draft), **sizes, initialisation="prompt")
         result = Decoder(target, cache, builder(), RejectionSampling(0.5)).generate(
             [1, 2, 3, 1, 2, 3],
             max_new_tokens=60,
             observers=[lambda step, found=found: found.append(content_of(step.tree))],
             seed=seed,
         )
-        passes[ride] = result.draft_passes
-    assert trees[0] == trees[3]
-    assert passes[3] < passes[0]
+        passes[ride, match] = result.draft_passes
+    assert trees[0, 0] == trees[3, 0] == trees[3, 2]
+    assert passes[3, 2] < passes[0, 0]
+    assert passes[3, 0] < passes[0, 0]
 
 
 @pytest.mark.parametrize("limit", [8, 11, 13, 30])
