@@ -53,11 +53,12 @@ def _act(options: argparse.Namespace) -> int:
         return 0
     if not options.report:
         runs = [run for row in rows for part in row.recorded for run in part.each_run()]
-        needed = [run for run in runs if RowRecord.read(RECORDS, run.row).why_not(run)]
+        here = [run for run in runs if not run.row.not_measured]
+        needed = [run for run in here if RowRecord.read(RECORDS, run.row).why_not(run)]
         for run in runs:
             check_run(run)
             if options.dry_run:
-                state = "missing" if run in needed else "measured"
+                state = "missing" if run in needed else "measured" if run in here else "not measured here"
                 print(f"{run.name} ({state}): {' '.join(run.arguments)}")
         if options.dry_run:
             return 0

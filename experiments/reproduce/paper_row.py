@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from experiments.reproduce.trend import Clause, Term
 from specexp.config.layers import ConfigError
@@ -37,8 +37,12 @@ class PaperRow(BaseModel):
         claim: The trend, in a sentence.
         published: The paper's figures, all cells of which the claim speaks.
         runs: Arguments of ``python -m specexp.run`` by the run's name, which is empty if there is one run.
-        test: The test of the trend, on what this machine measures; empty if the row is not measured.
-        not_measured: The reason why the row is not measured.
+        test: The test of the trend: its clauses.
+        main: Number of the main clause, from 1.
+        declared: Date on which runs, clauses and main clause were committed, before any record of them; empty if the
+            main clause was named after the measurement.
+        not_measured: The reason why the row is not measured here. Then ``runs`` are the commands that would.
+        machine: The machine that these commands need.
         untestable: Parts of the claim that cannot be tested on this machine, each with the reason.
         modelled: The test of the same trend at other costs of a pass.
         not_modelled: The reason why there is no such test.
@@ -59,7 +63,10 @@ class PaperRow(BaseModel):
     published: str = ""
     runs: _Runs = {}
     test: tuple[_Clause, ...] = ()
+    main: Annotated[int, Field(ge=1)] = 1
+    declared: Annotated[str, BeforeValidator(str)] = ""
     not_measured: str = ""
+    machine: str = ""
     untestable: dict[str, str] = {}
     modelled: Modelled | None = None
     not_modelled: str = ""
@@ -84,8 +91,14 @@ class PaperRow(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> PaperRow:
-        if bool(self.test) == bool(self.not_measured):
-            raise ValueError("must have either a test or not_measured, the reason why there is none")
+        if not self.test and not self.not_measured:
+            raise ValueError("must have a test or not_measured, the reason why there is none")
+        if self.main > max(len(self.test), 1):
+            raise ValueError(
+                f"main must be the number of one of its {len(self.test)} clauses, got {self.main}"
+            )
+        if bool(self.machine) != bool(self.not_measured and self.runs):
+            raise ValueError("must name the machine of its runs, machine, exactly if it is not measured here")
         for term in self.terms:
             run, place = self.place_of(term)
             if run not in self.runs or not place:
@@ -110,7 +123,12 @@ class PaperRow(BaseModel):
     def declaration(self) -> str:
         """Digest of the runs and the clauses; a record counts only if its digest is the same."""
         # claims and published figures may be reworded without a new measurement
-        declared = [{name: list(run) for name, run in self.runs.items()}, [one.text for one in self.clauses]]
+        declared: list[Any] = [
+            {name: list(run) for name, run in self.runs.items()},
+            [one.text for one in self.clauses],
+        ]
+        if self.declared:
+            declared.append(self.main)
         return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
 
     def place_of(self, term: Term) -> tuple[str, tuple[str, ...]]:
@@ -137,11 +155,11 @@ class Modelled(PaperRow):
 
     Attributes:
         costs: The costs and their source, in a phrase.
-        source: Whether the paper publishes these costs, or we assume them.
+        source: Whether the paper publishes these costs, or a profile of a device measured them.
     """
 
     costs: str
-    source: Literal["published", "assumed"]
+    source: Literal["published", "measured"]
 
 
 @dataclass(frozen=True)

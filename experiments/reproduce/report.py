@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 from experiments.reproduce.paper_row import Modelled, PaperRow
 from experiments.reproduce.row_record import RowRecord
-from experiments.reproduce.trend import AGREES, DISAGREES, PARTLY, UNDECIDED, Outcome, verdict
+from experiments.reproduce.trend import AGREES, DISAGREES, UNDECIDED, Outcome, verdict
 from specexp.artifacts.atomic_write import atomic_write
 
-NOT_MEASURED = "not measured on this pair"
-NEVER_MEASURED = "not measured"
+NOT_MEASURED = "not measured"
+NOT_HERE = "not measured here"
 PARTS = Path(__file__).parent
 
 
@@ -51,7 +52,7 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
         for part in (row.modelled, row.explanation)
     )
     if row.not_measured:
-        return Finding(row, NEVER_MEASURED, modelled, explanation, why_not=row.not_measured)
+        return Finding(row, NOT_HERE, modelled, explanation, why_not=row.not_measured)
     record = RowRecord.read(records, recorded)
     try:
         for run in recorded.each_run():
@@ -60,12 +61,12 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
         outcomes = [clause.test(lambda term: record.look_up(row, term), record.ratios) for clause in row.test]
     except LookupError as error:
         return Finding(row, NOT_MEASURED, modelled, explanation, why_not=str(error))
-    return Finding(row, verdict(outcomes), modelled, explanation, outcomes, record)
+    return Finding(row, verdict(outcomes, row.main), modelled, explanation, outcomes, record)
 
 
 def count(states: Sequence[str]) -> str:
     """Return a sentence with the number of rows in each state."""
-    counts = dict.fromkeys((AGREES, PARTLY, DISAGREES, UNDECIDED, NOT_MEASURED), 0)
+    counts = dict.fromkeys((AGREES, DISAGREES, UNDECIDED, NOT_HERE, NOT_MEASURED), 0)
     for state in states:
         word = next((word for word in counts if state.startswith(word)), state)
         counts[word] = counts.get(word, 0) + 1
@@ -105,7 +106,7 @@ def _tested(found: Finding) -> dict[str, Any]:
         }
         for clause, outcome in zip(found.row.test, found.outcomes, strict=False)
     ]
-    return {"verdict": found.state, "why_not": found.why_not, "clauses": clauses}
+    return {"verdict": found.state, "why_not": found.why_not, "main": found.row.main, "clauses": clauses}
 
 
 def markdown(found: Sequence[Finding], pictures: str) -> str:
@@ -134,8 +135,13 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     row, modelled = one.row, one.modelled
     yield from ("", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", "")
     yield f"- Published: {row.published}"
+    if row.declared:
+        yield f"- Declared before any record: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
+    if row.machine:
+        yield f"  - on {row.machine}:"
+        yield from (f"  - `python -m specexp.run {shlex.join(run.arguments)}`" for run in row.each_run())
     if modelled is None:
         yield f"- Modelled: **not modelled**: {row.not_modelled}"
     else:
@@ -145,7 +151,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     yield from (f"- Untestable here: {part}: {why}" for part, why in row.untestable.items())
     if one.explanation:
         yield f"- Explanation, found afterwards: {one.explanation.row.claim}"
-        yield from _clauses(one.explanation)
+        yield from _clauses(one.explanation, main=0)
     yield from (f"- Differs from the paper: {deviation}" for deviation in row.deviations)
     if row.correction:
         yield f"- Correction of earlier reports: {row.correction}"
@@ -156,13 +162,13 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield from ("", f"![{row.name}]({pictures}/{row.name}.png)")
 
 
-def _clauses(found: Finding) -> Iterator[str]:
-    """Yield a line for each clause, and the reason why there is no result."""
-    if found.outcomes:
-        yield from (f"  - {outcome}" for outcome in found.outcomes)
-        return
-    yield from (f"  - {clause.named()}" for clause in found.row.test)
-    yield f"  - {found.why_not}"
+def _clauses(found: Finding, main: int | None = None) -> Iterator[str]:
+    """Yield a line for each clause, and the reason why there is no result. The row's main clause is marked."""
+    shown = map(str, found.outcomes) if found.outcomes else (clause.named() for clause in found.row.test)
+    for number, text in enumerate(shown, 1):
+        yield f"  - {'**main:** ' if number == (found.row.main if main is None else main) else ''}{text}"
+    if not found.outcomes:
+        yield f"  - {found.why_not}"
 
 
 def _conditions(record: RowRecord | None) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 INFINITE = 1e9  # stands for a ratio to 0
-AGREES, PARTLY, DISAGREES, UNDECIDED = "agrees", "partly", "disagrees", "undecided"
+AGREES, DISAGREES, UNDECIDED = "agrees", "disagrees", "undecided"
 
 Figure = (
     Sequence[float] | NDArray[np.float64]
@@ -116,14 +116,22 @@ def value_of(side: str, look_up: Callable[[Term], Figure]) -> NDArray[Any]:
     return np.atleast_1d(eval(side, scope))  # the declarations are our own
 
 
-def verdict(outcomes: Sequence[Outcome]) -> str:
-    """Return ``agrees``, ``partly`` or ``disagrees``, ``within noise`` if a clause is, or ``undecided`` if all are."""
-    if all(outcome.within_noise for outcome in outcomes):
-        return UNDECIDED
-    held = sum(outcome.holds for outcome in outcomes)
-    word = AGREES if held == len(outcomes) else PARTLY if held else DISAGREES
-    count = f" ({held} of {len(outcomes)} tests)" if word == PARTLY else ""
-    return f"{word}{count}{', within noise' if any(outcome.within_noise for outcome in outcomes) else ''}"
+def verdict(outcomes: Sequence[Outcome], main: int = 1) -> str:
+    """Return the verdict of a row with the ``main``-th clause as its main one, and the number of clauses that hold.
+
+    A clause within noise decides nothing. The row agrees if the main clause and most of the others hold outside noise,
+    disagrees if the main clause fails outside noise, and is undecided otherwise.
+    """
+    held = [outcome.holds and not outcome.within_noise for outcome in outcomes]
+    chief, others = outcomes[main - 1], [*held[: main - 1], *held[main:]]
+    if chief.within_noise:
+        word = UNDECIDED
+    elif not chief.holds:
+        word = DISAGREES
+    else:
+        word = AGREES if not others or 2 * sum(others) > len(others) else UNDECIDED
+    noise = sum(outcome.within_noise for outcome in outcomes)
+    return f"{word} ({sum(held)} of {len(held)} hold{f', {noise} within noise' if noise else ''})"
 
 
 def format_figure(figure: Figure) -> str:

@@ -36,7 +36,7 @@ def test_figures_of_arms_categories_and_tables_are_kept_with_their_intervals(rec
 
 def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row_of):
     (found,) = assess([row_of()], record(row_of()))
-    assert found.state == "agrees"
+    assert found.state == "agrees (3 of 3 hold)"
     page = markdown([found], "results")
     assert (
         "tokens_per_step of tree 3 [3, 3] > tokens_per_step of engine 1 [1, 1] (ratio 3 [3, 3]): holds"
@@ -73,12 +73,12 @@ def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_ro
         explanation={"claim": "Trees are dear.", "test": test},
     )
     (found,) = assess([row], record(row))
-    assert found.modelled_state == "agrees (published costs)"
+    assert found.modelled_state == "agrees (1 of 1 hold) (published costs)"
     assert [list(outcome.ratios.values()) for outcome in found.modelled.outcomes] == [[[2.0, 2.0, 2.0]]]
     assert [outcome.holds for outcome in found.explanation.outcomes] == [True, False]
     page = markdown([found], "results")
     assert "- Explanation, found afterwards: Trees are dear.\n  - tokens_per_step of tree 3" in page
-    assert "- Modelled: **agrees (published costs)**. Costs: a step takes 1.5\n" in page
+    assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
     (found,) = assess([row], tmp_path / "empty")
     assert (found.explanation.state, found.explanation.outcomes) == (NOT_MEASURED, ())
 
@@ -86,13 +86,15 @@ def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_ro
 def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_apart(row_of):
     row = row_of(
         test=(),
-        not_measured="there is no second suite",
+        not_measured="it has 70B parameters",
+        machine="a GPU",
         not_modelled="so is this",
         untestable={"speed": "no GPU"},
     )
     (found,) = assess([row], Path("nowhere"))
-    assert (found.state, found.modelled_state) == ("not measured", "not modelled")
+    assert (found.state, found.modelled_state) == ("not measured here", "not modelled")
     page = markdown([found], "results")
+    assert "it has 70B parameters\n  - on a GPU:\n  - `python -m specexp.run experiments/made.yaml`" in page
     assert "1 parts of claims cannot be tested here" in page
     assert "- Untestable here: speed: no GPU" in page
 

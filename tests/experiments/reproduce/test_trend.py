@@ -70,13 +70,25 @@ def test_a_term_names_a_metric_or_a_column_of_a_table_and_its_place():
     assert outcome.text == "roles: with prefills of main, SEED, (4,2) 2 > 0.9 * alpha of x 3 [2.8, 3.2] > 1"
 
 
-def test_a_verdict_counts_clauses():
-    right, wrong, near = map(outcome_of, ("tree > 1", "tree < 1", "wide > tree"))
-    assert verdict([right, right]) == "agrees"
-    assert verdict([right, wrong]) == "partly (1 of 2 tests)"
-    assert verdict([wrong]) == "disagrees"
-    assert verdict([right, near]) == "agrees, within noise"
-    assert verdict([near, near]) == "undecided"
+@pytest.mark.parametrize(
+    ("texts", "main", "state"),
+    [
+        (["tree > 1"], 1, "agrees (1 of 1 hold)"),
+        (["tree < 1"], 1, "disagrees (0 of 1 hold)"),
+        (["wide > tree"], 1, "undecided (0 of 1 hold, 1 within noise)"),
+        (
+            ["tree > 1", "chain > 1", "tree < 1"],
+            1,
+            "undecided (2 of 3 hold)",
+        ),  # one of two others is not most
+        (["tree > 1", "chain > 1", "wide > 1", "tree < 1"], 1, "agrees (3 of 4 hold)"),
+        (["tree > 1", "chain > 1", "tree < 1"], 3, "disagrees (2 of 3 hold)"),  # the main clause fails
+        (["wide > tree", "tree > 1", "chain > 1"], 1, "undecided (2 of 3 hold, 1 within noise)"),
+        (["tree > 1", "wide > tree"], 1, "undecided (1 of 2 hold, 1 within noise)"),  # noise decides nothing
+    ],
+)
+def test_the_main_clause_and_most_of_the_others_decide_a_verdict(texts, main, state):
+    assert verdict(list(map(outcome_of, texts)), main) == state
 
 
 @pytest.mark.parametrize("text", ["figure('alpha', 'tree')", "1 > 2", "figure('alpha') >", "a, b"])
