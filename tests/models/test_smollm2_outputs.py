@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from specexp import Decoder, load_pair
+from specexp import Decoder, load_artifact, load_pair
 from specexp.builders import Chain, StaticTree
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.models.pair import load_tokenizer
@@ -77,8 +77,9 @@ def test_weights_tokenizer_template_and_end_are_those_of_transformers(reference,
         (PromptLookup(), Chain(4)),
         (TokenRecycling(), Chain(4)),
         (TokenRecycling(), StaticTree(TREE)),
+        tuple(load_artifact("smollm2:tree")),
     ],
-    ids=["lookup", "recycling", "tree"],
+    ids=["lookup", "recycling", "tree", "shipped tree"],
 )
 def test_greedy_answers_are_those_of_generate(parts, pair, prompts, answers):
     decoder = Decoder(pair.target, *parts)
