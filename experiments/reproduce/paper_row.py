@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -162,6 +162,40 @@ class Modelled(PaperRow):
     source: Literal["published", "measured"]
 
 
+def _term(place: Sequence[str]) -> Term:
+    return Term(place[0], tuple(place[1:]))
+
+
+class Line(BaseModel):
+    """A line of a paper's first table: a method, the paper's figures, and the places of ours.
+
+    Attributes:
+        method: The method and its text.
+        paper: Tokens a step and speed-up as published, each empty if the paper has none.
+        row: The row of our figures, without the paper's name.
+        tokens: Our tokens a step, as metric and place.
+        speed: Our speed-up over plain decoding, as metric and place; in the record of the modelled test, too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    paper: tuple[str, str]
+    row: str
+    tokens: Annotated[Term, BeforeValidator(_term)]
+    speed: Annotated[Term, BeforeValidator(_term)]
+
+
+class Overview(BaseModel):
+    """A paper's first table, and in three sentences what differs and why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    paper: str
+    text: str
+    lines: tuple[Line, ...]
+
+
 @dataclass(frozen=True)
 class Run:
     """A run of a row: its key in ``runs``, and the arguments of ``python -m specexp.run``."""
@@ -176,13 +210,28 @@ class Run:
         return f"{self.row.name}.{self.key}".removesuffix(".")
 
 
+def _declared(paper: str) -> dict[str, Any]:
+    """Return the content of a paper's file."""
+    text = (Path(__file__).parent / "rows" / f"{paper}.yaml").read_text(encoding="utf-8")
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def overviews() -> dict[str, Overview]:
+    """Return the first table of each paper by the paper's name in rows."""
+    found = {}
+    for paper in PAPERS:
+        content = _declared(paper)
+        found[paper] = Overview.model_validate({"paper": content["paper"], **content["overview"]})
+    return found
+
+
 @cache
 def paper_rows() -> dict[str, PaperRow]:
     """Return all rows by name, in the order of the papers; raises ConfigError for a wrong declaration."""
     rows: dict[str, PaperRow] = {}
     for paper in PAPERS:
-        file = Path(__file__).parent / "rows" / f"{paper}.yaml"
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = _declared(paper)
         for key, declared in content["rows"].items():
             name = f"{paper}.{key}"
             try:
@@ -190,7 +239,7 @@ def paper_rows() -> dict[str, PaperRow]:
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, (key, *first["loc"])))
-                raise ConfigError(f"{file.name}: {place}: {first['msg']}") from error
+                raise ConfigError(f"{paper}.yaml: {place}: {first['msg']}") from error
     return rows
 
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.reproduce.paper_row import Modelled, PaperRow
+import numpy as np
+
+from experiments.reproduce.paper_row import Modelled, Overview, PaperRow, overviews
 from experiments.reproduce.row_record import RowRecord
-from experiments.reproduce.trend import AGREES, DISAGREES, UNDECIDED, Outcome, verdict
+from experiments.reproduce.trend import (
+    AGREES,
+    DISAGREES,
+    UNDECIDED,
+    Figure,
+    Outcome,
+    Term,
+    format_figure,
+    verdict,
+)
 from specexp.artifacts.atomic_write import atomic_write
 
 NOT_MEASURED = "not measured"
@@ -110,25 +122,86 @@ def _tested(found: Finding) -> dict[str, Any]:
 
 
 def markdown(found: Sequence[Finding], pictures: str) -> str:
-    """Return the report: an overview, a section for each row, and the deviations from the papers."""
+    """Return the report: what is faster, a table for each paper, all verdicts, the rows, and the deviations."""
+    rows, papers = {one.row.name: one for one in found}, overviews()
+    shown = [line for key, paper in papers.items() for line in _overview(paper, key, rows)]
     measured, modelled = ([getattr(one, key) for one in found] for key in ("state", "modelled_state"))
     apart = sum(len(one.row.untestable) for one in found)
+    introduction = (PARTS / "introduction.md").read_text(encoding="utf-8")
     lines = [
-        (PARTS / "introduction.md").read_text(encoding="utf-8"),
+        introduction.replace("FASTER", _faster(papers, rows)).replace("TABLES", "\n".join(shown).strip()),
         f"Measured, of {len(found)} rows: {count(measured)} Modelled: {count(modelled)} "
         f"{apart} parts of claims cannot be tested here and are not counted.",
         "",
-        "| row | measured | modelled | the trend |",
-        "|---|---|---|---|",
+        "| row | pair | measured | modelled | the trend |",
+        "|---|---|---|---|---|",
     ]
     for one in found:
         row, anchor = one.row, one.row.name.replace(".", "")
-        lines.append(
-            f"| [{row.paper}, {row.place}](#{anchor}) | {one.state} | {one.modelled_state} | {row.claim} |"
-        )
+        states = f"{_pair(one)} | {one.state} | {one.modelled_state}"
+        lines.append(f"| [{row.paper}, {row.place}](#{anchor}) | {states} | {row.claim} |")
     for one in found:
         lines += _section(one, pictures)
     return "\n".join([*lines, "", (PARTS / "deviations.md").read_text(encoding="utf-8").rstrip()]) + "\n"
+
+
+def _overview(paper: Overview, key: str, rows: Mapping[str, Finding]) -> Iterator[str]:
+    """Yield a paper's first table and what differs; "-" stands for a figure that is not published or measured."""
+    yield from ("", f"### {paper.paper}", "")
+    yield "| method | paper: tokens a step | speed-up | ours: tokens a step | speed-up | modelled | pair |"
+    yield "|---|--:|--:|--:|--:|--:|---|"
+    for line in paper.lines:
+        one = rows.get(f"{key}.{line.row}")
+        priced = one.modelled if one and one.modelled and one.modelled.row.name != one.row.name else None
+        ours = [_shown(one, line.tokens), _shown(one, line.speed), _shown(priced, line.speed)]
+        published = [figure or "-" for figure in line.paper]
+        yield f"| {' | '.join([line.method, *published, *ours, _pair(one) if one else '-'])} |"
+    yield from ("", paper.text)
+
+
+def _faster(papers: Mapping[str, Overview], rows: Mapping[str, Finding]) -> str:
+    """Return the lines of the papers' tables that are faster than plain decoding by their intervals, as a list."""
+    faster = [
+        f"{line.method} ({paper.paper}) {format_figure(speed)}x"
+        for key, paper in papers.items()
+        for line in paper.lines
+        if (speed := _figure(rows.get(f"{key}.{line.row}"), line.speed)) and speed[min(1, len(speed) - 1)] > 1
+    ]
+    return "; ".join(faster) or "none"
+
+
+def _figure(one: Finding | None, term: Term) -> Figure | None:
+    """Return a figure from the record of a row or its modelled test; None if there is none."""
+    if one is None or one.record is None:
+        return None
+    with suppress(LookupError):
+        return one.record.look_up(one.row, term)
+    return None
+
+
+def _shown(one: Finding | None, term: Term) -> str:
+    return (
+        "-" if (figure := _figure(one, term)) is None else format_figure([float(f"{n:.3g}") for n in figure])
+    )
+
+
+def _pair(one: Finding) -> str:
+    """Return the target and draft of a row's record."""
+    pair = next(iter(one.record.runs.values()))["pair"] if one.record else {}
+    return ", ".join(pair[role] for role in ("target", "draft") if role in pair) or "-"
+
+
+def _answers(record: RowRecord) -> Iterator[str]:
+    """Yield the loops among the answers of each run, and the evaluations of its searches that could not be read."""
+    for name, run in record.runs.items():
+        loops = [np.atleast_1d(arm["loop_share"])[0] for arm in run["arms"].values() if "loop_share" in arm]
+        if loops:
+            where = f" of {name}" if name else ""
+            others = f", of other arms up to {max(loops[1:]):.1%}" if loops[1:] else ""
+            yield f"Loops{where}: {loops[0]:.1%} of plain decoding's answers{others}"
+        for label, cells in run["tables"].get("reasoning_table_answers", {}).items():
+            if unread := cells.get("evaluations unparsable"):
+                yield f"Evaluations that could not be read, {label}: {unread:g} in {cells['items']:g} items"
 
 
 def _section(one: Finding, pictures: str) -> Iterator[str]:
@@ -153,6 +226,8 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield f"- Explanation, found afterwards: {one.explanation.row.claim}"
         yield from _clauses(one.explanation, main=0)
     yield from (f"- Differs from the paper: {deviation}" for deviation in row.deviations)
+    if one.record:
+        yield from (f"- {line}" for line in _answers(one.record))
     if row.correction:
         yield f"- Correction of earlier reports: {row.correction}"
     yield from (f"- {line}" for line in _conditions(one.record))

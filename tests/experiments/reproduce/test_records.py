@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reproduce import row_record
+from experiments.reproduce import report, row_record
+from experiments.reproduce.paper_row import Overview
 from experiments.reproduce.report import NOT_MEASURED, assess, markdown, write_report
 from experiments.reproduce.row_record import RowRecord, summarize
 from specexp.config import ConfigError
@@ -44,6 +45,23 @@ def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row
     )
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](results/dyspec.made.png)" in page
+
+
+def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what_is_faster(
+    record, row_of, monkeypatch
+):
+    def line(arm):
+        terms = {"tokens": ["tokens_per_step", arm], "speed": ["throughput", arm]}
+        return {"method": f"the {arm}", "paper": ["2.5", ""], "row": "made", **terms}
+
+    lines = [line("tree"), line("bush")]
+    made = Overview.model_validate({"paper": "DySpec", "text": "Trees differ.", "lines": lines})
+    monkeypatch.setattr(report, "overviews", lambda: {"dyspec": made})
+    page = markdown(assess([row_of()], record(row_of())), "results")
+    assert "by the interval: the tree (DySpec) 2 [2, 2]x.**" in page
+    assert "| the tree | 2.5 | - | 3 [3, 3] | 2 [2, 2] | - | stdlib |" in page
+    assert "| the bush | 2.5 | - | - | - | - | stdlib |\n\nTrees differ." in page
+    assert "- Loops: 0.0% of plain decoding's answers, of other arms up to 0.0%" in page
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.reproduce.__main__ import RECORDS, main
-from experiments.reproduce.paper_row import choose, paper_rows
+from experiments.reproduce.paper_row import choose, overviews, paper_rows
 from experiments.reproduce.report import assess, write_report
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +47,15 @@ def test_every_row_is_measured_or_gives_the_reason():
     assert len(assessed) == len(paper_rows())
     for one in assessed:
         assert bool(one.record) != bool(one.why_not), one.row.name
+
+
+def test_every_line_of_a_papers_first_table_has_figures_if_its_row_is_measured():
+    rows = {one.row.name: one for one in assess(choose(), ROOT / RECORDS)}
+    for paper, overview in overviews().items():
+        for line in overview.lines:
+            one = rows[f"{paper}.{line.row}"]
+            for term in (line.tokens, line.speed) if one.record else ():
+                assert len(one.record.look_up(one.row, term)) == 3, line.method
 
 
 def test_every_row_is_modelled_or_says_why_not():
