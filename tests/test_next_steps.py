@@ -175,7 +175,7 @@ def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, ex
 
 def test_a_run_is_followed_by_its_proof(experiment, typed):
     folder = save_artifact("found", "static-tree", TREE).folder
-    options = ["--verifier", "Greedy", "--baselines", "[engine]", "--data.max_prompts", "1"]
+    options = ["--verifier", "Greedy", "--baselines", "[plain]", "--data.max_prompts", "1"]
     line = done("run", experiment(), *options, "--artifact", folder)
     assert f"--artifact {folder}" in line
     assert typed(line) == ["verify"]
@@ -183,7 +183,7 @@ def test_a_run_is_followed_by_its_proof(experiment, typed):
 
 def test_a_recording_is_profiled_and_then_replayed(experiment, typed):
     sections = {"profile": {**SHORT, "to": "costs"}, "record": {"to": "answers", "live_sample": 0}}
-    path = experiment(**sections, verifier="Greedy", baselines=["engine"])
+    path = experiment(**sections, verifier="Greedy", baselines=["plain"])
     few = [path, "--data.max_prompts", "2"]
     assert typed(done("profile", path)) == ["run"]  # with the seconds of this device and the models
     assert typed(done("record", *few)) == ["profile"]

@@ -155,7 +155,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
         "drafter": "RepeatLast",
         "builder": "Chain",
         "generation": {"max_new_tokens": 6},
-        "baselines": ["engine"],
+        "baselines": ["plain"],
         "trainer": {"enable_progress_bar": False},
         "output": str(package / "runs"),
         "tracking": {"mode": "disabled"},

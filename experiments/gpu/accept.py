@@ -2,7 +2,7 @@
 
 Prints each figure as a JSON object as soon as it is measured. The exit code is 1 if a figure misses its bound. Minutes
 per part on a data-centre GPU: correct 5, passes 9, steps 8, lanes 8. No network is needed. ``--small`` runs everything
-with tiny models. ``--plant`` adds a fault to the engine that ``correct`` must detect.
+with tiny models. ``--plant`` adds a fault to the loop that ``correct`` must detect.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def _device_name(run: Run) -> str:
 
 
 def plant(fault: str) -> None:
-    """Add one of two faults to the engine that occurred in other engines with trees in graphs."""
+    """Add one of two faults to the loop that occurred in other engines with trees in graphs."""
     ran, committed = TreeStep.run, StaticSlots.commit
 
     def masked_off_by_one(step: TreeStep) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from experiments.reproduce.paper_row import Run
 from experiments.reproduce.resampled import ON_A_GRID
 from experiments.reproduce.row_record import RowRecord, summarize
-from specexp.bench.experiment import ENGINE, baselines_of, check_experiment
+from specexp.bench.experiment import baselines_of, check_experiment
 from specexp.config import ConfigError, load_config
 from specexp.core.messages import first_line
+from specexp.tracking.names import PLAIN
 
 _AT_ONCE = 2
 
@@ -23,7 +24,7 @@ _AT_ONCE = 2
 def check_run(run: Run) -> None:
     """Raise ConfigError if the configuration of a run is wrong or lacks an arm of the row's test."""
     config = load_config(run.arguments[0], run.arguments[1:])
-    arms = {ENGINE, *baselines_of(config), *(arm.title for arm in check_experiment(config))}
+    arms = {PLAIN, *baselines_of(config), *(arm.title for arm in check_experiment(config))}
     arms |= {at["level"] for arm in arms if (at := ON_A_GRID.fullmatch(arm))}
     for term in run.row.terms:
         key, (arm, *_) = run.row.place_of(term)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from experiments.reproduce.trend import Clause, Term
 from specexp.config.layers import ConfigError
 from specexp.core.messages import did_you_mean
+from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")
 
@@ -129,7 +131,8 @@ class PaperRow(BaseModel):
         ]
         if self.declared:
             declared.append(self.main)
-        return hashlib.sha256(json.dumps(declared).encode()).hexdigest()[:16]
+        text = re.sub(rf"\b{PLAIN}\b", FORMERLY_PLAIN, json.dumps(declared))  # so that older records count
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def place_of(self, term: Term) -> tuple[str, tuple[str, ...]]:
         """Return the run of a term, and the rest of its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,9 @@ from specexp.bench.statistics import categories
 from specexp.config.layers import ConfigError
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
+from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
+_FORMER = re.compile(rf"\b{FORMERLY_PLAIN}\b(?!/)")  # not in a path
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
 
 
@@ -51,7 +54,7 @@ class RowRecord(BaseModel):
         """Read the record of a row, empty if there is none; raises ConfigError if the file is not a row's record."""
         path = folder / f"{row.name}.json"
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(_FORMER.sub(PLAIN, path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls(row=row.name, runs={})
         except ValidationError as error:

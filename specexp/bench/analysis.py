@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.core.checked import Checked
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.publish import Report
@@ -30,7 +31,7 @@ CORRECTED, BONUS = -1, -2
 
 
 class Analysis(metaclass=Checked):
-    """Observes the engine's arms during ``python -m specexp.run``, outside measured time and without side effects."""
+    """Observes our arms during ``python -m specexp.run``, outside measured time and without side effects."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
     # whether it observes single steps of arms that decode one sequence at a time, or time lines and records
@@ -63,7 +64,7 @@ class MultiSequenceAnalysis(Analysis):
 
     watches_steps: ClassVar[bool] = False
 
-    def __init__(self, baseline: str = "engine") -> None:
+    def __init__(self, baseline: str = PLAIN) -> None:
         self.baseline = baseline
 
     @override

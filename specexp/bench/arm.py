@@ -112,8 +112,8 @@ class Arm(ABC):
         return PromptRecord(self.name, prompt.prompt_id, prompt.category, sample, **found | given)
 
 
-class EngineArm(Arm):
-    """An arm of our own engine, which analyses can watch.
+class LearningArm(Arm):
+    """An arm with parts of ours, which can learn from prompt to prompt and which analyses can watch.
 
     Every reset returns the controller to ``controller_state``, or to its own initial state if that is None.
     """

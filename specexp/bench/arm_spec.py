@@ -141,6 +141,6 @@ def can_follow(verifier: Verifier) -> bool:
 def why_not(reference: str, verifier: Verifier) -> str:
     """Return the error message for a Hugging Face loop that cannot emit a verifier's tokens."""
     return (
-        f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's loops emit the engine's tokens only with "
+        f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's loops emit our loop's tokens only with "
         "Greedy or KeyedSampling"
     )

@@ -13,6 +13,7 @@ from specexp.bench.equality import token_equality
 from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
 from specexp.bench.table import Table, columns
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -27,7 +28,7 @@ class FastestByTask(Analysis):
 
     name: ClassVar[str] = "tasks"
 
-    def __init__(self, baseline: str = "engine") -> None:
+    def __init__(self, baseline: str = PLAIN) -> None:
         self.baseline = baseline
 
     @override

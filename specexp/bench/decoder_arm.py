@@ -1,4 +1,4 @@
-"""The arm of our engine, for any composition of parts and for plain decoding."""
+"""The arm of our loop, for any composition of parts and for plain decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.bench.analysis import Sources
-from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, eos_of, sequence_name, turns
+from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, eos_of, sequence_name, turns
 from specexp.bench.record import PromptRecord
 from specexp.core.outcome import PHASES, GenerationResult
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 
-class DecoderArm(EngineArm):
+class DecoderArm(LearningArm):
     """A :class:`~specexp.core.loop.Decoder` as an arm.
 
     Seconds are measured if ``latency`` is None or does not model them.

@@ -19,11 +19,12 @@ from specexp.bench.arm import decode_safely
 from specexp.bench.record import Difference, PromptRecord
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.messages import counted, type_and_line
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     import torch
 
-    from specexp.bench.arm import EngineArm
+    from specexp.bench.arm import LearningArm
     from specexp.core.outcome import Outcome
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair
@@ -36,7 +37,7 @@ SECONDS = 15.0
 """Time limit of the comparison in float32; a prompt that has begun is finished."""
 _SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
-ArmsOf = Callable[["ModelPair"], "tuple[EngineArm, Sequence[EngineArm]]"]
+ArmsOf = Callable[["ModelPair"], "tuple[LearningArm, Sequence[LearningArm]]"]
 """A function that makes the arm of plain decoding, and the arms to compare with it, on a pair of models."""
 
 
@@ -78,7 +79,9 @@ def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
     return answered and record.keyed and reference.keyed and record.verifier == reference.verifier
 
 
-def compare(record: PromptRecord, reference: PromptRecord, plain: EngineArm, prompt: Prompt) -> PromptRecord:
+def compare(
+    record: PromptRecord, reference: PromptRecord, plain: LearningArm, prompt: Prompt
+) -> PromptRecord:
     """Return the record with its difference from ``reference``, if there is one.
 
     ``reference`` is the record of the same prompt and sample by ``plain``, the arm of plain decoding. The scores at the
@@ -103,7 +106,7 @@ class _GapFound(Exception):  # noqa: N818
     """Ends a decoding at the step of interest; its argument is the gap."""
 
 
-def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
+def _gap(plain: LearningArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
     decoded = 0  # new tokens of the steps so far
 
     def observe(outcome: Outcome) -> None:
@@ -120,7 +123,7 @@ def _gap(plain: EngineArm, prompt: Prompt, sample: int, index: int, other: int |
     return None
 
 
-def tie_gap(plain: EngineArm, outcome: Outcome, other: int | None) -> float | None:
+def tie_gap(plain: LearningArm, outcome: Outcome, other: int | None) -> float | None:
     """Return the gap between the two best values of logits + T * noise in a step of plain decoding.
 
     If top-k or top-p cuts tokens, the distance to the cut counts if it is smaller. None if the scores are unknown.
@@ -172,7 +175,7 @@ class Equality:
         return f"{text}, {self.wrong} DIFFER" if self.wrong else text
 
 
-def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = "engine") -> Equality:
+def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = PLAIN) -> Equality:
     """Count an arm's outputs that equal the baseline's, from records alone."""
     records = list(records)
     reference = {record.key: record for record in records if record.arm == baseline}
@@ -201,11 +204,11 @@ class InFloat32:
     of: int = 0  # number of prompts of the run
     left_out: str = ""  # why there was no comparison; empty if there was one
 
-    def equality(self, arm: str, baseline: str = "engine") -> Equality:
+    def equality(self, arm: str, baseline: str = PLAIN) -> Equality:
         """Compare one arm's outputs with plain decoding's."""
         return token_equality(self.records, arm, baseline)
 
-    def sentence(self, arms: Sequence[str], baseline: str = "engine") -> str:
+    def sentence(self, arms: Sequence[str], baseline: str = PLAIN) -> str:
         """Return a sentence with the result of several arms together."""
         if self.left_out:
             return f"Not compared in float32: {self.left_out}."
@@ -223,7 +226,7 @@ def in_float32(
     records: Sequence[PromptRecord],
     most: int,
     *,
-    baseline: str = "engine",
+    baseline: str = PLAIN,
     seconds: float = SECONDS,
 ) -> InFloat32 | None:
     """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target differ from plain decoding's.
@@ -234,9 +237,9 @@ def in_float32(
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
         return None
-    plain = [one for one in records if one.arm == baseline and not one.error]
+    references = [one for one in records if one.arm == baseline and not one.error]
     # time of a prompt by plain decoding, with twice the bytes per weight
-    estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in plain)
+    estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in references)
     why = _why_no_copy(pair)
     if estimate > seconds:
         why = f"one prompt would take about {estimate:.0f} s by plain decoding, but the limit is {seconds:.0f} s"
@@ -246,7 +249,7 @@ def in_float32(
         return InFloat32(left_out=why)
     try:
         copied = dataclasses.replace(pair, target=copy.deepcopy(pair.target).float())
-        engine, arms = arms_of(copied)
+        plain, arms = arms_of(copied)
     except (
         ValueError,
         RuntimeError,
@@ -258,13 +261,13 @@ def in_float32(
         return None
     found: list[PromptRecord] = []
     start, decoded = perf_counter(), 0
-    for arm in (engine, *arms):
+    for arm in (plain, *arms):
         arm.reset()
     for prompt in prompts[:most]:
         if decoded and perf_counter() - start > seconds:
             break
-        reference = decode_safely(engine, prompt)
-        again = [compare(decode_safely(arm, prompt), reference, engine, prompt) for arm in arms]
+        reference = decode_safely(plain, prompt)
+        again = [compare(decode_safely(arm, prompt), reference, plain, prompt) for arm in arms]
         found += [reference, *again]
         decoded += 1
     return InFloat32(found, decoded, len(prompts))

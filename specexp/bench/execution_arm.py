@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from specexp.bench.arm import EngineArm, eos_of, sequence_name
+from specexp.bench.arm import LearningArm, eos_of, sequence_name
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts
@@ -146,7 +146,7 @@ def _dotted(path: Sequence[int]) -> str:
     return ".".join(map(str, path))
 
 
-class ExecutionArm(EngineArm):
+class ExecutionArm(LearningArm):
     """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
 
     ``problems`` are task items by prompt id, which are searched. Any other prompt is continued by one group of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specexp.artifacts.environment import high_load, usable_cores
-from specexp.bench.arm import EngineArm
+from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
     ComposedArm,
@@ -34,6 +34,7 @@ from specexp.config import (
 )
 from specexp.core.messages import counted, first_line
 from specexp.models.gguf import runs_in_llama_cpp
+from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.analysis import Analysis
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
 
-ENGINE, EAGER = "engine", "hf-eager"
-"""Names of the arms of plain decoding: in our loop, and in Hugging Face's."""
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
 """Axis label by argument: builders have different arguments for the number of nodes."""
 _SAME_FOR_ALL = ("generation", "latency", "pair")
@@ -59,7 +58,7 @@ class ExperimentArms:
     baselines: Sequence[str]  # names of the arms over which speedups are computed
     # by name of each arm with its own order of prompts, the seed; None is the data set's order
     shuffle_seeds: Mapping[str, int | None]
-    analyses: Sequence[Analysis] = ()  # observers of the engine's arms
+    analyses: Sequence[Analysis] = ()  # observers of our arms
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
 
 
@@ -95,7 +94,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             f"{config.file}: there is nothing to compare with plain decoding, since the file has a sweep but no arms; "
             f"use python -m specexp.sweep {config.file}"
         )
-    titles = [ENGINE, *(name for name in baselines_of(config) if name != ENGINE)]
+    titles = [PLAIN, *(name for name in baselines_of(config) if name != PLAIN)]
     for arm in composed if not is_plain(config) else ():
         wrong = None
         other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
@@ -125,12 +124,12 @@ def baselines_of(config: Config) -> list[str]:
     follows = can_follow(verifier)
     if given is None:
         foreign = runs_in_llama_cpp(config.get("pair.target"), config.get("pair.mode"))
-        return [ENGINE, EAGER] if follows and not foreign else [ENGINE]
+        return [PLAIN, EAGER] if follows and not foreign else [PLAIN]
     if len(given) > len(set(given)):
         raise config.checker.error(("baselines",), f" must name each baseline once, got {given}")
     if EAGER in given and not follows:
         raise config.checker.error(
-            ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{ENGINE}]"
+            ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{PLAIN}]"
         )
     return list(given)
 
@@ -162,7 +161,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
     if not several:
         shared["latency"] = build_latency(config)
     plain = Parts(verifier=build_verifier(config))
-    specs = [ArmSpec(ENGINE, parts=plain, execution=Serial() if several else None, **shared)]
+    specs = [ArmSpec(PLAIN, parts=plain, execution=Serial() if several else None, **shared)]
     if EAGER in baselines_of(config) and not several:
         specs.append(ArmSpec(EAGER, parts=plain, reference=EAGER, **shared))
     for arm in composed if not is_plain(config) else ():
@@ -203,14 +202,14 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
         if arm.title in names and arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed")
     }
     begin_analyses(config, analyses, arms)
-    baselines = [name for name in baselines_of(config) if name in names] or [ENGINE]
+    baselines = [name for name in baselines_of(config) if name in names] or [PLAIN]
     left_out = [spec.name for spec in specs if spec not in possible]
     return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
 def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
     """Start the analyses before anything is decoded; raises ConfigError if one names an arm that does not exist."""
-    parts = {arm.name: arm.parts for arm in arms if isinstance(arm, EngineArm)}
+    parts = {arm.name: arm.parts for arm in arms if isinstance(arm, LearningArm)}
     for number, analysis in enumerate(analyses):
         try:
             analysis.begin(parts)

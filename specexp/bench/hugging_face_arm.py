@@ -1,4 +1,4 @@
-"""Hugging Face's own ``generate`` as arms: it emits the engine's tokens, and hooks count its passes."""
+"""Hugging Face's own ``generate`` as arms: it emits the tokens of our loop, and hooks count its passes."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ from lightning import LightningModule
 from typing_extensions import override
 
 from specexp.bench import clock
-from specexp.bench.arm import EngineArm, decode_safely
+from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import compare
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import paired_speedup
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     import torch
@@ -37,19 +38,19 @@ class EvaluationModule(LightningModule):
 
     Args:
         arms: Arms with distinct names.
-        baseline: Name of the engine's arm of plain decoding, with which outputs are compared.
+        baseline: Name of the arm of plain decoding, with which outputs are compared.
         records_path: JSONL file that records are appended to after every prompt.
         orders: By arm name, all prompts in the arm's own order. Other arms use the order of the test.
         every: By arm name, n if the arm decodes only every n-th prompt; 1 by default.
         on_records: Called with the records of each prompt. Once it returns true, decoding stops.
-        analyses: Observers of every step of the engine's arms after the warm-up.
+        analyses: Observers of every step of our arms after the warm-up.
     """
 
     def __init__(
         self,
         arms: Sequence[Arm],
         *,
-        baseline: str | None = "engine",
+        baseline: str | None = PLAIN,
         records_path: str | Path | None = None,
         samples: int = 1,
         first_sample: int = 0,
@@ -62,10 +63,12 @@ class EvaluationModule(LightningModule):
         names = [arm.name for arm in arms]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
-        plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, EngineArm)), None)
+        plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, LearningArm)), None)
         if baseline is not None and plain is None:
             listed = ", ".join(names)
-            raise ValueError(f"baseline must be an arm of the engine, got {baseline!r}; arms are {listed}")
+            raise ValueError(
+                f"baseline must be an arm with parts of ours, got {baseline!r}; arms are {listed}"
+            )
         self.arms = tuple(arms)
         self.plain = plain
         self.samples = samples
@@ -90,7 +93,7 @@ class EvaluationModule(LightningModule):
         self._stopped = False
         for arm in self.arms:
             arm.reset()
-            if isinstance(arm, EngineArm):
+            if isinstance(arm, LearningArm):
                 arm.observers = arm.timeline_observers = ()
 
     def close(self) -> None:
@@ -135,7 +138,7 @@ class EvaluationModule(LightningModule):
         for arm in self.arms:
             decode_safely(arm, prompt, 0, min(WARM_UP_TOKENS, arm.generation.max_new_tokens))
             arm.reset()
-        watched = [arm for arm in self.arms if isinstance(arm, EngineArm)]
+        watched = [arm for arm in self.arms if isinstance(arm, LearningArm)]
         for analysis in self.analyses:
             analysis.begin({arm.name: arm.parts for arm in watched})
         for arm in watched:
@@ -143,7 +146,7 @@ class EvaluationModule(LightningModule):
             arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in self.analyses]
 
     def _compared(
-        self, plain: EngineArm, keys: set[tuple[str, int]]
+        self, plain: LearningArm, keys: set[tuple[str, int]]
     ) -> dict[tuple[str, str, int], PromptRecord]:
         """Return the records of ``keys`` (prompt, sample) that differ from plain decoding's, with their difference."""
         changed: dict[tuple[str, str, int], PromptRecord] = {}

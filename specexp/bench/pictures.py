@@ -27,6 +27,7 @@ from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speed
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
+from specexp.tracking.names import PLAIN
 
 BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 GREEN, VIOLET, SAND = "#6b9080", "#8d6a9f", "#e9b872"
@@ -163,7 +164,7 @@ def draw_speedups(
 def speedup_bars(
     records: Iterable[PromptRecord],
     *,
-    baseline: str = "engine",
+    baseline: str = PLAIN,
     title: str = "",
     published: Mapping[str, float] | None = None,
 ) -> Figure:
@@ -207,7 +208,7 @@ def bars_of(
 
 
 def parameter_curves(
-    records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = "engine", title: str = ""
+    records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = PLAIN, title: str = ""
 ) -> Figure:
     """Draw speedup with its interval above and tokens per step below, over each swept parameter.
 

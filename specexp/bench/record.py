@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
+
 MEASURED = "measured"
 """The clock of records with measured seconds, not those of a latency profile."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
@@ -94,7 +96,7 @@ class PromptRecord:
     """Record of one prompt and one arm, summed over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` fills it.
 
     Seconds per token are ``decode_seconds / decode_tokens``, the steady cost of a token behind a cached prompt.
-    For the engine's arms the prefill feeds all prompt tokens but the last, and steps produce every new token:
+    For our arms the prefill feeds all prompt tokens but the last, and steps produce every new token:
     ``decode_tokens == new_tokens``. Hugging Face's ``generate`` returns its first tokens from its pass over the
     prompt. That pass counts as prefill, and ``decode_tokens`` leaves its tokens out.
     """
@@ -192,8 +194,9 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 def read_records(path: str | Path) -> list[PromptRecord]:
     """Return the records of a JSONL file, in the order of their first line.
 
-    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is left out. Raises
-    RecordError if another line is not a record.
+    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is left out. Plain
+    decoding has its present name also if older records call it ``engine``. Raises RecordError if another line is not
+    a record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     found: dict[tuple[str, str, int], PromptRecord] = {}
@@ -208,5 +211,7 @@ def read_records(path: str | Path) -> list[PromptRecord]:
             first = error.errors(include_url=False)[0]
             why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise RecordError(f"{path}, line {number}: not a prompt record ({why})") from error
+        if record.arm == FORMERLY_PLAIN:
+            record = dataclasses.replace(record, arm=PLAIN)
         found[record.arm, *record.key] = record
     return list(found.values())

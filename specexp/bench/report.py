@@ -15,6 +15,7 @@ from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.messages import counted
+from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
@@ -36,7 +37,7 @@ def results_table(
     records: Iterable[PromptRecord],
     title: str = "Results",
     *,
-    baselines: Sequence[str] = ("engine", "hf-eager"),
+    baselines: Sequence[str] = (PLAIN, EAGER),
     published: Sequence[Mapping[str, Any]] = (),
     float32: InFloat32 | None = None,
 ) -> Table:
@@ -250,7 +251,7 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 
 
 def category_table(
-    records: Iterable[PromptRecord], *, baseline: str = "engine", published: Sequence[Mapping[str, Any]] = ()
+    records: Iterable[PromptRecord], *, baseline: str = PLAIN, published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
     """Return a table of speedup and tokens per step by category, small ones together; None if there is only one.
 
@@ -328,9 +329,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
     return table
 
 
-def long_table(
-    records: Iterable[PromptRecord], *, baselines: Sequence[str] = ("engine", "hf-eager")
-) -> Table:
+def long_table(records: Iterable[PromptRecord], *, baselines: Sequence[str] = (PLAIN, EAGER)) -> Table:
     """Return the table for CSV: all figures of each arm, in each category and over all prompts."""
     records = list(records)
     names, baselines, over, shared = _frame(records, baselines, "speedup vs")

@@ -69,9 +69,9 @@ class Table:
     """Rows under columns, with a title above and notes below.
 
     Example:
-        >>> print(Table("Speed", columns("arm | tokens/s:.0"), [["engine", 123.4]]).to_csv(), end="")
+        >>> print(Table("Speed", columns("arm | tokens/s:.0"), [["plain", 123.4]]).to_csv(), end="")
         arm,tokens/s
-        engine,123.4
+        plain,123.4
     """
 
     title: str

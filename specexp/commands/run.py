@@ -39,6 +39,7 @@ from specexp.config import (
 )
 from specexp.config.command import check_here, fail, run_command
 from specexp.config.config import unwritable
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -214,23 +215,23 @@ def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
     """Compare outputs that differ from plain decoding at near ties again in float32; None if all are equal."""
-    from specexp.bench.arm import EngineArm
+    from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
-    from specexp.bench.experiment import ENGINE, arm_specs
+    from specexp.bench.experiment import arm_specs
     from specexp.bench.live import LiveBackend
 
     different = {record.arm for record in records if record.difference is not None}
     if is_multi_sequence(config):
         return InFloat32(left_out="several sequences are decoded for a prompt") if different else None
 
-    def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
+    def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
         exact = LiveBackend.of(config, pair)
-        specs = [spec for spec in arm_specs(config) if spec.name == ENGINE or spec.name in different]
+        specs = [spec for spec in arm_specs(config) if spec.name == PLAIN or spec.name in different]
         ours = [spec for spec in specs if spec.reference is None and spec.engine is None]
         # learned state changes drafts, never tokens, so it need not be loaded
         made = [make_arm(replace(spec, preload=None), exact) for spec in ours]
-        plain, *arms = (arm for arm in made if isinstance(arm, EngineArm))
+        plain, *arms = (arm for arm in made if isinstance(arm, LearningArm))
         return plain, arms
 
     return in_float32(backend.pair, arms_of, prompts, records, config.get("float32_prompts"))
@@ -272,12 +273,12 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     Raises:
         ConfigError: As for :func:`run`, or results depend on earlier prompts.
     """
-    from specexp.bench.arm import EngineArm
+    from specexp.bench.arm import LearningArm
     from specexp.bench.live import LiveBackend
 
     folder = shard.folder(_folder_of(config))
     with _opened(config) as (trainer, backend, experiment, data):
-        arms = [arm for arm in experiment.arms if isinstance(arm, EngineArm) and arm.parts.keeps_learning]
+        arms = [arm for arm in experiment.arms if isinstance(arm, LearningArm) and arm.parts.keeps_learning]
         why = [f"arm {arm.name!r} learns from prompt to prompt" for arm in arms]
         why += [f"{type(analysis).__name__} needs all prompts" for analysis in experiment.analyses]
         why += ["several sequences are decoded for a prompt"] if is_multi_sequence(config) else []

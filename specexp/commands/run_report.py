@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specexp.bench import clock
 from specexp.bench.equality import proof_of
-from specexp.bench.experiment import ENGINE, curves_of
+from specexp.bench.experiment import curves_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
 from specexp.bench.pictures import parameter_curves, phase_bars, speedup_bars
@@ -24,7 +24,7 @@ from specexp.bench.report import (
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.config import Config, is_replayed
 from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options
-from specexp.tracking.names import SPEEDUP
+from specexp.tracking.names import PLAIN, SPEEDUP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -103,7 +103,7 @@ def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
     if not ranked:
         return ""
     name, speedup = ranked[0]
-    plain = "plain decoding" if baseline == ENGINE else baseline
+    plain = "plain decoding" if baseline == PLAIN else baseline
     if speedup.is_faster:
         found = f"{name} decodes {speedup} as fast as {plain}."
     else:

@@ -352,7 +352,7 @@ class Experiment(Section):
     recording: str | None = None
     what_if: WhatIf | None = None
     arms: dict[str, ArmSection | None] = Field(default={})
-    baselines: list[Literal["engine", "hf-eager"]] | None = None
+    baselines: list[Literal["plain", "hf-eager"]] | None = None
     published: list[dict[str, str | float | None]] = Field(default=[])
     figure: str | None = None
     float32_prompts: Annotated[int, Field(ge=0)] = 8

@@ -1,1 +1,1 @@
-"""The engine: contracts of the four families, the tree, the target, and the loop."""
+"""Decoding: contracts of the four families, the tree, the target, and the loop."""

@@ -1,4 +1,4 @@
-"""The engine on one page: draft, target pass, absorb, learn, over one sequence or several.
+"""The loop on one page: draft, target pass, absorb, learn, over one sequence or several.
 
 :class:`Drafting` makes one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
 :class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from specexp.bench.arm import EngineArm, eos_of, turns
+from specexp.bench.arm import LearningArm, eos_of, turns
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
@@ -67,12 +67,12 @@ class EnginePool:
         return type(engine), engine.restart_key
 
 
-class ServedArm(EngineArm):
+class ServedArm(LearningArm):
     """An arm that decodes with another engine. The ``scorer`` is plain decoding in our loop, for near-tie checks."""
 
     shows_steps = False  # engines report counts, but no draft trees
 
-    def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: EngineArm) -> None:
+    def __init__(self, name: str, engine: ForeignEngine, pool: EnginePool, scorer: LearningArm) -> None:
         super().__init__(name, scorer.parts, scorer.generation)
         self.engine = engine
         self.pool = pool
@@ -140,5 +140,5 @@ class ServedBackend(LiveBackend):
             return super().arm(spec)
         assert spec.parts is not None
         scorer = super().arm(replace(spec, engine=None, parts=Parts(verifier=spec.parts.verifier)))
-        assert isinstance(scorer, EngineArm)
+        assert isinstance(scorer, LearningArm)
         return ServedArm(spec.name, spec.engine, self.pool, scorer)

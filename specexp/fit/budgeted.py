@@ -20,7 +20,7 @@ from specexp.bench.trainer import interruptible
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specexp.bench.arm import EngineArm
+    from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.record import PromptRecord
     from specexp.data import Prompt
@@ -123,7 +123,7 @@ class ControllerLearning(lightning.LightningModule):
         failed: Records of the prompts that could not be decoded.
     """
 
-    def __init__(self, arm: EngineArm, prompts: Sequence[Prompt], backend: Backend) -> None:
+    def __init__(self, arm: LearningArm, prompts: Sequence[Prompt], backend: Backend) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.arm = arm

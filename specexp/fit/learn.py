@@ -60,7 +60,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     os.environ.setdefault("WANDB_MODE", "offline")
     from lightning.pytorch.loggers import WandbLogger
 
-    from specexp.bench.arm import EngineArm
+    from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
     from specexp.bench.experiment import use_threads
     from specexp.bench.trainer import build_trainer
@@ -92,7 +92,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         where=f"{config.source_of(('backend',))}: backend",
     )
     arm = make_arm(spec, backend)
-    assert isinstance(arm, EngineArm)
+    assert isinstance(arm, LearningArm)
     module = ControllerLearning(arm, prompts, backend)
     folder = Path(config.get("output")) / name
     folder.mkdir(parents=True, exist_ok=True)

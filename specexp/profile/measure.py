@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.bench.arm import EngineArm, ModelledSeconds
+from specexp.bench.arm import LearningArm, ModelledSeconds
 from specexp.bench.arm_spec import make_arm
 from specexp.bench.experiment import arm_specs
 from specexp.config import Config, ConfigError
@@ -93,7 +93,7 @@ class TimedSteps(TimedDecoding):
 
     answers: list[list[StepTiming]]
 
-    def __init__(self, arm: EngineArm) -> None:
+    def __init__(self, arm: LearningArm) -> None:
         super().__init__()
         arm.latency = None
         arm.observers = (self._note,)
@@ -175,7 +175,7 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
     specs = [replace(plain, name="plain decoding")]
     specs += [one for one in others if one.reference is None and one.config and one.config.get("drafter")]
     arms = [make_arm(replace(spec, latency=None), backend) for spec in specs]
-    timed = [TimedSteps(arm) for arm in arms if isinstance(arm, EngineArm)]
+    timed = [TimedSteps(arm) for arm in arms if isinstance(arm, LearningArm)]
     target, draft = backend.pair.target, backend.pair.draft
     return TimedBackend(backend, (dtype_of(target), draft and dtype_of(draft)), passes, timed)
 

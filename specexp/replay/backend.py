@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
-from specexp.bench.arm import EngineArm, Generation, ModelledSeconds, sequence_name
+from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 NO_CLOCK = "none: replayed without a latency profile"
 
 
-class ReplayArm(EngineArm):
+class ReplayArm(LearningArm):
     """An arm that decodes recorded prompts. Seconds come from a latency profile, and are 0 without one.
 
     A draft model in ``parts`` must be a source from :func:`source_for`. Raises RecordingError if the recording cannot

@@ -35,7 +35,7 @@ from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
-from specexp.sweep.confirmation import AR, BASELINES, Confirmation, answer, confirm, select, sentences, table
+from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.output import (
     BEST_TREE,
     Deployed,
@@ -59,6 +59,7 @@ from specexp.sweep.workers import (
     others_running,
     worker,
 )
+from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from specexp.data import Prompt
@@ -175,7 +176,7 @@ class Conclusion:
         data = confirming.data("confirm")
         texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
-        titles = {**{one.name: one.label for one in confirmed}, AR: BASELINES[AR]}
+        titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
         found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
         report = Report(
@@ -184,7 +185,7 @@ class Conclusion:
             files=preparation.files(),
             sentences=found,
             answer=answer(confirmed, records),
-            proof=proof_of(records, [one.name for one in confirmed], AR),
+            proof=proof_of(records, [one.name for one in confirmed], PLAIN),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
             next_steps=next_steps(self.settings, self.config),
             page="confirm",
@@ -199,7 +200,7 @@ class Conclusion:
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
         claim.check()  # it may have expired while pictures were drawn
-        exported = Exported((), winner.over_ar.is_faster)
+        exported = Exported((), winner.over_plain.is_faster)
         if self.settings.export is not None:
             exporter = Exporter(self.settings.export, confirmation, study, self.output)
             exported = exporter.run(None if pooled is None else pooled.deployed)
@@ -306,7 +307,7 @@ def charts_of(
     except (ValueError, RuntimeError, ZeroDivisionError):  # too few trials
         shares = {}
     found = {
-        "confirmation": ratios_chart(confirmation.records, AR, titles, texts),
+        "confirmation": ratios_chart(confirmation.records, PLAIN, titles, texts),
         "search": search_chart(rows, choice),
         "importances": importances_chart(shares, len(searched.get_trials(deepcopy=False))),
     }
@@ -324,15 +325,15 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _acceptance_rates(confirmation, shape, prompts)
         figures["tree"] = draw_tree(
-            shape, rates, title=f"{winner.label}: {winner.over_ar} over plain decoding"
+            shape, rates, title=f"{winner.label}: {winner.over_plain} over plain decoding"
         )
         drawing = tree_lines(shape, rates, f"The tree of {winner.label}")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:
         from specexp.scheduling.timeline import chrome_trace
 
-        shown = {BASELINES[AR]: lines[AR], winner.label: lines[winner.name]}
-        title = f"prompt {prompts[0].prompt_id}: {winner.over_ar} over plain decoding"
+        shown = {BASELINES[PLAIN]: lines[PLAIN], winner.label: lines[winner.name]}
+        title = f"prompt {prompts[0].prompt_id}: {winner.over_plain} over plain decoding"
         figures["time_line"] = draw_time_line(shown, title, SECONDS_SHOWN)
         files["time_line.json"] = chrome_trace(shown)
     return Report(figures=figures, files=files, fragments=fragments, drawing=drawing)

@@ -14,9 +14,8 @@ from typing_extensions import override
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.analysis import AcceptanceCounter, Analysis
-from specexp.bench.arm import EngineArm, decode_safely
+from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
-from specexp.bench.experiment import EAGER
 from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.report import busy_machine_of, clock_notes, endings, failed_answers, short_answers
@@ -25,14 +24,14 @@ from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
 from specexp.sweep.study import WARM_UP_TOKENS, Study
 from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
+from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
     from specexp.scheduling import TimeLine
 
-AR = "engine"
-BASELINES = {AR: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
+BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 """Labels of the arms that decode plainly."""
 
 
@@ -74,7 +73,7 @@ class Confirmation:
 
     confirmed: Sequence[Confirmed]  # fastest first
     records: Sequence[PromptRecord]  # of all arms, including those of earlier confirmations that are pooled
-    arms: Mapping[str, EngineArm]  # the candidates' arms by name; they are closed
+    arms: Mapping[str, LearningArm]  # the candidates' arms by name; they are closed
     watch: Watch
     confirmations: int = 1
 
@@ -131,7 +130,7 @@ def confirm(
     watch = Watch()
     module = EvaluationModule(
         [study.plain(), *study.other_arms(), *arms.values()],
-        baseline=AR,
+        baseline=PLAIN,
         samples=study.samples,
         first_sample=(confirmations - 1) * study.samples,
         on_records=lambda records: tick(),
@@ -144,7 +143,7 @@ def confirm(
     records = [*earlier, *module.records]
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
     # Fastest first. A refused comparison has the speedup NaN and comes last.
-    confirmed.sort(key=lambda one: (one.over_ar.refused is not None, -one.over_ar.mean_log_ratio))
+    confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch, confirmations)
 
 
@@ -174,7 +173,7 @@ def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speed
         arm.close()
         plain.close()
     atomic_write(path, "".join(map(line_of, records)))
-    return summarise(records, arm.name).tokens_per_step, paired_speedup(records, arm.name, AR)
+    return summarise(records, arm.name).tokens_per_step, paired_speedup(records, arm.name, PLAIN)
 
 
 def _confirmed(
@@ -195,7 +194,7 @@ def _confirmed(
         attributes=attributes,
         tokens_per_step=summary.tokens_per_step,
         tokens_per_second=summary.tokens_per_second,
-        over_ar=paired_speedup(records, arm, AR),
+        over_plain=paired_speedup(records, arm, PLAIN),
         over_eager=paired_speedup(records, arm, EAGER) if EAGER in arm_names(records) else None,
         choice=None if of_each is None else str(params.get(of_each, arm)),
     )
@@ -205,19 +204,19 @@ def table(
     name: str,
     question: str | None,
     confirmation: Confirmation,
-    predicted_ar: Predicted | None = None,
+    predicted_plain: Predicted | None = None,
     float32: InFloat32 | None = None,
 ) -> Table:
     """Return a table of the candidates, fastest first, and the baselines. They come first if no candidate is faster.
 
     Args:
-        predicted_ar: Figures that replay predicts for plain decoding; None if nothing was replayed.
+        predicted_plain: Figures that replay predicts for plain decoding; None if nothing was replayed.
         float32: The comparison of outputs that was repeated in float32; None if it was not.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
-    own, noun, best = summarise(records, AR), noun_of(confirmed, records), confirmed[0]
+    own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmed[0]
     present = arm_names(records)
-    baselines = {arm: label for arm, label in BASELINES.items() if arm == AR or arm in present}
+    baselines = {arm: label for arm, label in BASELINES.items() if arm == PLAIN or arm in present}
     predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
     adjective = clock.adjective(own.clock)
     columns = {
@@ -239,16 +238,16 @@ def table(
         cells: dict[str, Cell] = {noun: label, "nodes": nodes}
         cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
         if predicted is not None:
-            over_ar = None if predicted.over_ar is None else predicted.over_ar.unlabelled
-            figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_ar)
+            over_plain = None if predicted.over_plain is None else predicted.over_plain.unlabelled
+            figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_plain)
             cells |= dict(zip(predictions, figures, strict=True))
         if several:
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)
             cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
-        plain = arm == AR
-        cells["speedup"] = 1 if plain else paired_speedup(records, arm, AR)
-        cells["equal"] = "reference" if plain else str(token_equality(records, arm, AR))
+        plain = arm == PLAIN
+        cells["speedup"] = 1 if plain else paired_speedup(records, arm, PLAIN)
+        cells["equal"] = "reference" if plain else str(token_equality(records, arm, PLAIN))
         return [cells.get(key) for key in columns]
 
     candidates = []
@@ -258,10 +257,10 @@ def table(
         nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
         candidates.append(row(one.name, one.label, one.predicted, nodes))
     plain = [
-        row(arm, label, predicted_ar if predicts and arm == AR else None, 0)
+        row(arm, label, predicted_plain if predicts and arm == PLAIN else None, 0)
         for arm, label in baselines.items()
     ]
-    pays = best.over_ar.is_faster
+    pays = best.over_plain.is_faster
     title = clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock)
     shown = Table(title, list(columns.values()))
     shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
@@ -272,7 +271,7 @@ def table(
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
     state = f"state {states}{', learned also from the search prompts' if warm else ''}"
     names = [one.name for one in confirmed]
-    equality = Equality.sum(token_equality(records, arm, AR) for arm in names)
+    equality = Equality.sum(token_equality(records, arm, PLAIN) for arm in names)
     notes = [
         "predictions are for the search's prompts, because the confirmation's prompts were not recorded"
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
@@ -280,9 +279,9 @@ def table(
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
         f"of plain decoding's answers, {endings(own, records)}",
-        None if float32 is None else float32.sentence(names, AR),
+        None if float32 is None else float32.sentence(names, PLAIN),
         near_tie_sentence(own.dtype) if equality.near_ties else None,
-        short_answers(records, AR),
+        short_answers(records, PLAIN),
         None if failed is None else f"{failed}; the figures are of the others",
         *clock_notes([record for record in records if not record.error]),
     ]
@@ -320,11 +319,11 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> s
     """Return the verdict: a warning if replay mispredicted, the winner, and a warning if the machine was busy."""
     best = confirmed[0]
     verdict = (
-        f"{best.label} decodes {best.over_ar} as fast as plain decoding, with the same output."
-        if best.over_ar.is_faster
+        f"{best.label} decodes {best.over_plain} as fast as plain decoding, with the same output."
+        if best.over_plain.is_faster
         else about_plain(best, noun_of(confirmed, records))
     )
-    return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, AR))))
+    return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, PLAIN))))
 
 
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
@@ -338,20 +337,20 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     furthest = max(wrong, key=lambda one: abs(one.predicted_error or 0))
     worst = wrong[0] if wrong[0] is confirmed[0] else furthest
     assert worst.predicted is not None
-    assert worst.predicted.over_ar is not None
+    assert worst.predicted.over_plain is not None
     return (
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
-        f"{worst.predicted.over_ar.unlabelled}, but {_clocked(worst)} it is {worst.over_ar}."
+        f"{worst.predicted.over_plain.unlabelled}, but {_clocked(worst)} it is {worst.over_plain}."
     )
 
 
 def _clocked(one: Confirmed) -> str:
-    return "live" if one.over_ar.clock == MEASURED else "with live steps timed by the same profile"
+    return "live" if one.over_plain.clock == MEASURED else "with live steps timed by the same profile"
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
     """Return why the fastest candidate is not preferred to plain decoding; ``noun`` is the word for a candidate."""
-    speedup = best.over_ar
+    speedup = best.over_plain
     if speedup.refused is not None:
         return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
     if speedup.is_slower:

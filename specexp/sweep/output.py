@@ -113,13 +113,13 @@ def what_trial(trial: FrozenTrial) -> str:
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
     """Return the winner's confirmed figures by name, to compare studies in W&B."""
-    modelled = "" if winner.over_ar.clock == MEASURED else MODELLED
+    modelled = "" if winner.over_plain.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
         "winner_trial": winner.trial,
-        f"{modelled}confirmed_{SPEEDUP}": winner.over_ar.ratio,
-        f"{modelled}confirmed_{SPEEDUP}_low": winner.over_ar.low,
-        f"{modelled}confirmed_{SPEEDUP}_high": winner.over_ar.high,
+        f"{modelled}confirmed_{SPEEDUP}": winner.over_plain.ratio,
+        f"{modelled}confirmed_{SPEEDUP}_low": winner.over_plain.low,
+        f"{modelled}confirmed_{SPEEDUP}_high": winner.over_plain.high,
         f"{modelled}{TOKENS_PER_SECOND}": winner.tokens_per_second,
         TOKENS_PER_STEP: winner.tokens_per_step,
     }
@@ -181,7 +181,7 @@ def promoted(
         candidates: The confirmed candidates that can be exported, fastest first.
         deployed: Number of the trial that is deployed now; None if plain decoding or nothing is deployed.
     """
-    gains = [one for one in candidates if one.over_ar.is_faster]
+    gains = [one for one in candidates if one.over_plain.is_faster]
     if not gains:
         return None
     kept = next((one for one in gains if one.trial == deployed), gains[0])
@@ -206,7 +206,7 @@ class Exporter:
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
             nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
-            return Exported([nothing], winner.over_ar.is_faster)
+            return Exported([nothing], winner.over_plain.is_faster)
         export = digest_of(self.export.model_dump())
         if before is not None and (before.export != export or not Path(before.folder).is_dir()):
             before = None
@@ -260,11 +260,11 @@ class Exporter:
                 cold = cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
             if cold is not None:
                 metrics["cold_tokens_per_step"] = cold[0]
-                metrics |= _speedups({"cold_speedup_over_engine": cold[1]})
+                metrics |= _speedups({"cold_speedup_over_plain": cold[1]})
                 about_cold = [
                     f"It starts cold, {why}: a first request has {cold[0]:.2f} tokens per step, {cold[1]} over plain "
                     f"decoding. Once it has learned, it has {best.tokens_per_step:.2f} tokens per step, "
-                    f"{best.over_ar} over plain decoding."
+                    f"{best.over_plain} over plain decoding."
                 ]
             artifact = self._save(kind, payloads, best, metrics, aliases)
         size = artifact.content.state_bytes
@@ -305,14 +305,14 @@ class Exporter:
 
 
 def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]:
-    speedups = {"speedup_over_engine": best.over_ar}
+    speedups = {"speedup_over_plain": best.over_plain}
     if best.over_eager is not None:
         speedups["speedup_over_hf_eager"] = best.over_eager
     interval = metric_interval(records, best.name, "tokens_per_step")
     ends = {} if interval is None else dict(zip(("low", "high"), interval, strict=True))
     return {
         "tokens_per_step": {"value": best.tokens_per_step, **ends},
-        f"{clock.metric_prefix(best.over_ar.clock)}tokens_per_second": best.tokens_per_second,
+        f"{clock.metric_prefix(best.over_plain.clock)}tokens_per_second": best.tokens_per_second,
         **_speedups(speedups),
     }
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from specexp.bench.arm import EngineArm
+from specexp.bench.arm import LearningArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
 from specexp.bench.statistics import paired_speedup
@@ -83,7 +83,7 @@ class ReplayedStudy(Study):
         return data
 
     @override
-    def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
+    def attributes_of(self, arm: LearningArm) -> dict[str, Any]:
         fidelity = self.backend.provenance(arm)["recording"]["fidelity"]
         return {**super().attributes_of(arm), "fidelity": fidelity}
 
@@ -123,15 +123,17 @@ class ReplayedStudy(Study):
         if self.live is None:
             return None
         _, searched = self._predicted_prompts
-        records, over_ar = self._plain_records, None
+        records, over_plain = self._plain_records, None
         if overrides is not None:
             arm = self.compose("predicted", self.config.with_overrides(overrides))
             arm = self.warm_started(arm) if searched else self.deployed(arm)
             arm.reset()
             records = self._decoded(arm)
-            over_ar = paired_speedup([*self._plain_records, *records], arm.name, self.plain().name)
+            over_plain = paired_speedup([*self._plain_records, *records], arm.name, self.plain().name)
         figures = figures_of(records)
-        return Predicted(figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_ar)
+        return Predicted(
+            figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_plain
+        )
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
@@ -144,7 +146,7 @@ class ReplayedStudy(Study):
     def _plain_records(self) -> list[PromptRecord]:
         return self._decoded(self.plain())
 
-    def _decoded(self, arm: EngineArm) -> list[PromptRecord]:
+    def _decoded(self, arm: LearningArm) -> list[PromptRecord]:
         return [record for prompt in self._predicted_prompts[0] for record in self.decode(arm, prompt)]
 
     @override

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.analysis import AcceptanceCounter
-from specexp.bench.arm import EngineArm
+from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec
-from specexp.bench.experiment import EAGER, check_prompts
+from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.record import PromptRecord, write_records
@@ -42,6 +42,7 @@ from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, Report
+from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.arm import Arm
@@ -139,21 +140,21 @@ class Study:
         """Prompts from which every candidate learns before it is measured."""
         return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
 
-    def compose(self, name: str, config: Config) -> EngineArm:
+    def compose(self, name: str, config: Config) -> LearningArm:
         """Return a candidate in its initial state; ValueError if its parts do not go together. The caller closes it."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
         return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
 
-    def plain(self) -> EngineArm:
+    def plain(self) -> LearningArm:
         """Return plain decoding, in our loop or by the engine that is tuned."""
         config = self.config.config
         try:
             engine = build_engine(config).plain() if self.config.of_engine else None
         except ValueError as error:
             raise config.checker.error(("engine",), f": {first_line(error)}") from error
-        return self._arm("engine", self._plain_parts, engine=engine)
+        return self._arm(PLAIN, self._plain_parts, engine=engine)
 
     @property
     def _plain_parts(self) -> Parts:
@@ -172,7 +173,7 @@ class Study:
 
     def _arm(
         self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None
-    ) -> EngineArm:
+    ) -> LearningArm:
         if self.config.multi_sequence and execution is None:
             from specexp.scheduling import Serial, SerialSpeculative
 
@@ -182,24 +183,24 @@ class Study:
             name, self.config.generation, parts, execution=execution, latency=latency, engine=engine
         )
         arm = self.backend.arm(spec)
-        assert isinstance(arm, EngineArm)
+        assert isinstance(arm, LearningArm)
         return arm
 
-    def warm_started(self, arm: EngineArm) -> EngineArm:
+    def warm_started(self, arm: LearningArm) -> LearningArm:
         """Let the arm learn from :attr:`warm_start_prompts`; later resets return to that state."""
         if self.warm_start_prompts:
             arm.reset()
             self._learn(arm, self.warm_start_prompts)
         return arm
 
-    def deployed(self, arm: EngineArm) -> EngineArm:
+    def deployed(self, arm: LearningArm) -> LearningArm:
         """Bring the arm to the state in which a deployment starts: it learns from the search's prompts too."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
             self._learn(arm, self.data().prompts)
         return arm
 
-    def _learn(self, arm: EngineArm, prompts: Sequence[Prompt]) -> None:
+    def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
         for prompt in prompts:
             if self.config.multi_sequence:
                 # One sequence after the other, so that the learned state does not depend on timing.
@@ -236,7 +237,7 @@ class Study:
         """Compose a candidate and close it; ValueError if its parts do not go together."""
         self.compose("candidate", self.config.with_overrides(overrides)).close()
 
-    def attributes_of(self, arm: EngineArm) -> dict[str, Any]:
+    def attributes_of(self, arm: LearningArm) -> dict[str, Any]:
         """Return attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
         if not self.config.of_engine:
             return {} if self.latency is None else {"clock": self.latency.label}
@@ -297,7 +298,7 @@ class Study:
         self.reference.save(self.config.folder / REFERENCE, self._workload)
 
     @cached_property
-    def _engine(self) -> EngineArm:
+    def _engine(self) -> LearningArm:
         return self.plain()
 
     @cached_property
@@ -313,7 +314,7 @@ class Study:
         """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
         from specexp.bench.module import EvaluationModule
 
-        arm: EngineArm = candidate.arm
+        arm: LearningArm = candidate.arm
         arm.name = f"trial {trial}"
         # Modelled seconds do not drift, so plain decoding need not run again.
         engine = [self._engine] if self.latency is None else []
@@ -376,7 +377,7 @@ class Study:
         atomic_write(path.with_name(COSTS), json.dumps(self._step_ms(arm, prompts[0])))
         atomic_write(mark, made_of)
 
-    def _step_ms(self, learned: EngineArm, prompt: Prompt) -> dict[int, float]:
+    def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
         """Return the median milliseconds of a step by rows, of trees that draft with what an arm has learned."""
         found: dict[int, list[float]] = defaultdict(list)
         learned.remember()
@@ -408,7 +409,7 @@ class Study:
         if self.config.multi_sequence:
             return InFloat32(left_out="several sequences are decoded for a prompt")
 
-        def arms_of(pair: ModelPair) -> tuple[EngineArm, list[EngineArm]]:
+        def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
             exact = live_study(self.config, pair, self.latency)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 

@@ -52,7 +52,7 @@ class Predicted:
     tokens_per_step: float
     tokens_per_second: float  # all tokens / all seconds of the latency profile
     searched: bool  # whether the prompts are the search's, because the confirmation's were not recorded
-    over_ar: Speedup | None = None  # over replayed plain decoding; None for plain decoding itself
+    over_plain: Speedup | None = None  # over replayed plain decoding; None for plain decoding itself
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Confirmed:
     attributes: dict[str, Any]
     tokens_per_step: float
     tokens_per_second: float  # all tokens / all decode seconds
-    over_ar: Speedup  # over plain decoding in the same loop
+    over_plain: Speedup  # over plain decoding in the same loop
     over_eager: Speedup | None  # over Hugging Face's plain ``generate``, if that was run
     choice: str | None = None  # its value of the key that ``confirm.of_each`` names
     predicted: Predicted | None = None  # None unless a replay was confirmed live
@@ -75,10 +75,10 @@ class Confirmed:
     @property
     def predicted_error(self) -> float | None:
         """Relative error of the predicted speedup, predicted / confirmed - 1; None if either is missing."""
-        predicted = None if self.predicted is None else self.predicted.over_ar
-        if predicted is None or predicted.refused is not None or self.over_ar.refused is not None:
+        predicted = None if self.predicted is None else self.predicted.over_plain
+        if predicted is None or predicted.refused is not None or self.over_plain.refused is not None:
             return None
-        return predicted.ratio / self.over_ar.ratio - 1
+        return predicted.ratio / self.over_plain.ratio - 1
 
     @property
     def is_chain(self) -> bool:

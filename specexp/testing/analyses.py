@@ -25,6 +25,7 @@ from specexp.data import Prompt
 from specexp.drafters import DraftModel
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine
 from specexp.testing.fakes import FakeDrafter, hashed_model
+from specexp.tracking.names import PLAIN
 from specexp.verifiers import RejectionSampling
 
 VOCABULARY = 13
@@ -99,7 +100,7 @@ def make_arms() -> list[DecoderArm]:
         lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
     )
     decoders = {
-        "engine": Decoder(model, verifier=RejectionSampling()),
+        PLAIN: Decoder(model, verifier=RejectionSampling()),
         "drawn": Decoder(model, DraftModel(draft), DySpecGreedy(40), RejectionSampling()),
         "guessed": Decoder(model, guess, KConfig([8, 2]), RejectionSampling()),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from specexp.tracking import names
-from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
+from specexp.tracking.names import MODELLED, PLAIN, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Workspace
@@ -74,7 +74,7 @@ def describe_comparison(
     """Return the workspace of an experiment that compares ``arms``: its runs, on any device, model or prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
-    rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in ("engine", *arms)]
+    rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in (PLAIN, *arms)]
     accepted = [f"{arm}/{TOKENS_PER_STEP}" for arm in arms]
     return Dashboard(
         f"specexp {name}",

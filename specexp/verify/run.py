@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
-from specexp.bench.arm import EngineArm, describe
+from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs, load_prompts, use_threads
@@ -40,6 +40,7 @@ from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
+from specexp.tracking.names import PLAIN
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest
 from specexp.verify.report import report
@@ -103,11 +104,11 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
     if left_out:
         ours = layers.values["arms"].items()
         layers.values["arms"] = {name: arm for name, arm in ours if name not in left_out}
-    overrides: dict[str, Any] = {"baselines": ["engine"], "generation.stop_at_repetition": False}
+    overrides: dict[str, Any] = {"baselines": [PLAIN], "generation.stop_at_repetition": False}
     if "target_dtype" not in (layers.values.get("pair") or {}):
         overrides["pair.target_dtype"] = "float32"
     titles = [arms[name].get("title") or name for name in left_out]
-    titles += [name for name in config.get("baselines") or () if name != "engine"]
+    titles += [name for name in config.get("baselines") or () if name != PLAIN]
     return apply_overrides(Config(layers, config.file), overrides, "specexp.verify"), titles
 
 
@@ -189,7 +190,7 @@ def _verify(
                 references[name] = _Reference(claim, specs[0], backend, few, settings)
             toys.append(_Toys(claim, references[name], backend.model.vocab_size, run_chunks, bar))
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
-            assert isinstance(arm, EngineArm)
+            assert isinstance(arm, LearningArm)
             print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
             bar.stage(claim.arm.title, sum(test.chunks for test in toy.tests))
             reference = references[describe(claim.verifier)]
@@ -208,7 +209,7 @@ def _verify(
 def _finding(
     claim: LosslessClaim,
     toys: _Toys,
-    arm: EngineArm,
+    arm: LearningArm,
     plain: _Reference,
     prompts: Sequence[Prompt],
     samples: int,
@@ -271,7 +272,7 @@ class _Reference:
         self.model = backend.model
         self.parts = Parts(verifier=build_verifier(claim.arm.config))
         arm = make_arm(replace(spec, parts=self.parts), backend)
-        assert isinstance(arm, EngineArm)
+        assert isinstance(arm, LearningArm)
         self.arm = arm
         self.joint: JointTest | None = None  # test without drafts, shared by all deterministic compositions
         self._few = [(prompt.prompt_id, prompt.turn_ids(backend.tokenizer, 0, [])) for prompt in few]

@@ -20,7 +20,7 @@ from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.controllers import ConfidenceThreshold
 from specexp.core.language_model import LanguageModel
 from specexp.deploy.hugging_face.custom_generate import custom_generate
-from specexp.deploy.server.loading import engine_of
+from specexp.deploy.server.loading import decoding_thread_of
 from specexp.drafters import PhraseCache, TokenRecycling
 from specexp.models.compiled import CompiledModel
 from specexp.scheduling import Job, LeastProgress, Scheduled, Serial
@@ -157,8 +157,8 @@ def test_the_recorded_runtime_decodes_and_drafts(measured, caplog, recorded, kin
         made.rehash(artifact.folder)
         artifact = load_artifact(artifact.folder)
     decoder = artifact.decoder(pair.target, pair.draft)
-    engine = engine_of(artifact, pair, lanes=1, waiting=1)
-    for target, parts in ((decoder.model, decoder.parts), (engine.target, engine.parts)):
+    thread = decoding_thread_of(artifact, pair, lanes=1, waiting=1)
+    for target, parts in ((decoder.model, decoder.parts), (thread.target, thread.parts)):
         assert parts.drafter is not None
         assert [model.kind for model in (target, *parts.drafter.models)] == [kind, kind]
     assert caplog.messages == []

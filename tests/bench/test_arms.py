@@ -38,7 +38,7 @@ slow = pytest.mark.slow
 )
 def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifier, stop_at_eos):
     generation = Generation(max_new_tokens=24, seed=7, stop_at_eos=stop_at_eos)
-    plain = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, generation)
+    plain = DecoderArm("plain", Decoder(target, verifier=verifier), tokenizer, generation)
     recycling = Decoder(target, TokenRecycling(), TokenRecyclingTree(), verifier)
     arms = [DecoderArm("tree", recycling, tokenizer, generation)]
     arms += [
@@ -111,7 +111,7 @@ def test_all_arms_stop_at_the_context_limit(tokenizer, prompts):
     target = tiny_llama(seed=1, context=40)
     generation = Generation(max_new_tokens=60, stop_at_eos=False)
     prompt = dataclasses.replace(prompts[2], turns=("only",))
-    plain = DecoderArm("engine", Decoder(target), tokenizer, generation).decode(prompt)
+    plain = DecoderArm("plain", Decoder(target), tokenizer, generation).decode(prompt)
     eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, generation).decode(prompt)
     assert eager.token_ids == plain.token_ids
     assert plain.finish_reasons == eager.finish_reasons == ("context",)
@@ -134,7 +134,7 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
     target = tiny_llama(seed=3, dtype=torch.float64)
     target.generation_config.eos_token_id = [EOS, 9]
     generation = Generation(max_new_tokens=40)
-    plain = DecoderArm("engine", Decoder(target), tokenizer, generation)
+    plain = DecoderArm("plain", Decoder(target), tokenizer, generation)
     eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, generation)
     assert plain.eos == eager.eos == {EOS, 9}
     for prompt in prompts:
@@ -267,7 +267,7 @@ def modelled():
     return [
         record(arm, prompt, seconds, clock=CLOCK, **given)
         for prompt in range(8)
-        for arm, seconds, given in (("engine", 1.0, {}), ("tree", 0.5, tree))
+        for arm, seconds, given in (("plain", 1.0, {}), ("tree", 0.5, tree))
     ]
 
 
@@ -279,7 +279,7 @@ def test_tables_call_modelled_figures_so(modelled):
     ]
     table = results_table(modelled, "Which?", published=published)
     assert table.title == "Which? (modelled: made up (published))"
-    assert table.titles[4:6] == ["modelled tokens/s", "modelled vs engine"]
+    assert table.titles[4:6] == ["modelled tokens/s", "modelled vs plain"]
     rows = {row[0]: row for row in table.shown()}
     assert rows["tree"][4:6] == ["8.00", "2.00x [2.00, 2.00]"]
     assert rows["theirs (not run here)"][4:6] == ["14.78 published", "3.23x published"]
@@ -292,11 +292,11 @@ def test_tables_call_modelled_figures_so(modelled):
     assert categories.title == "By category (modelled: made up (published))"
     assert categories.titles == ["arm", "a", "b", "z", "all"]
     assert categories.shown()[-1] == ["theirs (not run here)", "2.50x", "-", "1.50x", "-"]
-    assert categories.notes[0].startswith("Modelled speedup over engine")
+    assert categories.notes[0].startswith("Modelled speedup over plain")
     phases = phase_table(modelled)
     assert phases.titles[:5] == ["arm", "modelled ms/step", "draft", "target", "update"]
     heads = long_table(modelled).to_csv().splitlines()[0].split(",")
-    assert {"clock", "modelled_tokens_per_second", "modelled speedup vs engine"} <= set(heads)
+    assert {"clock", "modelled_tokens_per_second", "modelled speedup vs plain"} <= set(heads)
     assert "tokens_per_second" not in heads
 
 
@@ -307,10 +307,10 @@ def test_pictures_and_summaries_call_modelled_figures_so(modelled):
         (parameter_curves(modelled, [curve], title="Which?"), "ylabel"),
     ):
         assert CLOCK in figure.get_suptitle().replace("\n", " ")
-        assert getattr(figure.axes[0], f"get_{axis}")().startswith("modelled speedup over engine")
+        assert getattr(figure.axes[0], f"get_{axis}")().startswith("modelled speedup over plain")
     bars = phase_bars(modelled, title="Which?")
     assert "modelled ms/step" in bars.axes[0].get_yticklabels()[0].get_text()
-    summary = summary_of(modelled, "engine")
+    summary = summary_of(modelled, "plain")
     clocked = {name for name in summary if "seconds" in name or "speedup" in name}
     assert {"tree/modelled_speedup", "tree/modelled_speedup_low", "tree/modelled_speedup_high"} < clocked
     assert all("/modelled_" in name for name in clocked)
@@ -319,11 +319,11 @@ def test_pictures_and_summaries_call_modelled_figures_so(modelled):
 
 def test_different_clocks_are_never_put_together(modelled):
     mixed = [dataclasses.replace(one, clock="measured") if one.arm == "tree" else one for one in modelled]
-    engine, tree = results_table(mixed, "Which?").shown()
-    assert (engine[0], tree[0]) == ("engine (modelled)", "tree")
-    assert tree[5].startswith("refused: clock differs (tree: measured, engine: modelled")
+    ours, tree = results_table(mixed, "Which?").shown()
+    assert (ours[0], tree[0]) == ("plain (modelled)", "tree")
+    assert tree[5].startswith("refused: clock differs (tree: measured, plain: modelled")
     one_arm = [dataclasses.replace(modelled[0], clock="measured", prompt_id="other"), *modelled]
     with pytest.raises(ValueError, match="records must have the same clock, got measured, modelled"):
-        summarise(one_arm, "engine")
+        summarise(one_arm, "plain")
     mixed = [dataclasses.replace(one, clock="measured") if one.prompt_id == "p0" else one for one in modelled]
-    assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "engine"))
+    assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "plain"))

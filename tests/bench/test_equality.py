@@ -60,7 +60,7 @@ def gap_at(arm, prompt, index, token):
 
 @pytest.mark.parametrize("turn", [0, 1])
 def test_the_gap_is_that_of_plain_decoding_at_the_first_difference(target, tokenizer, prompts, turn):
-    arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION)
+    arm = DecoderArm("plain", Decoder(target), tokenizer, GENERATION)
     logits = np.sort(scores_at(arm, prompts[1], 12 * turn + 5))
     gap = gap_at(arm, prompts[1], 12 * turn + 5, 0)
     assert gap == pytest.approx(float(logits[-1] - logits[-2]), abs=1e-5)
@@ -68,7 +68,7 @@ def test_the_gap_is_that_of_plain_decoding_at_the_first_difference(target, token
 
 def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
     verifier = KeyedSampling(0.7)
-    arm = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
+    arm = DecoderArm("plain", Decoder(target, verifier=verifier), tokenizer, GENERATION)
     context = Context(prompts[0].token_ids, sequence="p0#0")
     logits = torch.from_numpy(scores_at(arm, prompts[0], 3))
     noise = context.target_noise(len(prompts[0].token_ids) + 3, 1, logits.numel())
@@ -77,7 +77,7 @@ def test_noise_is_part_of_the_gap(target, tokenizer, prompts):
 
 
 def test_a_token_beside_the_top_k_cut_is_near(target, tokenizer, prompts):
-    arm = DecoderArm("engine", Decoder(target, verifier=KeyedSampling(50.0, top_k=3)), tokenizer, GENERATION)
+    arm = DecoderArm("plain", Decoder(target, verifier=KeyedSampling(50.0, top_k=3)), tokenizer, GENERATION)
     logits = scores_at(arm, prompts[0], 0)
     order = np.argsort(logits)[::-1]
     gap = gap_at(arm, prompts[0], 0, int(order[3]))
@@ -89,7 +89,7 @@ def test_a_near_tie_is_excused_in_low_precision_only(tokenizer, prompts, dtype, 
     target = tiny_llama(0, torch.bfloat16)
     with torch.no_grad():
         target.lm_head.weight[40:] = target.lm_head.weight[:8]  # 40 to 47 tie with 0 to 7 exactly
-    arm = DecoderArm("engine", Decoder(target), tokenizer, GENERATION.with_changes(max_new_tokens=40))
+    arm = DecoderArm("plain", Decoder(target), tokenizer, GENERATION.with_changes(max_new_tokens=40))
     for prompt in prompts:
         reference = dataclasses.replace(arm.decode(prompt), dtype=dtype)
         index = next((i for i, token in enumerate(reference.token_ids) if token < 8), None)
@@ -105,14 +105,14 @@ def test_a_near_tie_is_excused_in_low_precision_only(tokenizer, prompts, dtype, 
     "given", [{"verifier": "KeyedSampling(temperature=1.0)"}, {"error": "ValueError"}, {"keyed": False}]
 )
 def test_records_of_another_verifier_or_a_failure_are_not_compared(given):
-    other = dataclasses.replace(changed(record("engine", 0), 0, 0), **given)
-    assert compare(other, record("engine", 0), None, None) is other
+    other = dataclasses.replace(changed(record("plain", 0), 0, 0), **given)
+    assert compare(other, record("plain", 0), None, None) is other
 
 
 def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
     target = tiny_llama(0, torch.bfloat16)
     verifier = KeyedSampling(0.7)
-    plain = DecoderArm("engine", Decoder(target, verifier=verifier), tokenizer, GENERATION)
+    plain = DecoderArm("plain", Decoder(target, verifier=verifier), tokenizer, GENERATION)
     decoder = Decoder(target, TokenRecycling(), TokenRecyclingTree(), verifier)
     arm = DecoderArm("tree", decoder, tokenizer, GENERATION)
     for sample, prompt in enumerate(prompts):
@@ -122,7 +122,7 @@ def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
 
 
 PARTED = [
-    *(record("engine", n) for n in range(3)),
+    *(record("plain", n) for n in range(3)),
     *(record("tree", n) for n in range(2)),
     record("tree", 2, token_ids=(5, 6, 7, 9), difference=Difference(3, 0.06, near_tie=True)),
 ]
@@ -140,12 +140,12 @@ def arms_of(tokenizer):
     def make(pair):
         drafter = TokenRecycling(k=8)
         parts = ((), (drafter, TokenRecyclingTree()))
-        engine, tree = (
+        plain, tree = (
             DecoderArm(name, Decoder(pair.target, *given, verifier=KeyedSampling(0.7)), tokenizer, GENERATION)
-            for name, given in zip(("engine", "tree"), parts, strict=True)
+            for name, given in zip(("plain", "tree"), parts, strict=True)
         )
-        make.made = [engine, tree]
-        return engine, [tree]
+        make.made = [plain, tree]
+        return plain, [tree]
 
     return make
 

@@ -65,7 +65,7 @@ test.__test__ = False  # a helper
 def arms(target, tokenizer):
     recycling = Decoder(target, TokenRecycling(state="carry"), Chain(3))
     return [
-        DecoderArm("engine", Decoder(target), tokenizer, GENERATION),
+        DecoderArm("plain", Decoder(target), tokenizer, GENERATION),
         DecoderArm("chain", recycling, tokenizer, GENERATION),
         HuggingFaceArm("hf-eager", "hf-eager", target, tokenizer, GENERATION),
     ]
@@ -75,7 +75,7 @@ def test_every_arm_decodes_every_prompt_in_rotated_order(arms, prompts, tmp_path
     steps = []
     module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", on_records=steps.append)
     (logged,) = test(module, prompts[:4])
-    names = ["engine", "chain", "hf-eager"]
+    names = ["plain", "chain", "hf-eager"]
     rotated = [names[shift:] + names[:shift] for shift in (0, 1, 2, 0)]
     assert [[record.arm for record in step] for step in steps] == rotated
     assert [record.turn_in_rotation for record in steps[1]] == [0, 1, 2]
@@ -84,7 +84,7 @@ def test_every_arm_decodes_every_prompt_in_rotated_order(arms, prompts, tmp_path
     assert read_records(tmp_path / "r.jsonl") == module.records
     assert all(record.difference is None for record in module.records)
     assert not module.state_dict(), "models stay out of it"
-    speedup = paired_speedup(module.records, "chain", "engine")
+    speedup = paired_speedup(module.records, "chain", "plain")
     assert logged["log_speedup/chain"] == pytest.approx(speedup.mean_log_ratio, rel=1e-3)
 
 
@@ -116,16 +116,16 @@ def test_an_arm_may_take_the_prompts_in_another_order(arms, prompts):
     test(module, prompts[:3])
     own = [record.prompt_id for step in steps for record in step if record.arm == "chain"]
     assert own == ["p2", "p1", "p0"]
-    assert paired_speedup(module.records, "chain", "engine").n == 3
+    assert paired_speedup(module.records, "chain", "plain").n == 3
 
 
 def test_names_and_baseline_are_checked(arms):
     with pytest.raises(ValueError, match="two arms are named 'chain'"):
         EvaluationModule([*arms, arms[1]])
     with pytest.raises(
-        ValueError, match="baseline must be an arm of the engine, got 'plain'; arms are engine, chain"
+        ValueError, match="baseline must be an arm with parts of ours, got 'other'; arms are plain, chain"
     ):
-        EvaluationModule(arms, baseline="plain")
+        EvaluationModule(arms, baseline="other")
 
 
 def test_a_measurement_without_baseline_stops_when_told_and_decodes_some_arms_seldom(arms, prompts):
@@ -135,9 +135,9 @@ def test_a_measurement_without_baseline_stops_when_told_and_decodes_some_arms_se
         steps.append([record.arm for record in records])
         return len(steps) == 3
 
-    module = EvaluationModule(arms[:2], baseline=None, every={"engine": 2}, on_records=enough)
+    module = EvaluationModule(arms[:2], baseline=None, every={"plain": 2}, on_records=enough)
     test(module, prompts[:4])
-    assert [sorted(step) for step in steps] == [["chain", "engine"], ["chain"], ["chain", "engine"]]
+    assert [sorted(step) for step in steps] == [["chain", "plain"], ["chain"], ["chain", "plain"]]
     assert all(record.difference is None for record in module.records)
     test(module, prompts[:1])
     assert [record.prompt_id for record in module.records] == [prompts[0].prompt_id] * 2
@@ -152,7 +152,7 @@ def test_a_failure_ends_a_measurement_without_baseline(prompts):
 
 def test_round_trip(tmp_path):
     records = [
-        made("engine", 0, 0.1 + 0.2),
+        made("plain", 0, 0.1 + 0.2),
         made("tree", 0, difference=Difference(3, 0.0625, True), state="carry"),
         made("tree", 4, difference=Difference(3, float("inf"), False), drafted_at=(2, 1), accepted_at=(1,)),
         made("tree", 5, group=SequenceGroup(2, 1.0, 0.5, 0.0, {"generator": Role(tokens=3)}, True)),
@@ -170,6 +170,11 @@ def test_the_later_of_two_records_counts(tmp_path):
     second = dataclasses.replace(first, difference=Difference(0, 0.01, True))
     write_records(tmp_path / "r.jsonl", [first, made("tree", 1), second])
     assert read_records(tmp_path / "r.jsonl") == [second, made("tree", 1)]
+
+
+def test_older_records_of_plain_decoding_are_read_under_its_present_name(tmp_path):
+    write_records(tmp_path / "r.jsonl", [made("engine", 0), made("tree", 0)])
+    assert read_records(tmp_path / "r.jsonl") == [made("plain", 0), made("tree", 0)]
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out_and_another_broken_one_named(tmp_path):
@@ -245,7 +250,7 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
 
 
 def test_all_arms_of_one_run_decode_the_same_and_show_their_time_lines(arm, items, tmp_path):
-    executions = {"engine": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
+    executions = {"plain": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
     arms = [arm(name, execution) for name, execution in executions.items()]
     watcher = Mock(spec=Analysis)
     module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", analyses=[watcher])
@@ -272,7 +277,7 @@ def test_a_difference_from_plain_decoding_is_found_with_its_gap(arm, items):
         return dataclasses.replace(record, token_ids=tuple(tokens))
 
     wrong.decode = changed
-    module = EvaluationModule([arm("engine", Serial()), wrong])
+    module = EvaluationModule([arm("plain", Serial()), wrong])
     test(module, items[:1])
     (found,) = [record.difference for record in module.records if record.arm == "wrong"]
     assert (found.index, found.near_tie) == (7, False)
@@ -288,7 +293,7 @@ def test_an_arm_that_failed_goes_on_with_the_next_item(arm, items):
 
     before = torch.get_num_threads()
     stumbling = arm("stumbles", SEED, Parts(Stumbles(k=4), Chain(3), VERIFIER))
-    module = EvaluationModule([arm("engine", Serial(threads=2)), stumbling])
+    module = EvaluationModule([arm("plain", Serial(threads=2)), stumbling])
     test(module, items)
     first, second, third = [record.error for record in module.records if record.arm == "stumbles"]
     assert "stumbled over a six" in second

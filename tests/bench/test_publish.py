@@ -42,7 +42,7 @@ def tracker():
 
 
 def table(title: str = "Speed") -> Table:
-    return Table(title, [Column("arm"), Column("tokens/s", 0)], [["engine", 123.4]], ["a note"])
+    return Table(title, [Column("arm"), Column("tokens/s", 0)], [["plain", 123.4]], ["a note"])
 
 
 def published(report: Report, folder: Path, **options: object) -> str:
@@ -98,7 +98,7 @@ def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_p
     assert printed.rstrip().endswith("W&B: wandb sync there")
     assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))
     assert (folder / "arms.md").read_text() == table().to_markdown()
-    assert (folder / "arms.csv").read_text() == "arm,tokens/s\nengine,123.4\n"
+    assert (folder / "arms.csv").read_text() == "arm,tokens/s\nplain,123.4\n"
     assert json.loads((folder / "part.json").read_text()) == [1]
     assert "<p>To serve it:</p><pre>python serve</pre>" in (folder / "report.html").read_text()
 
@@ -124,7 +124,7 @@ def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch
     monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
     with pytest.raises(OSError, match="No space"):
         publish(Report({"arms": table()}), tmp_path)
-    assert "engine" in capsys.readouterr().out
+    assert "plain" in capsys.readouterr().out
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -167,20 +167,20 @@ def record(arm: str, prompt: int, seconds: float) -> PromptRecord:
     )
 
 
-RECORDS = [record("engine", n, 2.0) for n in range(3)] + [record("tree", n, 1.0 + n) for n in range(3)]
+RECORDS = [record("plain", n, 2.0) for n in range(3)] + [record("tree", n, 1.0 + n) for n in range(3)]
 
 
 def report() -> Report:
     rows = [[f"arm {n}", n * 1.5] for n in range(9)]
     table = Table("Which tree?", [Column("arm"), Column("tokens/s")], rows, ["a <note>"])
     texts = {f"prompt {n}": f"Why {n}?" for n in range(3)}
-    chart = ratios_chart(RECORDS, "engine", texts=texts)
+    chart = ratios_chart(RECORDS, "plain", texts=texts)
     assert chart is not None
     figure = Figure()
     figure.add_subplot().plot([1, 2])
     fragments = {
         "tree": folding_tree([(0,), (0, 0), (1,)], {(0,): 0.5, (0, 0): 0.25}, "The tree"),
-        "prompts": prompt_section(texts, RECORDS, {"tree": "Tree", "engine": "AR"}, str),
+        "prompts": prompt_section(texts, RECORDS, {"tree": "Tree", "plain": "AR"}, str),
     }
     look = {"title": "Which tree?", "answer": ANSWER, "proof": "Safe: 6/6 outputs equal plain decoding's."}
     look |= {"charts": {"prompts": chart}, "next_steps": {"serve it": "specexp serve artifacts/tree/best"}}
@@ -253,7 +253,7 @@ def test_texts_in_scripts_are_escaped_and_a_page_without_charts_has_no_library(t
 
 
 def test_speeds_are_paired_prompt_by_prompt() -> None:
-    chart = ratios_chart(RECORDS, "engine", {"tree": "Tree of 3"})
+    chart = ratios_chart(RECORDS, "plain", {"tree": "Tree of 3"})
     assert chart is not None
     values = [(one["arm"], one["prompt"], one["speed"]) for one in chart["data"]["values"]]
     assert values == [("Tree of 3", f"prompt {n}", speed) for n, speed in enumerate((2.0, 1.0, 0.6667))]
@@ -288,7 +288,7 @@ def test_the_branches_of_a_tree_fold() -> None:
 
 
 def test_prompts_show_their_outputs_and_costs() -> None:
-    titles = {"tree": "Tree", "other": "Other", "engine": "AR"}
+    titles = {"tree": "Tree", "other": "Other", "plain": "AR"}
     text = prompt_section({"prompt 0": "1 < 2", "prompt 9": "not decoded"}, RECORDS, titles, str)
     assert "Tree: 2.00 tokens a step, 250.00 ms a token; AR: 2.00 tokens a step, 500.00 ms a token" in text
     assert "1 &lt; 2" in text
@@ -326,8 +326,8 @@ class Letters:
 
 
 def test_a_report_shows_text_steps_and_output_of_each_prompt() -> None:
-    plain, tree = four_tokens("engine", 0), four_tokens("tree", 0, sources=(0, 1, CORRECTED, BONUS))
-    found = prompts_shown({"p0": "Why?"}, [tree, plain], {"tree": "Tree", "engine": "AR"}, Letters())  # type: ignore[arg-type]
+    plain, tree = four_tokens("plain", 0), four_tokens("tree", 0, sources=(0, 1, CORRECTED, BONUS))
+    found = prompts_shown({"p0": "Why?"}, [tree, plain], {"tree": "Tree", "plain": "AR"}, Letters())  # type: ignore[arg-type]
     assert [row[:3] for row in found.data["prompts"].rows] == [["p0", "Why?", "Tree"], ["p0", "Why?", "AR"]]
     text = found.fragments["prompts"]
     assert "Prompts, and the output of Tree" in text

@@ -51,10 +51,10 @@ from specexp.verifiers import Greedy
 
 
 def pair(prompt, plain, ours, **given):
-    return [record("engine", prompt, plain), record("tree", prompt, ours, **given)]
+    return [record("plain", prompt, plain), record("tree", prompt, ours, **given)]
 
 
-def speedup_of(records, arm="tree", baseline="engine", **given):
+def speedup_of(records, arm="tree", baseline="plain", **given):
     return paired_speedup(records, arm, baseline, **given)
 
 
@@ -75,7 +75,7 @@ def test_one_prompt_has_no_interval_and_proves_nothing():
 
 def test_seconds_are_per_decoded_token_by_default():
     first_pass_gave_two = record("tree", 0, 1.0, decode_tokens=2)
-    assert speedup_of([record("engine", 0, 1.0), first_pass_gave_two]).ratio == 0.5
+    assert speedup_of([record("plain", 0, 1.0), first_pass_gave_two]).ratio == 0.5
     # with a prefill of 2 s: 4 s against 3 s. A failed prompt has no seconds
     records = pair(0, 2.0, 1.0, prefill_seconds=2.0) + pair(1, 2.0, 1.0, error="no")
     records[0] = replace(records[0], prefill_seconds=2.0)
@@ -87,7 +87,7 @@ def test_seconds_are_per_decoded_token_by_default():
 
 def test_samples_of_a_prompt_count_once():
     records = pair(0, 1.0, 0.5) + pair(1, 1.0, 1.0, sample=0)
-    records += [record("engine", 1, 1.0, sample=1), record("tree", 1, 0.25, sample=1)]
+    records += [record("plain", 1, 1.0, sample=1), record("tree", 1, 0.25, sample=1)]
     speedup = speedup_of(records)  # log ratios: log 2; mean of 0 and log 4
     assert (speedup.ratio, speedup.n) == (pytest.approx(2), 2)
 
@@ -104,10 +104,10 @@ def test_interval_contains_the_truth_about_as_often_as_it_promises():
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"dtype": "float32"}, "dtype differs (tree: float32, engine: bfloat16)"),
-        ({"device": "cuda:0"}, "device differs (tree: cuda:0, engine: cpu)"),
+        ({"dtype": "float32"}, "dtype differs (tree: float32, plain: bfloat16)"),
+        ({"device": "cuda:0"}, "device differs (tree: cuda:0, plain: cpu)"),
         ({"verifier": "KeyedSampling(temperature=0.7)"}, "verifier differs"),
-        ({"token_ids": (5, 6, 7)}, "1 of 2 outputs differ from engine's, and not at a near tie"),
+        ({"token_ids": (5, 6, 7)}, "1 of 2 outputs differ from plain's, and not at a near tie"),
         ({"token_ids": (5, 6, 9, 9), "difference": Difference(2, 0.3, False)}, "1 of 2 outputs differ"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_counted_near_tie_excuses_other_tokens_and_counts():
 
 
 def test_state_policies_must_agree_unless_one_arm_has_none():
-    records = [record("engine", 0), record("cold", 0, state="cold"), record("carry", 0, state="carry")]
+    records = [record("plain", 0), record("cold", 0, state="cold"), record("carry", 0, state="carry")]
     assert speedup_of(records, "carry").refused is None
     assert "state policy differs" in str(speedup_of(records, "carry", "cold"))
 
@@ -156,7 +156,7 @@ def test_micro_and_macro_means_and_shares():
     assert summary.tokens_per_second == pytest.approx(32 / 4)
     assert summary.utilisation == pytest.approx(3 / 30)
     assert (summary.eos_share, summary.loop_share, summary.decode_seconds) == (0.5, 0.5, 4.0)
-    assert metric_named("utilisation").over([record("engine", 0)]) is None
+    assert metric_named("utilisation").over([record("plain", 0)]) is None
     group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0, overlap_seconds=0.0)
     assert figures_of([record("tree", 0, group=group)])["target_utilisation"] == 0.75
     assert "target_utilisation" not in figures_of([record("tree", 0)])
@@ -170,11 +170,11 @@ def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(
         """Output that the target added itself."""
         return Share(record.bonus_tokens, record.new_tokens)
 
-    records = [record("engine", 0), record("tree", 0, bonus_tokens=1)]
+    records = [record("plain", 0), record("tree", 0, bonus_tokens=1)]
     assert summarise(records, "tree").bonus_share == 0.25
     assert [row["bonus"] for row in results_table(records).records()] == [1.0, 0.25]
     assert long_table(records).records()[1]["bonus_share"] == 0.25
-    assert summary_of(records, "engine")["tree/bonus_share"] == 0.25
+    assert summary_of(records, "plain")["tree/bonus_share"] == 0.25
     assert objectives()["bonus_share"] == "minimize"
     assert {"max_bonus_share", "min_bonus_share"} < set(constraints())
     assert violation("max_bonus_share", 0.2, figures_of(records[1:])) == pytest.approx(0.05)
@@ -212,7 +212,7 @@ def records():
     made = []
     for prompt in range(8):
         made += [
-            record("engine", prompt, 1.0),
+            record("plain", prompt, 1.0),
             record("hf-eager", prompt, 2.0, decode_tokens=3),
             record("tree", prompt, 0.5, steps=2, drafted_nodes=20, state="cold", seconds=shares),
             record("wrong", prompt, 0.5, token_ids=(1, 2, 3, 4)),
@@ -230,8 +230,8 @@ def test_columns_are_one_line_and_a_row_by_headings_leaves_the_others_empty():
     assert heads[:3] == [Column("arm"), Column("busy", 1, "%"), Column("a:b step", 3, " ms")]
     assert heads[3:] == [Column("at 4", 2, "x"), Column("of phrases'", 0), Column("gain", interval=True)]
     table = Table("Arms", columns("arm | steps | busy:.1%"))
-    table.add({"busy": 0.25, "arm": "engine"})
-    assert table.shown() == [["engine", "-", "25.0 %"]]
+    table.add({"busy": 0.25, "arm": "plain"})
+    assert table.shown() == [["plain", "-", "25.0 %"]]
     with pytest.raises(ValueError, match="Arms: there is no column 'step'"):
         table.add({"step": 3})
 
@@ -240,14 +240,14 @@ def test_results(records):
     published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27, "source": "Table 1"}]
     table = results_table(records, "Which?", published=published)
     for arm, title, shown in (
-        ("tree", "vs engine", "2.00x [2.00, 2.00]"),
+        ("tree", "vs plain", "2.00x [2.00, 2.00]"),
         ("tree", "vs hf-eager", "5.33x [5.33, 5.33]"),
         ("tree", "tokens/step", "2.00"),
         ("tree", "state", "cold"),
         ("tree", "equal outputs", "8/8"),
-        ("engine", "vs engine", "-"),
-        ("engine", "equal outputs", "reference"),
-        ("wrong", "vs engine", "refused: 8 of 8 outputs differ from engine's, and not at a near tie"),
+        ("plain", "vs plain", "-"),
+        ("plain", "equal outputs", "reference"),
+        ("wrong", "vs plain", "refused: 8 of 8 outputs differ from plain's, and not at a near tie"),
         ("wrong", "equal outputs", "0/8, 8 DIFFER"),
         ("loose (LOSSY)", "equal outputs", "not compared"),
         ("Lookahead (not run here)", "vs hf-eager", "1.27x published"),
@@ -270,9 +270,9 @@ def test_the_three_forms_hold_the_same_rows(records):
         for shown in row[:6]:
             assert shown in markdown
             assert shown in terminal
-    assert float(rows[2]["vs engine"]) == pytest.approx(2)
-    assert rows[3]["vs engine refused"].startswith("8 of 8 outputs differ")
-    assert rows[3]["vs engine low"] == ""
+    assert float(rows[2]["vs plain"]) == pytest.approx(2)
+    assert rows[3]["vs plain refused"].startswith("8 of 8 outputs differ")
+    assert rows[3]["vs plain low"] == ""
 
 
 def test_by_category(records):
@@ -298,7 +298,7 @@ def test_by_category(records):
 
 def test_csv_has_every_arm_in_every_category(records):
     rows = list(csv.DictReader(io.StringIO(long_table(records).to_csv())))
-    arms = ("engine", "hf-eager", "tree", "wrong", "loose")
+    arms = ("plain", "hf-eager", "tree", "wrong", "loose")
     expected = {(arm, category) for arm in arms for category in ("all", "a", "b")}
     assert {(row["arm"], row["category"]) for row in rows} == expected
     tree = next(row for row in rows if (row["arm"], row["category"]) == ("tree", "b"))
@@ -319,9 +319,9 @@ def test_the_phases_add_up(records):
 
 
 def test_a_run_in_which_everything_failed_has_a_table():
-    failed = [record(arm, 0, token_ids=(), error="ValueError: no") for arm in ("engine", "tree")]
+    failed = [record(arm, 0, token_ids=(), error="ValueError: no") for arm in ("plain", "tree")]
     table = results_table(failed)
-    assert cell(table, "tree", "vs engine") == "refused: no prompt was answered by both tree and engine"
+    assert cell(table, "tree", "vs plain") == "refused: no prompt was answered by both tree and plain"
     assert table.notes == ["Every prompt failed, the first with: ValueError: no."]
     speedup_bars(failed)
 
@@ -418,7 +418,7 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
                 prompt_id=f"{task}{prompt}",
                 category=task,
             )
-            for arm, took, accepted in zip(("engine", "chain", "tree"), seconds, (0, 2, 3), strict=True)
+            for arm, took, accepted in zip(("plain", "chain", "tree"), seconds, (0, 2, 3), strict=True)
         ]
 
     edits = [answers("edit", prompt, (2.0, 1.0, 4.0)) for prompt in (0, 2)]  # the chain is chosen on these,
@@ -430,7 +430,7 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
     ]
     analysis = FastestByTask()
     plain = Parts(verifier=Greedy())
-    analysis.begin({"engine": plain, "chain": drafts(), "tree": drafts()})
+    analysis.begin({"plain": plain, "chain": drafts(), "tree": drafts()})
     report = analysis.report(ordered)
     edit, chat = report.tables["tasks"].shown()
     assert edit == ["edit", "2", "chain", "4.00x [4.00, 4.00]", "0.50", "2/2"]

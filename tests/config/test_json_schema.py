@@ -70,7 +70,7 @@ WRONG = {
     "arm's part": "arms: {a: {builder: {class_path: Chain, init_args: {lenght: 3}}}}",
     "latency": "latency: {name: x, target_ms: {1: five}}",
     "list for a text": "name: [a, b]",
-    "entry of a list": "baselines: [engine, hf-egaer]",
+    "entry of a list": "baselines: [plain, hf-egaer]",
     "mapping for a part": "verifier: {temperature: 0.7}",
     "infinite": "verifier: {class_path: KeyedSampling, init_args: {temperature: .inf}}",
     "export": "sweep: {export: {to: 3}, space: {builder.init_args.nodes: {type: int, low: 1, high: 3}}}",

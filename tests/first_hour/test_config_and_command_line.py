@@ -24,7 +24,7 @@ FILES = [
 KEYS = [
     file(FILE + "yes: 3\n", "mine.yaml: True is unknown"),
     dry("--generation.seed 1 --generation.seed 2", "--generation.seed must be given once, got 1 and 2"),
-    dry("--baselines [engine, hf-eager]", "'[engine,' ... quote a value that has spaces"),
+    dry("--baselines [plain, hf-eager]", "'[plain,' ... quote a value that has spaces"),
     dry("--data.max_prompts=", "--data.max_prompts has no value; write null"),
     file(FILE + "target: x\n", "mine.yaml: target is unknown ... mean 'pair.target'"),
     Row("sweep sweep.yaml --dry-run", "sweep.space.builder ... one dotted key", {"sweep.yaml": NESTED}),
@@ -44,10 +44,10 @@ VALUES = [
     dry("--execution Serial --execution.init_args.threads 10000", "execution.init_args.threads ... cores"),
     dry("--pair.device cuda:77", "pair.device ... 'cuda:77' cannot be used"),
     dry(
-        "--verifier RejectionSampling --baselines '[engine, hf-eager]'",
-        "baselines ... hf-eager cannot follow RejectionSampling ... [engine]",
+        "--verifier RejectionSampling --baselines '[plain, hf-eager]'",
+        "baselines ... hf-eager cannot follow RejectionSampling ... [plain]",
     ),
-    dry("--baselines [engine,engine]", "baselines must name each baseline once ... ['engine', 'engine']"),
+    dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
     Row("dashboard sweep.yaml --entity a/b --dry-run", "tracking.entity ... without any of / ... got 'a/b'"),

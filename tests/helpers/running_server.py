@@ -21,7 +21,7 @@ def started(server, own, send_buffer=None):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     thread = Thread(target=own.run, kwargs={"sockets": [listener]}, daemon=True)
-    server.engine.start()
+    server.thread.start()
     thread.start()
     while not own.started:
         sleep(0.005)

@@ -1,4 +1,4 @@
-"""An engine driven round by round, with random arrivals, cancellations and deadlines, and the expected outputs."""
+"""A decoding thread, driven by rounds, with random arrivals, cancellations and deadlines, and the expected outputs."""
 
 from random import Random
 from time import monotonic
@@ -7,7 +7,7 @@ import torch
 
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
-from specexp.deploy.server.engine import Ended, Engine, Output
+from specexp.deploy.server.decoding_thread import DecodingThread, Ended, Output
 from specexp.deploy.server.texts import OutputText
 from specexp.verifiers import KeyedSampling
 
@@ -60,21 +60,21 @@ def alone(target, client, eos):
     ).token_ids
 
 
-def go_through(engine, clients, seed, most_rounds=400):
+def go_through(thread, clients, seed, most_rounds=400):
     """Submit clients and cancel some at random times, until all have ended."""
     random, waiting, gone = Random(seed), list(clients), []
     with torch.inference_mode():
         for _ in range(most_rounds):
             while waiting and random.random() < 0.4:
-                engine.submit([waiting[0].output])
+                thread.submit([waiting[0].output])
                 gone.append(waiting.pop(0))
             under_way = [client for client in gone if client.end is None and not client.output.cancelled]
             if under_way and random.random() < 0.05:
                 random.choice(under_way).output.cancelled = True
             if under_way and random.random() < 0.02:
                 random.choice(under_way).output.deadline = monotonic() - 1
-            engine.round()
-            if not waiting and not engine.running and not engine.waiting:
+            thread.round()
+            if not waiting and not thread.running and not thread.waiting:
                 return
     raise AssertionError("requests are left over")
 
@@ -95,8 +95,8 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
         )
         for _ in range(random.randrange(1, 9))
     ]
-    engine = Engine(target, parts, lanes=random.choice([1, 2, 3, 8]), eos_token_ids=eos)
-    go_through(engine, clients, seed)
+    thread = DecodingThread(target, parts, lanes=random.choice([1, 2, 3, 8]), eos_token_ids=eos)
+    go_through(thread, clients, seed)
     for client in clients:
         expected = alone(reference, client, eos)
         if isinstance(client.end, Ended):
@@ -107,5 +107,5 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
         else:
             assert client.tokens == expected[: len(client.tokens)]
             assert client.output.cancelled or client.end.why == "deadline"
-    assert engine.running == engine.waiting == 0
-    return engine
+    assert thread.running == thread.waiting == 0
+    return thread

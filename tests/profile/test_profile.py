@@ -76,11 +76,11 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
 
 def test_an_experiment_takes_it_as_its_clock(profiled, experiment, tmp_path):
     artifact, _ = profiled
-    path = experiment(latency={"artifact": str(artifact.folder)}, baselines=["engine"])
+    path = experiment(latency={"artifact": str(artifact.folder)}, baselines=["plain"])
     assert run_main([path, "--data.max_prompts", "1"]) == 0
     records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
     assert {record.clock for record in records} == {f"modelled: {artifact.profile.name} (measured)"}
-    engine = next(record for record in records if record.arm == "engine")
+    engine = next(record for record in records if record.arm == "plain")
     assert engine.decode_seconds > 0
     stored = json.loads((artifact.folder / "profile.json").read_text())
     assert stored["source"] == "measured"

@@ -95,7 +95,7 @@ def test_a_winner_measured_warm_is_deployed_warm(gained):
     assert artifact.folder == specexp.load_artifact("artifacts/small/best-tree").folder
     assert artifact.state_bytes > 4 * 257 * 4
     assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("eager", "float32")
-    speedup, stated = artifact.metrics["modelled_speedup_over_engine"], artifact.metrics["tokens_per_step"]
+    speedup, stated = artifact.metrics["modelled_speedup_over_plain"], artifact.metrics["tokens_per_step"]
     assert speedup["low"] > 1
     deployed = tokens_per_step(answers(artifact))
     assert stated["low"] <= deployed <= stated["high"]
@@ -139,7 +139,7 @@ def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys)
     assert (artifact.folder.name, artifact.state_bytes) == ("v2", 0)
     cold = artifact.metrics["cold_tokens_per_step"]["value"]
     assert f"It starts cold, as configured: a first request has {cold:.2f} tokens per step" in printed
-    assert "modelled_cold_speedup_over_engine" in artifact.metrics
+    assert "modelled_cold_speedup_over_plain" in artifact.metrics
     assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
 
 
@@ -199,14 +199,14 @@ def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
 def candidates(**seconds):
     """Candidates by the seconds they take where plain decoding takes one, fastest first; trials in this order."""
     prompts = len(next(iter(seconds.values())))
-    records = [record("engine", prompt, 1.0) for prompt in range(prompts)]
+    records = [record("plain", prompt, 1.0) for prompt in range(prompts)]
     for name, taken in seconds.items():
         records += [record(name, prompt, one) for prompt, one in enumerate(taken)]
     found = [
-        Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
         for number, name in enumerate(seconds)
     ]
-    return sorted(found, key=lambda one: -one.over_ar.mean_log_ratio), records
+    return sorted(found, key=lambda one: -one.over_plain.mean_log_ratio), records
 
 
 @pytest.mark.parametrize(

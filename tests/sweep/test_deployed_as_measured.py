@@ -17,7 +17,7 @@ from specexp.config import Config, build_data, build_generation, load_config
 from specexp.config.load import with_prompts_of
 from specexp.data import Prompt
 from specexp.deploy.server.app import Server
-from specexp.deploy.server.loading import engine_of
+from specexp.deploy.server.loading import decoding_thread_of
 from specexp.deploy.server.texts import Texts
 from specexp.models.pair import ModelPair
 from specexp.sweep.command import main
@@ -54,7 +54,7 @@ def study(tmp_path_factory):
     pair = specexp.load_pair("stdlib")
     data = build_data(with_prompts_of(config, "confirm"), pair.tokenizer)
     records = read_records(folder / "runs" / "demo" / "confirm.jsonl")
-    plain = {record.prompt_id: record for record in records if record.arm == "engine"}
+    plain = {record.prompt_id: record for record in records if record.arm == "plain"}
     assert plain
     assert plain.keys() == {prompt.prompt_id for prompt in data.prompts}
     return Study(folder / "artifacts" / "demo", config, pair, data.prompts, plain)
@@ -108,7 +108,7 @@ def test_speed_is_the_studys(study, alias):
 def test_a_servers_text_is_the_records(study, alias):
     artifact = specexp.load_artifact(study.folder / alias)
     texts = Texts(study.pair.tokenizer)
-    server = Server(engine_of(artifact, study.pair, lanes=2, waiting=2), texts, "stdlib")
+    server = Server(decoding_thread_of(artifact, study.pair, lanes=2, waiting=2), texts, "stdlib")
     eos = eos_of(study.pair.tokenizer, study.pair.target)
     with running(server) as address:
         about = {"status": "ok", "runtime": "compiled", "dtype": "bfloat16"}

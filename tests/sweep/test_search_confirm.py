@@ -35,12 +35,12 @@ def record(arm, prompt, seconds, tokens=(5, 6, 7, 8)):
 def measured(tree_seconds):
     """A tree that takes so many seconds where plain decoding takes one."""
     records = [
-        record(arm, prompt, 1.0) for arm in ("engine", "hf-eager") for prompt in range(len(tree_seconds))
+        record(arm, prompt, 1.0) for arm in ("plain", "hf-eager") for prompt in range(len(tree_seconds))
     ]
     records += [record(TREE, prompt, seconds) for prompt, seconds in enumerate(tree_seconds)]
-    over_ar, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("engine", "hf-eager"))
+    over_plain, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("plain", "hf-eager"))
     attributes = {"rank_paths": [[0], [1]], "nodes": 2, "depth": 1}
-    return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_ar, over_eager)], records
+    return [Confirmed(TREE, 0, (), attributes, 2.0, 4.0, over_plain, over_eager)], records
 
 
 def shown(confirmed, records):
@@ -70,7 +70,7 @@ def test_the_answer_states_that_no_candidate_is_faster(seconds, text):
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
 def test_the_answer_warns_of_a_busy_machine(slowest, fold):
     confirmed, records = measured((0.5, 0.5, 0.5, 0.5))
-    records[0] = record("engine", 0, slowest)
+    records[0] = record("plain", 0, slowest)
     text = answer(confirmed, records)
     sentence = f"time per token varied {fold} between prompts: the machine was busy, so read the intervals"
     assert (sentence in text) == (fold is not None)
@@ -86,16 +86,16 @@ def test_shares_of_eos_and_loops_stand_under_the_table_and_equality_in_it():
 
 
 def test_settings_of_groups_have_a_column_of_the_targets_use():
-    records = [record("engine", prompt, 1.0) for prompt in range(4)]
+    records = [record("plain", prompt, 1.0) for prompt in range(4)]
     records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
     records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
-    busy = {"engine": 0.9, "trial 7": 0.75, "serial chain": 0.5}
+    busy = {"plain": 0.9, "trial 7": 0.75, "serial chain": 0.5}
     records = [
         replace(one, group=SequenceGroup(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
         for one in records
     ]
     confirmed = [
-        Confirmed(name, number, chosen, CHAIN, 2.0, 4.0, paired_speedup(records, name, "engine"), None)
+        Confirmed(name, number, chosen, CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
         for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])
     ]
 
@@ -127,12 +127,12 @@ def test_the_best_are_confirmed_with_the_known_ones_or_with_the_best_of_each_cho
 
 
 def test_the_winner_is_compared_with_the_best_of_every_other_method():
-    seconds = {"engine": 1.0, "trial 1": 0.5, "trial 3": 0.6, "trial 2": 0.8}
+    seconds = {"plain": 1.0, "trial 1": 0.5, "trial 3": 0.6, "trial 2": 0.8}
     records = [record(arm, prompt, taken) for arm, taken in seconds.items() for prompt in range(4)]
     methods = [("trial 1", "chain"), ("trial 3", "chain"), ("trial 2", "bush")]
     confirmed = [
         Confirmed(
-            name, number, (method,), CHAIN, 2.0, 4.0, paired_speedup(records, name, "engine"), None, method
+            name, number, (method,), CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None, method
         )
         for number, (name, method) in enumerate(methods)
     ]
@@ -145,7 +145,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
 
 def test_a_confirmation_is_pooled_with_concluded_ones_and_not_with_a_killed_one(tmp_path):
     concluded = Concluded("end", "these", 2, "text", True, "", None, "here:1", str(tmp_path))
-    records = [made_record("engine", prompt, sample=sample) for prompt in range(2) for sample in range(3)]
+    records = [made_record("plain", prompt, sample=sample) for prompt in range(2) for sample in range(3)]
     write_records(tmp_path / CONFIRM, records)  # the third was killed between its records and its conclusion
     pooled = earlier_records(tmp_path, concluded, samples=1)
     assert [one.key for one in pooled] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]

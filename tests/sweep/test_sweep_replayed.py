@@ -244,13 +244,13 @@ def test_candidates_learn_from_recorded_prompts(here):
     assert exported()["kind"] == "q-table"
 
 
-def test_arms_of_the_engine_are_replayed_and_others_left_out(here, capsys):
+def test_our_arms_are_replayed_and_others_left_out(here, capsys):
     arms = {
         "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
         "assisted": {"reference": "hf-assisted"},
     }
     records = run(load_config(write(arms=arms, sweep=None)))
-    assert {record.arm for record in records} == {"engine", "chain"}
+    assert {record.arm for record in records} == {"plain", "chain"}
     assert {record.clock for record in records} == {"modelled: toy (assumed)"}
     printed = " ".join(capsys.readouterr().out.split())
     assert "The recording has no outputs of hf-eager, assisted: left out" in printed

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from specexp.bench.metrics import figures_of
 from specexp.bench.page.sections import folding_tree, prompts_shown
 from specexp.bench.publish import Report, publish
-from specexp.core.outcome import PHASES as ENGINE_PHASES
+from specexp.core.outcome import PHASES as PHASES_OF_A_STEP
 from specexp.tracking import Tracker, logged_in, resolve_mode
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
 from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
@@ -102,7 +102,7 @@ def test_a_column_has_one_type() -> None:
 
 
 def test_the_phases_are_the_engine_s() -> None:
-    assert PHASES == ENGINE_PHASES
+    assert PHASES == PHASES_OF_A_STEP
 
 
 PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}

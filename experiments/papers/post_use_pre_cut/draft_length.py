@@ -34,6 +34,7 @@ from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.contracts import TreeBuilder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.tracking.names import PLAIN
 
 ALL = "all"
 MOST_CATEGORIES = 8
@@ -279,7 +280,7 @@ def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: i
 
 
 class AblationGrid(Analysis):
-    """Speedup over ``engine`` and tokens per step, with one row per level and one column per value of the grid that
+    """Speedup over plain decoding and tokens per step, with one row per level and one column per value of the grid that
     all levels sweep. A further column has the sensitivity of a level: its slowest value over its fastest.
 
     Args:
@@ -288,7 +289,7 @@ class AblationGrid(Analysis):
     """
 
     name: ClassVar[str] = "ablation_grid"
-    baseline = "engine"
+    baseline = PLAIN
 
     def __init__(
         self, spread_from: Annotated[float, Field(ge=0)] = 0.0, published: list[Row] | None = None

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from specexp.core.messages import did_you_mean, shown
-from specexp.deploy.server.engine import Ended, Engine
+from specexp.deploy.server.decoding_thread import DecodingThread, Ended
 from specexp.deploy.server.request_schema import (
     ChatRequest,
     CompletionRequest,
@@ -49,7 +49,7 @@ _CANCELLED = 499
 class Figures:
     """The metrics of a server for Prometheus."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, thread: DecodingThread) -> None:
         self._registry = CollectorRegistry()
         about: dict[str, Any] = {"namespace": "specexp", "registry": self._registry}
         seconds = {**about, "buckets": _SECONDS}
@@ -64,9 +64,9 @@ class Figures:
         self.first_token = Histogram("first_token_seconds", "Time to the first token in seconds.", **seconds)
         self.request = Histogram("request_seconds", "Time to the last token in seconds.", **seconds)
         running = Gauge("lanes_running", "Number of outputs being decoded.", **about)
-        running.set_function(lambda: engine.running)
+        running.set_function(lambda: thread.running)
         waiting = Gauge("outputs_waiting", "Number of outputs in the queue.", **about)
-        waiting.set_function(lambda: engine.waiting)
+        waiting.set_function(lambda: thread.waiting)
 
     def add(self, end: Ended) -> None:
         """Add the counts of a complete output."""
@@ -88,14 +88,14 @@ class Server:
     ``name`` is the model's name in requests, and ``key`` the API key that they must send; None accepts all requests.
     """
 
-    engine: Engine
+    thread: DecodingThread
     texts: Texts
     name: str
     limits: Limits = field(default_factory=Limits)
     key: str | None = None
 
     def __post_init__(self) -> None:
-        self.figures = Figures(self.engine)
+        self.figures = Figures(self.thread)
         self.created = int(time())
 
     def app(self) -> FastAPI:
@@ -116,8 +116,8 @@ class Server:
         return app
 
     async def _health(self) -> Response:
-        alive = self.engine.alive
-        about = {"status": "ok" if alive else "shuts down", **self.engine.target.provenance()}
+        alive = self.thread.alive
+        about = {"status": "ok" if alive else "shuts down", **self.thread.target.provenance()}
         return JSONResponse(about, 200 if alive else 503)
 
     async def _metrics(self) -> Response:
@@ -138,14 +138,14 @@ class Server:
 
     def _about(self) -> dict[str, Any]:
         about = {"id": self.name, "object": "model", "created": self.created, "owned_by": "specexp"}
-        return {**about, "max_model_len": self.engine.target.context_limit}
+        return {**about, "max_model_len": self.thread.target.context_limit}
 
     async def _answer(self, parsed: GenerationRequest, request: Request) -> Response:
         if parsed.model is not None:
             self._check_name(parsed.model)
         short = len(await request.body()) <= _SHORT_BODY
         prompts = self.texts.prompts(parsed) if short else await asyncio.to_thread(self.texts.prompts, parsed)
-        served = ServedRequest(parsed, prompts, self.engine, self.texts, self.limits, self.name)
+        served = ServedRequest(parsed, prompts, self.thread, self.texts, self.limits, self.name)
         served.submit()
         if parsed.stream:
             return _Events(self._events(served, request), lambda: self._end(served, request, 200))

@@ -118,13 +118,13 @@ def _serve(
     from specexp.artifacts import ArtifactError
     from specexp.deploy.server.app import Server
     from specexp.deploy.server.http_server import HttpServer
-    from specexp.deploy.server.loading import engine_of, save_state
+    from specexp.deploy.server.loading import decoding_thread_of, save_state
     from specexp.deploy.server.request_schema import Limits
     from specexp.deploy.server.texts import Texts
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    engine = engine_of(
+    thread = decoding_thread_of(
         artifact,
         pair,
         lanes=options.lanes,
@@ -132,16 +132,16 @@ def _serve(
         deterministic=options.deterministic,
         latency=options.latency,
     )
-    if options.save_state is not None and not engine.parts.keeps_learning:
+    if options.save_state is not None and not thread.parts.keeps_learning:
         raise ArtifactError(
             f"--save-state {options.save_state}: no part of {artifact.folder} keeps learned state between requests: "
             "leave the option out"
         )
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
-    server = Server(engine, Texts(pair.tokenizer), options.name or pair.name, limits, key)
+    server = Server(thread, Texts(pair.tokenizer), options.name or pair.name, limits, key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)
-    engine.start()
+    thread.start()
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     print(f"serving {artifact.folder} as {server.name} on http://{shown}:{port}/v1", flush=True)
@@ -150,7 +150,7 @@ def _serve(
 
     def save() -> None:
         if options.save_state is not None:
-            saved = save_state(artifact, engine.parts, pair, options.save_state, options.lanes)
+            saved = save_state(artifact, thread.parts, pair, options.save_state, options.lanes)
             print(f"the learned state was saved to {saved}", flush=True)
 
     drain = options.deadline if options.drain is None else options.drain

@@ -20,7 +20,7 @@ from specexp.deploy.server.app import Server
 BACKLOG = 64
 """Number of connections that the kernel queues, and that asyncio accepts in one go."""
 READ_SECONDS = 5.0
-"""Seconds that clients have to read the rest of their answers after the engine has stopped."""
+"""Seconds that clients have to read the rest of their answers after the decoding thread has stopped."""
 
 
 class Connection(H11Protocol):
@@ -74,9 +74,9 @@ class HttpServer(uvicorn.Server):
     """An HTTP server that runs until SIGTERM or Ctrl-C. A second signal aborts incomplete outputs.
 
     Args:
-        server: the routes and the engine.
+        server: the routes and the decoding thread.
         drain: seconds from the signal until incomplete outputs are aborted.
-        drained: called in a thread once the engine has stopped; clients may still be reading their answers.
+        drained: called in a thread once the decoding thread has stopped; clients may still be reading their answers.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
@@ -92,7 +92,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
             )
         )
-        self._engine = server.engine
+        self._thread = server.thread
         self._drain = drain
         self._drained = drained
         self._hurried = False
@@ -101,7 +101,7 @@ class HttpServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:  # the second signal
             self._hurried = True
-            self._engine.give_up()
+            self._thread.give_up()
         else:
             super().handle_exit(sig, frame)
 
@@ -109,7 +109,7 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn waits for its connections without a time limit, and a client may never read its answer
         closed = asyncio.create_task(super().shutdown(sockets))
-        await asyncio.to_thread(self._engine.close, self._drain)
+        await asyncio.to_thread(self._thread.close, self._drain)
         await asyncio.to_thread(self._drained)
         until = monotonic() + READ_SECONDS
         while not closed.done() and monotonic() < until and not self._hurried:

@@ -1,4 +1,4 @@
-"""Create the server's engine from an artifact, and save the engine's learned state as an artifact."""
+"""Create the decoding thread of the server from an artifact, and save its learned state as an artifact."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
-from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.decoding_thread import DecodingThread
 from specexp.models.pair import ModelPair
 
 
-def engine_of(
+def decoding_thread_of(
     artifact: LoadedArtifact,
     pair: ModelPair,
     *,
@@ -29,8 +29,8 @@ def engine_of(
     waiting: int,
     deterministic: bool = False,
     latency: str | None = None,
-) -> Engine:
-    """Return an engine that decodes with an artifact's parts and a pair's models.
+) -> DecodingThread:
+    """Return a thread that decodes with an artifact's parts and a pair's models.
 
     ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If the artifact
     has no controller, :class:`~specexp.controllers.LoadAware` then adapts the draft to the load.
@@ -47,7 +47,7 @@ def engine_of(
             if parts.controller.changes_nothing and parts.drafter is not None:
                 parts = parts._replace(controller=LoadAware())
             parts.controller.use_latency(_latency_profile(latency))
-        return Engine(
+        return DecodingThread(
             artifact.runtime(pair.target),
             parts,
             lanes=lanes,

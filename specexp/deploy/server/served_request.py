@@ -1,4 +1,4 @@
-"""A running request: collects the engine's updates in the event loop and formats them as OpenAI's responses."""
+"""A running request: collects updates of the decoding thread in the event loop, formatted as OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from specexp.deploy.server.engine import (
+from specexp.deploy.server.decoding_thread import (
+    DecodingThread,
     Ended,
-    Engine,
     GivenUp,
     Output,
     StepCounts,
@@ -47,7 +47,7 @@ class ServedRequest:
         self,
         request: GenerationRequest,
         prompts: Sequence[Sequence[int]],
-        engine: Engine,
+        thread: DecodingThread,
         texts: Texts,
         limits: Limits,
         model: str,
@@ -60,7 +60,7 @@ class ServedRequest:
         self.is_chat = isinstance(request, ChatRequest)
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{token_hex(12)}"
         self._about = {"id": self.id, "created": int(time()), "model": model}
-        self._engine = engine
+        self._thread = thread
         self._texts = texts
         self._updates: asyncio.Queue[tuple[int, Update]] = asyncio.Queue()
         self._new_tokens = 0
@@ -86,14 +86,14 @@ class ServedRequest:
                 400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key
             )
         try:
-            self._engine.target.check_request(prompt, 1)
+            self._thread.target.check_request(prompt, 1)
         except ValueError as error:
             raise RequestError(400, f"prompt {number}: {error}", key) from error
 
     def _output(self, number: int, deadline: float) -> Output:
         request, default = self.request, _COMPLETION_TOKENS
         if isinstance(request, ChatRequest):
-            default = request.max_completion_tokens or self._engine.target.context_limit
+            default = request.max_completion_tokens or self._thread.target.context_limit
         wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
         return Output(
             prompt=tuple(self.prompts[number // request.n]),
@@ -110,18 +110,18 @@ class ServedRequest:
         )
 
     def submit(self) -> None:
-        """Pass the outputs to the engine.
+        """Pass the outputs to the decoding thread.
 
         Raises:
-            RequestError: the engine's queue is full, or the server is shutting down.
+            RequestError: the queue is full, or the server is shutting down.
         """
         try:
-            self._engine.submit(self.outputs)
+            self._thread.submit(self.outputs)
         except UnavailableError as error:
             raise RequestError(503, str(error), retry_after=error.retry_after) from error
 
     def cancel(self) -> None:
-        """Cancel all outputs. The engine frees their lanes before its next step."""
+        """Cancel all outputs. The decoding thread frees their lanes before its next step."""
         for output in self.outputs:
             output.cancelled = True
 
@@ -206,7 +206,7 @@ class ServedRequest:
         """Return the additions to OpenAI's schema: the seed, and speculation metrics in vLLM's schema."""
         metrics = None
         if len(self.ended) == 1 and self.ended[0] is not None:
-            builder = self._engine.parts.builder if self.request.speculative else None
+            builder = self._thread.parts.builder if self.request.speculative else None
             max_nodes = 0 if builder is None else builder.max_nodes
             metrics = {"speculative_decoding": speculative_decoding(self.ended[0].steps, max_nodes)}
         return {"seed": self.seed, "metrics": metrics}

@@ -45,7 +45,7 @@ FILES = {
 def records_of(tmp_path):
     """Return the records of a run; outputs of all arms must equal those of plain decoding."""
     records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
-    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    tokens = {record.key: record.token_ids for record in records if record.arm == "plain"}
     assert tokens
     assert all(record.token_ids == tokens[record.key] for record in records)
     return records
@@ -56,7 +56,7 @@ def test_a_composition_is_run_next_to_plain_decoding(experiment, tmp_path, capsy
     folder = tmp_path / "runs" / "tiny"
     assert {path.name for path in folder.iterdir()} == FILES
     records = records_of(tmp_path)
-    assert {record.arm for record in records} == {"engine", "hf-eager", "tiny"}
+    assert {record.arm for record in records} == {"plain", "hf-eager", "tiny"}
     assert len({record.prompt_id for record in records}) == 6
     assert all(record.turns == 2 and record.error is None for record in records)
     assert all(len(one.sources) == len(one.token_ids) for one in records if one.arm != "hf-eager")
@@ -91,22 +91,22 @@ def test_named_arms_grids_references_and_orders(experiment, tmp_path):
         "assisted": {"reference": "hf-assisted", "num_assistant_tokens": 2},
     }
     published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27}]
-    path = experiment(arms=arms, published=published, baselines=["engine"])
+    path = experiment(arms=arms, published=published, baselines=["plain"])
     assert main([path, "--data.max_prompts", "4", "--generation.samples", "2"]) == 0
     folder = tmp_path / "runs" / "tiny"
     records = records_of(tmp_path)
     names = {record.arm for record in records}
     assert names == {
-        "engine", "a chain", "shuffled", "length, length=1", "length, length=2", "length, length=4", "lookup",
+        "plain", "a chain", "shuffled", "length, length=1", "length, length=2", "length, length=4", "lookup",
         "assisted",
     }  # fmt: skip
     assert len({record.key for record in records}) == 8
     orders = {name: [r.prompt_id for r in records if r.arm == name and not r.sample] for name in names}
-    assert orders["shuffled"] != orders["a chain"] == orders["engine"]
-    assert set(orders["shuffled"]) == set(orders["engine"])
+    assert orders["shuffled"] != orders["a chain"] == orders["plain"]
+    assert set(orders["shuffled"]) == set(orders["plain"])
     assert "Lookahead (not run here)" in (folder / "table.md").read_text()
     rows = list(csv.DictReader((folder / "table.csv").open()))
-    assert all(row["speedup vs engine refused"] == "" for row in rows)
+    assert all(row["speedup vs plain refused"] == "" for row in rows)
 
 
 def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, capsys):
@@ -122,7 +122,7 @@ def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, caps
     records = records_of(tmp_path)
     assert {record.clock for record in records} == {"modelled: made up (assumed)"}
     for record in records:
-        if record.arm in ("engine", "hf-eager"):
+        if record.arm in ("plain", "hf-eager"):
             assert record.seconds_per_token == pytest.approx(0.1)
     text = (folder / "table.md").read_text()
     assert "modelled vs hf-eager" in text
@@ -197,7 +197,7 @@ def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkey
     path = experiment(arms={"chain": {}}, analyses=[analysis])
     assert main([path, "--data.max_prompts", "1"]) == 0
     records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
-    steps = sum(record.steps for record in records if record.arm in ("engine", "chain"))
+    steps = sum(record.steps for record in records if record.arm in ("plain", "chain"))
     assert int((tmp_path / "runs" / "tiny" / "step_count.txt").read_text()) == 10 * steps
 
 
@@ -325,9 +325,9 @@ SPACE = {
         ),
         ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
         (
-            {"arms": {"a": {"title": "engine"}}},
+            {"arms": {"a": {"title": "plain"}}},
             [],
-            "arms.a.title must be unique, got 'engine', which another",
+            "arms.a.title must be unique, got 'plain', which another",
         ),
         (
             {"arms": {"a": {"generation": {"max_new_tokens": 5}}}},
@@ -440,15 +440,15 @@ def test_results_of_a_sweep_are_not_replaced(experiment, tmp_path, capsys, files
 
 def test_the_answer_names_plain_decoding_and_a_busy_machine():
     def records(seconds):
-        pairs = (("engine", 1.0), ("tree", seconds))
+        pairs = (("plain", 1.0), ("tree", seconds))
         return [made_records.record(arm, n, decode_seconds=one) for arm, one in pairs for n in range(3)]
 
-    assert answer_of(records(2.0), "engine") == (
+    assert answer_of(records(2.0), "plain") == (
         "No arm is faster than plain decoding by the interval on these prompts: the best, tree, reaches "
         "0.50x [0.50, 0.50]."
     )
-    busy = [*records(0.5), made_records.record("engine", 3, decode_seconds=9.0)]
-    assert answer_of(busy, "engine") == (
+    busy = [*records(0.5), made_records.record("plain", 3, decode_seconds=9.0)]
+    assert answer_of(busy, "plain") == (
         "tree decodes 2.00x [2.00, 2.00] as fast as plain decoding. Plain decoding's time per token varied 9-fold "
         "between prompts: the machine was busy, so read the intervals, not the ratios."
     )

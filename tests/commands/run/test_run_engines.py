@@ -30,7 +30,7 @@ def compared(experiment):
             "drafter": None,
             "builder": None,
             "verifier": {"class_path": "Greedy"},
-            "baselines": ["engine"],
+            "baselines": ["plain"],
         }
         return experiment(**{**plain, "arms": arms, **changes})
 
@@ -47,7 +47,7 @@ def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys)
     assert main([compared(arms), "--data.max_prompts", "2"]) == 1  # one arm has no answers
     records = read_records(tmp_path / "runs" / "tiny" / "records.jsonl")
     good = [record for record in records if not record.error]
-    assert {record.arm for record in good} == {"engine", "ours", "theirs, plain", "theirs"}
+    assert {record.arm for record in good} == {"plain", "ours", "theirs, plain", "theirs"}
     assert len(good) == 8
     assert all(record.difference is None for record in good)
     assert all("status 500" in record.error for record in records if record.arm == "broken")

@@ -35,10 +35,10 @@ def test_items_are_solved_by_every_arm(experiment, tmp_path, capsys):
     assert main([path]) == 0
     folder = tmp_path / "runs" / "tiny"
     records = read_records(folder / "records.jsonl")
-    assert {record.arm for record in records} == {"engine", "serial", "seed"}
+    assert {record.arm for record in records} == {"plain", "serial", "seed"}
     assert {record.prompt_id for record in records} == {"Countdown/57", "Countdown/68"}
     assert all(record.group.sequences == 13 and record.error is None for record in records)
-    tokens = {record.key: record.token_ids for record in records if record.arm == "engine"}
+    tokens = {record.key: record.token_ids for record in records if record.arm == "plain"}
     assert all(record.token_ids == tokens[record.key] for record in records)
     assert "hf-eager" not in capsys.readouterr().out
     assert {"reasoning_table.md", "time_lines.png"} <= {file.name for file in folder.iterdir()}

@@ -8,7 +8,7 @@ from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.deploy.server.app import Server
-from specexp.deploy.server.engine import Engine
+from specexp.deploy.server.decoding_thread import DecodingThread
 from specexp.deploy.server.request_schema import Limits
 from specexp.deploy.server.texts import Texts
 from specexp.drafters import TokenRecycling
@@ -25,10 +25,10 @@ def serve(tiny, *, lanes=4, waiting=16, key=None, **limits):
     """A server of the tiny model that drafts what came before."""
     model, tokenizer = tiny
     parts = Parts(TokenRecycling(k=2), Chain(4))
-    engine = Engine(
+    thread = DecodingThread(
         LanguageModel(model), parts, lanes=lanes, waiting=waiting, eos_token_ids=eos_of(tokenizer, model)
     )
-    return Server(engine, Texts(tokenizer), "tiny", Limits(**limits), key)
+    return Server(thread, Texts(tokenizer), "tiny", Limits(**limits), key)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from specexp.artifacts import fingerprint
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import KEY, _key, main
 from specexp.deploy.server.http_server import listen
-from specexp.deploy.server.loading import engine_of, save_state
+from specexp.deploy.server.loading import decoding_thread_of, save_state
 from specexp.models.pair import load_pair
 
 PARTS = {
@@ -35,7 +35,7 @@ def test_the_target_is_served_as_measured_or_by_the_options(tmp_path, monkeypatc
     served = []
 
     def serve(given, artifact, pair, listener, key):
-        served.append(engine_of(artifact, pair, lanes=1, waiting=1).target.provenance())
+        served.append(decoding_thread_of(artifact, pair, lanes=1, waiting=1).target.provenance())
         return 0
 
     monkeypatch.setattr("specexp.deploy.server.command._serve", serve)
@@ -49,17 +49,17 @@ def test_draft_lengths_by_load_are_learned_saved_and_served_again(artifact, mode
     content = {"name": "a", "source": "assumed", "target_ms": {"1": 1.0}, "draft_ms": {}}
     folder = save_artifact(tmp_path / "costs", "latency-profile", {"profile.json": content}).folder
     loaded = load_artifact(artifact)
-    engine = engine_of(loaded, pair, lanes=2, waiting=4, latency=str(folder))
+    thread = decoding_thread_of(loaded, pair, lanes=2, waiting=4, latency=str(folder))
     clients = [Client([97, 98, 97, 98, number], most=90) for number in range(4)]
-    engine.submit([client.output for client in clients])
+    thread.submit([client.output for client in clients])
     with torch.inference_mode():
-        while engine.waiting or engine.running or clients[0].end is None:
-            engine.round()
-    saved = load_artifact(save_state(loaded, engine.parts, pair, str(tmp_path / "lengths"), lanes=2))
+        while thread.waiting or thread.running or clients[0].end is None:
+            thread.round()
+    saved = load_artifact(save_state(loaded, thread.parts, pair, str(tmp_path / "lengths"), lanes=2))
     assert saved.kind == "draft-lengths"
     assert set(saved.nodes) <= {1, 2}
     assert saved.nodes[1] in range(4)
-    again = engine_of(saved, pair, lanes=2, waiting=4)
+    again = decoding_thread_of(saved, pair, lanes=2, waiting=4)
     assert again.parts.controller.nodes == saved.nodes
     assert (again.parts.drafter.state_dict()["matrix"] != 0).any()
 

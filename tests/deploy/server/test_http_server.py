@@ -12,7 +12,7 @@ from helpers.served import Client
 from helpers.waiting import wait_for
 
 from specexp.deploy.server import http_server
-from specexp.deploy.server.engine import UnavailableError
+from specexp.deploy.server.decoding_thread import UnavailableError
 from specexp.deploy.server.http_server import Connection, HttpServer
 
 from .conftest import serve
@@ -88,15 +88,15 @@ def healthy(address):
 def test_outputs_that_are_not_complete_in_time_are_given_up_at_shutdown(tiny):
     server = serve(tiny, lanes=1)
     runs, waits = Client([97, 98], most=10**6), Client([97], most=4)
-    server.engine.target.context_limit = 10**7
-    server.engine.submit([runs.output])
-    server.engine.submit([waits.output])
-    server.engine.start()
+    server.thread.target.context_limit = 10**7
+    server.thread.submit([runs.output])
+    server.thread.submit([waits.output])
+    server.thread.start()
     wait_for(lambda: runs.tokens, 20)
-    server.engine.close(within=0.1)
+    server.thread.close(within=0.1)
     assert (runs.end.why, waits.end.why) == ("shutdown", "shutdown")
     with pytest.raises(UnavailableError):
-        server.engine.submit([Client([97]).output])
+        server.thread.submit([Client([97]).output])
 
 
 LONG = request(
@@ -135,11 +135,11 @@ def test_state_is_saved_before_clients_that_do_not_read_are_waited_for_and_they_
 
 def test_a_second_signal_gives_up_what_is_not_complete_and_still_saves(tiny):
     server, saved = serve(tiny, lanes=1), []
-    server.engine.target.context_limit = 10**7
+    server.thread.target.context_limit = 10**7
     own = HttpServer(server, 10**6, lambda: saved.append(True))
     endless = Client([97, 98], most=10**6)
     with started(server, own):
-        server.engine.submit([endless.output])
+        server.thread.submit([endless.output])
         wait_for(lambda: endless.tokens, 20)
         own.handle_exit(signal.SIGTERM, None)
         sleep(0.3)

@@ -190,13 +190,13 @@ def test_a_client_that_disconnects_frees_its_lane(served, address, stream):
     server, _ = served
     cancelled = server.figures.cancelled._value.get()
     body = {"model": "tiny", "prompt": "a", "max_tokens": 180, "temperature": 1, "seed": 1, "stream": stream}
-    slow = server.engine._decoding.step
+    slow = server.thread._decoding.step
 
     def step():
         torch.randn(1500, 1500).softmax(-1)  # a slow model
         return slow()
 
-    server.engine._decoding.step = step
+    server.thread._decoding.step = step
     try:
         if stream:
             with httpx.stream("POST", f"{address}/v1/completions", json=body, timeout=30) as answer:
@@ -204,9 +204,9 @@ def test_a_client_that_disconnects_frees_its_lane(served, address, stream):
         else:
             with pytest.raises(httpx.ReadTimeout):
                 httpx.post(f"{address}/v1/completions", json=body, timeout=0.15)
-        wait_for(lambda: server.engine.running == 0, 10)
+        wait_for(lambda: server.thread.running == 0, 10)
     finally:
-        del server.engine._decoding.step
+        del server.thread._decoding.step
     wait_for(lambda: server.figures.cancelled._value.get() == cancelled + 1, 10)
 
 
@@ -292,7 +292,7 @@ def test_a_deadline_ends_a_request(served, client, stream):
     with pytest.raises(openai.APIError, match="not complete within") as refused:
         list(complete(client, **fields))
     assert stream or refused.value.status_code == 504
-    wait_for(lambda: served[0].engine.running == 0, 10)
+    wait_for(lambda: served[0].thread.running == 0, 10)
 
 
 def test_the_log_has_a_line_of_figures_for_every_request_and_no_prompt(client, caplog):

@@ -9,7 +9,7 @@ from helpers.served import Client, check_schedule, go_through
 from specexp.bench.arm import eos_of
 from specexp.builders import Chain, StaticTree
 from specexp.core.parts import Parts
-from specexp.deploy.server.engine import Ended, Engine
+from specexp.deploy.server.decoding_thread import DecodingThread, Ended
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.pair import load_pair
 from specexp.models.runtime import runtime_of
@@ -50,17 +50,17 @@ def test_rounding_of_deterministic_lanes_does_not_depend_on_other_requests(seed)
     models = pair("bfloat16")
     eos = tuple(eos_of(models.tokenizer, models.target))
 
-    def engine(lanes):
+    def thread(lanes):
         target, parts = runtime_of(models.target, "eager"), Parts(TokenRecycling(k=4, state="cold"), TREE)
-        return Engine(target, parts, lanes=lanes, eos_token_ids=eos, deterministic=True)
+        return DecodingThread(target, parts, lanes=lanes, eos_token_ids=eos, deterministic=True)
 
     def clients():
         return [Client([seed, 7, i % 3], seed=i, most=40, temperature=0.7 * (i % 2)) for i in range(6)]
 
     together = clients()
-    go_through(engine(4), together, seed)
+    go_through(thread(4), together, seed)
     for client, other in zip(together, clients(), strict=True):
-        alone = engine(1)
+        alone = thread(1)
         alone.submit([other.output])
         with torch.inference_mode():
             while other.end is None:

@@ -94,7 +94,7 @@ class TestBlockAttention(AnalysisContract):
     def test_the_same_run_gives_the_same_report(self): ...
 
 
-SECONDS = {"oracle": (1.0, 2.0), "learned": (1.1, 2.2), "fixed": (1.5, 3.0), "engine": (3.0, 6.0)}
+SECONDS = {"oracle": (1.0, 2.0), "learned": (1.1, 2.2), "fixed": (1.5, 3.0), "plain": (3.0, 6.0)}
 RECORDS = [record(arm, prompt, SECONDS[arm][prompt]) for prompt in range(2) for arm in SECONDS]
 
 
@@ -104,7 +104,7 @@ def regrets(table, **given):
     drafting = Parts(draft, Chain(4), Greedy(), Fixed())
     analysis = Regret(**given)
     oracle = drafting._replace(controller=Oracle())
-    analysis.begin({"engine": plain, "oracle": oracle, "learned": drafting, "fixed": drafting})
+    analysis.begin({"plain": plain, "oracle": oracle, "learned": drafting, "fixed": drafting})
     return {row["arm"]: row for row in analysis.report(RECORDS).tables[table].records()}
 
 

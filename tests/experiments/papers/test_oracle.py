@@ -73,7 +73,7 @@ def arm(controller, profile, verifier=None, tokens=24, drafter=None):
 
 def plain_arm(verifier):
     return DecoderArm(
-        "engine", Decoder(target(), verifier=verifier), Tokenizer(), Generation(max_new_tokens=24)
+        "plain", Decoder(target(), verifier=verifier), Tokenizer(), Generation(max_new_tokens=24)
     )
 
 
@@ -196,7 +196,7 @@ def test_a_run_decodes_every_turn_and_sample_by_its_schedule():
     assert len(records) == 4
     for sample in range(2):
         assert records["arm", sample].error is None
-        assert records["arm", sample].token_ids == records["engine", sample].token_ids
+        assert records["arm", sample].token_ids == records["plain", sample].token_ids
         assert len(records["arm", sample].turn_tokens) == 3
     assert sum(record.drafted_nodes for record in records.values()) > 0
 

@@ -60,7 +60,7 @@ def overlapping(start=100.0):
 
 def rows_in(analysis, table, records, **wanted):
     """The rows of an analysis' table that have these values."""
-    analysis.begin({"engine": None, "seed": None})
+    analysis.begin({"plain": None, "seed": None})
     rows = analysis.report(records).tables[table].records()
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
@@ -68,11 +68,11 @@ def rows_in(analysis, table, records, **wanted):
 # --- Table 1 ------------------------------------------------------------------------------------------------------
 
 SEARCHES = [
-    group_of("engine", 0, 4.0, correct=True),
+    group_of("plain", 0, 4.0, correct=True),
     group_of("seed", 0, 2.0, decode=0.8, correct=True, unparsable=2),
-    group_of("engine", 1, 9.0, correct=False),
+    group_of("plain", 1, 9.0, correct=False),
     group_of("seed", 1, 1.125, decode=0.9, correct=False),
-    group_of("engine", 0, 1.0, task="Creative Writing"),
+    group_of("plain", 0, 1.0, task="Creative Writing"),
     group_of("seed", 0, 1.0, task="Creative Writing", error="it broke"),
 ]
 
@@ -87,7 +87,7 @@ def test_a_search_has_a_speedup_end_to_end_and_one_of_decoding():
     assert (row["end to end"], row["decoding"]) == ("4.00x [2.00, 8.00]", "5.66x [4.00, 8.00]")
     assert (row["tree depth"], row["tokens/step"], row["equal outputs"]) == (4, 2, "2/2")
     assert (row["tokens/s"], row["target busy"]) == (pytest.approx(20 / 3.125), pytest.approx(0.5))
-    (row,) = reasoning(arm="engine", task="GSM8K")
+    (row,) = reasoning(arm="plain", task="GSM8K")
     assert (row["end to end"], row["decoding"], row["equal outputs"]) == (None, None, "reference")
 
 
@@ -111,10 +111,10 @@ def test_answers_are_counted_and_failed_searches_have_no_speedup():
 
 ROLES = [
     group_of(
-        "engine", 0, 9.0, roles={"generator": role_of(4.0, drafted=0), "evaluator": role_of(3.0, prefill=1.0)}
+        "plain", 0, 9.0, roles={"generator": role_of(4.0, drafted=0), "evaluator": role_of(3.0, prefill=1.0)}
     ),
     group_of("seed", 0, 9.0, roles={"generator": role_of(2.0), "evaluator": role_of(1.5, prefill=0.5)}),
-    group_of("engine", 1, 9.0, roles={"generator": role_of(8.0, drafted=0)}),
+    group_of("plain", 1, 9.0, roles={"generator": role_of(8.0, drafted=0)}),
     group_of("seed", 1, 9.0, roles={"generator": role_of(1.0, accepted=15, steps=10)}),
 ]
 
@@ -126,12 +126,12 @@ def roles(published=None, **wanted):
 def test_a_component_has_its_own_speedup_and_counts():
     """Ratios 2 and 8 of the generator; of the evaluator 3 / 1.5, with prefills 4 / 2."""
     (generator,) = roles(component="generator", arm="seed")
-    assert generator["decoding vs engine"] == "4.00x [2.00, 8.00]"
+    assert generator["decoding vs plain"] == "4.00x [2.00, 8.00]"
     assert (generator["sequences"], generator["tokens"], generator["alpha"]) == (6, 20, 0.5)
     assert generator["tokens/step"] == generator["accepted/step"] == pytest.approx(20 / 15)
     (evaluator,) = roles(component="evaluator", arm="seed")
-    assert evaluator["decoding vs engine"] == evaluator["with prefills"] == "2.00x (one prompt)"
-    (plain,) = roles(component="generator", arm="engine")
+    assert evaluator["decoding vs plain"] == evaluator["with prefills"] == "2.00x (one prompt)"
+    (plain,) = roles(component="generator", arm="plain")
     assert (plain["accepted/step"], plain["alpha"], plain["with prefills"]) == (None, None, None)
 
 
@@ -160,12 +160,12 @@ def test_shares_of_the_time_add_up():
 
 def test_an_arm_has_a_trace_of_the_first_prompt():
     analysis = TimeLines()
-    analysis.begin(dict.fromkeys(["engine", "SEED, n=3"]))
+    analysis.begin(dict.fromkeys(["plain", "SEED, n=3"]))
     for prompt in ("p0", "p1"):
-        for arm in ("engine", "SEED, n=3"):
+        for arm in ("plain", "SEED, n=3"):
             analysis.observe_run(arm, prompt, overlapping())
     report = analysis.report([])
-    assert list(report.files) == ["time_lines_trace_engine.json", "time_lines_trace_seed_n_3.json"]
+    assert list(report.files) == ["time_lines_trace_plain.json", "time_lines_trace_seed_n_3.json"]
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["SEED, n=3: p0"]
@@ -207,11 +207,11 @@ def test_a_bracket_is_from_serial_speculation_to_free_overlap():
     """Four steps of 4 drafts at 0.25 each give 10 tokens: serially in 8, with overlap in 6."""
     roles = {"generator": role_of(4.0, steps=4, drafted=16)}
     records = [
-        group_of("engine", 0, 4.0),
+        group_of("plain", 0, 4.0),
         group_of("seed", 0, 4.0, steps=4, draft_passes=16, roles=roles),
     ]
     analysis = OverlapBracket([0.25])
-    analysis.begin({"engine": None, "seed": None})
+    analysis.begin({"plain": None, "seed": None})
     analysis.observe_run("seed", "GSM8K/0", three_sequences())
     (row,) = analysis.report(records).tables["overlap_bracket"].records()
     overlapped = free_overlap([2, 1], 3, 1.0) + free_overlap([1], 3, 1.0)

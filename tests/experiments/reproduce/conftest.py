@@ -27,7 +27,7 @@ def row_of():
             "published": "3 and 2",
             "runs": "experiments/made.yaml",
             "test": (
-                "figure('tokens_per_step', 'tree') > figure('tokens_per_step', 'engine')",
+                "figure('tokens_per_step', 'tree') > figure('tokens_per_step', 'plain')",
                 "figure('speedup', 'tree', 'b') > 1.5",
                 "figure('sizes: share', 'tree / 64') > 0.4",
             ),
@@ -50,7 +50,7 @@ def leave_results():
                 decode_tokens=12, decode_seconds=seconds, dtype="float32", device="cpu", verifier="Greedy",
             )
             for prompt in range(6)
-            for arm, steps, seconds in (("engine", 12, 2.0), ("tree", 4, 1.0))
+            for arm, steps, seconds in (("plain", 12, 2.0), ("tree", 4, 1.0))
         ]  # fmt: skip
         write_records(run / "records.jsonl", records)
         (run / "environment.json").write_text(json.dumps(ENVIRONMENT))

@@ -40,8 +40,7 @@ def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row
     assert found.state == "agrees (3 of 3 hold)"
     page = markdown([found], "results")
     assert (
-        "tokens_per_step of tree 3 [3, 3] > tokens_per_step of engine 1 [1, 1] (ratio 3 [3, 3]): holds"
-        in page
+        "tokens_per_step of tree 3 [3, 3] > tokens_per_step of plain 1 [1, 1] (ratio 3 [3, 3]): holds" in page
     )
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](results/dyspec.made.png)" in page
@@ -84,7 +83,7 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
 
 
 def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_row(record, row_of, tmp_path):
-    priced = ("figure('tokens_per_step', 'tree') / 1.5 > figure('tokens_per_step', 'engine')",)
+    priced = ("figure('tokens_per_step', 'tree') / 1.5 > figure('tokens_per_step', 'plain')",)
     test = ("figure('tokens_per_step', 'tree') > 2.5", "figure('sizes: share', 'tree / 32') < 0.5")
     row = row_of(
         modelled={"costs": "a step takes 1.5", "source": "published", "test": priced},
@@ -124,7 +123,7 @@ def test_verdicts_are_a_json_file_with_figures_and_ratios(record, row_of, tmp_pa
     first, second, _ = verdict["measured"]["clauses"]
     assert first["figures"]["tokens_per_step of tree"] == [3.0, 3.0, 3.0]
     assert first["ratios"] == {
-        "figure('tokens_per_step', 'tree') over figure('tokens_per_step', 'engine')": [3.0, 3.0, 3.0]
+        "figure('tokens_per_step', 'tree') over figure('tokens_per_step', 'plain')": [3.0, 3.0, 3.0]
     }
     assert (second["holds"], second["within_noise"]) == (True, False)
 

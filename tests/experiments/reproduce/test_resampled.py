@@ -18,13 +18,13 @@ def found():
     """Three prompts of 2, 4 and 10 tokens; the tree takes half of the steps, and 2, 1 and 1 times less time."""
     records = []
     for prompt, (tokens, seconds) in enumerate(((2, 1.0), (4, 4.0), (10, 10.0))):
-        records.append(record_of("engine", prompt, tokens, tokens, float(tokens)))
+        records.append(record_of("plain", prompt, tokens, tokens, float(tokens)))
         records.append(record_of("tree", prompt, tokens, tokens // 2, seconds))
     return Resampled(records)
 
 
 def test_counts_are_sums_over_sums_and_a_constant_ratio_has_no_width(found):
-    assert found.figure("tokens_per_step", "engine") == [1.0, 1.0, 1.0]
+    assert found.figure("tokens_per_step", "plain") == [1.0, 1.0, 1.0]
     assert found.figure("tokens_per_step", "tree") == [2.0, 2.0, 2.0]
 
 
@@ -41,21 +41,21 @@ def test_a_ratio_is_paired_by_prompt():
     records = [
         record_of(arm, prompt, tokens, 10)
         for prompt, tokens in enumerate((10, 20, 40))
-        for arm, tokens in (("engine", tokens), ("tree", tokens + tokens // 10))
+        for arm, tokens in (("plain", tokens), ("tree", tokens + tokens // 10))
     ]
     found = Resampled(records)
-    assert found.figure("tokens_per_step", "tree")[1] < found.figure("tokens_per_step", "engine")[2]
-    ratio = interval(found.draws("tokens_per_step", "tree") / found.draws("tokens_per_step", "engine"))
+    assert found.figure("tokens_per_step", "tree")[1] < found.figure("tokens_per_step", "plain")[2]
+    ratio = interval(found.draws("tokens_per_step", "tree") / found.draws("tokens_per_step", "plain"))
     assert ratio == pytest.approx([1.1, 1.1, 1.1])
 
 
 def test_only_prompts_that_every_arm_answered_count():
-    records = [record_of("engine", 0), record_of("engine", 1, steps=4), record_of("tree", 0)]
-    assert Resampled(records).figure("tokens_per_step", "engine")[0] == 1.0
+    records = [record_of("plain", 0), record_of("plain", 1, steps=4), record_of("tree", 0)]
+    assert Resampled(records).figure("tokens_per_step", "plain")[0] == 1.0
 
 
 def test_the_best_length_is_that_of_the_highest_throughput():
-    records = [record_of("engine", 0)]
+    records = [record_of("plain", 0)]
     records += [
         record_of(f"chain, length={length}", 0, seconds=seconds) for length, seconds in ((3, 4), (6, 2))
     ]
@@ -70,13 +70,13 @@ def test_a_search_has_an_accuracy_and_figures_of_its_roles():
         return SequenceGroup(1, seconds, seconds, 0.0, roles=roles, correct=correct)
 
     records = [
-        record_of("engine", 0, group=group(8.0, 0, True)),
-        record_of("engine", 1, group=group(8.0, 0, False)),
+        record_of("plain", 0, group=group(8.0, 0, True)),
+        record_of("plain", 1, group=group(8.0, 0, False)),
         record_of("SEED", 0, group=group(4.0, 4, True)),
         record_of("SEED", 1, group=group(4.0, 2, True)),
     ]
     found = Resampled(records)
-    assert found.figure("accuracy", "engine")[0] == 0.5
+    assert found.figure("accuracy", "plain")[0] == 0.5
     assert found.figure("accuracy", "SEED")[0] == 1.0
     assert found.figure("generator_alpha", "SEED")[0] == 6 / 16
     assert found.figure("generator_throughput", "SEED")[0] == 2.0
@@ -86,9 +86,9 @@ def test_a_search_has_an_accuracy_and_figures_of_its_roles():
 @pytest.mark.parametrize("name", ["utilisation", "accuracy", "throughput", "share of draft"])
 def test_a_figure_that_an_arm_lacks_is_a_lookup_error(found, name):
     with pytest.raises(LookupError):
-        found.figure(name, "engine")
+        found.figure(name, "plain")
 
 
 def test_a_group_of_records_has_the_baseline_of_the_whole_run():
-    records = [record_of("tree", 0, seconds=4.0), record_of("engine", 0)]  # here the tree went first
-    assert Resampled(records, ["engine", "tree"]).figure("throughput", "tree")[0] == 2.0
+    records = [record_of("tree", 0, seconds=4.0), record_of("plain", 0)]  # here the tree went first
+    assert Resampled(records, ["plain", "tree"]).figure("throughput", "tree")[0] == 2.0

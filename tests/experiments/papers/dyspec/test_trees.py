@@ -27,9 +27,7 @@ def record(arm, prompt, tokens, steps, **given):
 
 def tokens_per_step(records, *arms, over=None):
     analysis = TokensPerStep(over)
-    analysis.begin(
-        {"engine": Parts(None, None, Greedy(), Fixed()), **dict.fromkeys(arms, strategy(Greedy()))}
-    )
+    analysis.begin({"plain": Parts(None, None, Greedy(), Fixed()), **dict.fromkeys(arms, strategy(Greedy()))})
     return {row["arm"]: row for row in analysis.report(records).tables["tokens_per_step"].records()}
 
 

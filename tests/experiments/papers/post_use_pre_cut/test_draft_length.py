@@ -61,7 +61,7 @@ def seen(accepted, drafted, grafts=()):
 
 def row_of(outcome, *records):
     analysis = OptimalLength()
-    analysis.begin({"engine": PLAIN, "a": strategy(Greedy())})
+    analysis.begin({"plain": PLAIN, "a": strategy(Greedy())})
     analysis.observe("a", outcome)
     table = analysis.report(records).tables["optimal_length"]
     assert table.notes[0] == "Costs: measured."
@@ -75,7 +75,7 @@ def record(arm, prompt, seconds, category="a", draft=0.0, clock="measured", pass
         category,
         token_ids=(5,) * 12,
         turn_tokens=(12,),
-        steps=12 if arm == "engine" else 4,
+        steps=12 if arm == "plain" else 4,
         draft_passes=passes,
         decode_seconds=seconds,
         decode_tokens=12,
@@ -84,7 +84,7 @@ def record(arm, prompt, seconds, category="a", draft=0.0, clock="measured", pass
     )
 
 
-RECORDS = [record("engine", 0, 1.2), record("a", 0, 1.2, draft=0.8, passes=16)]
+RECORDS = [record("plain", 0, 1.2), record("a", 0, 1.2, draft=0.8, passes=16)]
 
 
 def test_costs_are_the_runs_own():
@@ -103,7 +103,7 @@ def test_grafts_are_no_drafts():
 def grid():
     cached = Parts(PhraseCache(), Graft(Chain(4)), Greedy(), Fixed())
     arms = {f"plain, length={n}": cached._replace(builder=Chain(n)) for n in (4, 2, 8)}
-    return {"engine": PLAIN, **arms, "cache, length=4": cached, "tree": cached._replace(builder=None)}
+    return {"plain": PLAIN, **arms, "cache, length=4": cached, "tree": cached._replace(builder=None)}
 
 
 def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
@@ -114,7 +114,7 @@ def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
     records = [
         record(arm, prompt, value * (1 + prompt), category="aaabbbc"[prompt], clock=clock)
         for prompt in range(7)
-        for arm, value in {"engine": 1.2, **seconds}.items()
+        for arm, value in {"plain": 1.2, **seconds}.items()
     ]
     report = analysis.report(records)
     table = report.tables["optimal_length_sensitivity"]
@@ -140,11 +140,11 @@ SPEEDUPS = {
 
 
 def test_a_row_a_level_and_a_column_a_length():
-    seconds = {"engine": 1.0, "lookup": 0.8}
+    seconds = {"plain": 1.0, "lookup": 0.8}
     for level, row in SPEEDUPS.items():
         seconds |= {f"{level}, length={length}": 1 / speedup for length, speedup in row.items()}
     analysis = AblationGrid()
-    analysis.begin(dict.fromkeys(seconds, strategy(Greedy())) | {"engine": PLAIN})
+    analysis.begin(dict.fromkeys(seconds, strategy(Greedy())) | {"plain": PLAIN})
     records = [record(arm, prompt, taken) for prompt in range(2) for arm, taken in seconds.items()]
     rows = analysis.report(records).tables["ablation_grid"].records()
     assert [row["level"] for row in rows] == ["fixed", "+ reuse", "lookup"]
@@ -160,4 +160,4 @@ def test_arms_that_do_not_go_on_one_grid_are_refused():
     with pytest.raises(
         ValueError, match="all grids must sweep the same argument, got \\['length', 'nodes'\\]"
     ):
-        AblationGrid().begin(dict.fromkeys(["engine", "a, length=3", "b, nodes=8"], plain))
+        AblationGrid().begin(dict.fromkeys(["plain", "a, length=3", "b, nodes=8"], plain))

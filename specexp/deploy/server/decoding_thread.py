@@ -195,7 +195,7 @@ class PrefixSlots:
         return int(differ[0]) if differ.size else length
 
 
-class Engine:
+class DecodingThread:
     """Decodes up to ``lanes`` outputs concurrently, in its own thread, with one target pass for all of them.
 
     An output depends only on its prompt, seed and sequence, except for rounding: the logits of a row may be rounded
@@ -268,7 +268,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """True while the engine decodes and accepts outputs."""
+        """True while the thread decodes and accepts outputs."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ from specexp.builders import Chain, StaticTree
 from specexp.controllers import DraftLengths
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
-from specexp.deploy.server.engine import Engine, UnavailableError
+from specexp.deploy.server.decoding_thread import DecodingThread, UnavailableError
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.testing.fakes import FakeDrafter, counting_model, hashed_model
 
@@ -19,13 +19,13 @@ def counting(lanes=2, waiting=4, drafter=None, **others):
     """A target that counts, and a draft that counts with it."""
     parts = Parts(drafter or FakeDrafter(lambda tokens: [(tokens[-1] + 1) % VOCABULARY]), Chain(3))
     target = LanguageModel(counting_model(VOCABULARY))
-    return Engine(target, parts, lanes=lanes, waiting=waiting, **others)
+    return DecodingThread(target, parts, lanes=lanes, waiting=waiting, **others)
 
 
-def rounds(engine, number=60):
+def rounds(thread, number=60):
     with torch.inference_mode():
         for _ in range(number):
-            engine.round()
+            thread.round()
 
 
 STRATEGIES = [  # learning from nothing, from one sequence, from all sequences together
@@ -39,8 +39,8 @@ STRATEGIES = [  # learning from nothing, from one sequence, from all sequences t
 def check_fakes(seed):
     model = hashed_model(VOCABULARY)
     parts = STRATEGIES[seed % 4]()
-    engine = check_schedule(LanguageModel(model), LanguageModel(model), parts, seed, VOCABULARY, EOS)
-    assert not engine._decoding.lanes
+    thread = check_schedule(LanguageModel(model), LanguageModel(model), parts, seed, VOCABULARY, EOS)
+    assert not thread._decoding.lanes
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ def test_an_output_equals_that_of_a_single_request(seeds):
 
 
 def test_one_pass_of_the_target_answers_all_lanes():
-    engine = counting(lanes=4)
+    thread = counting(lanes=4)
     clients = [Client([start], most=8) for start in range(4)]
-    engine.submit([client.output for client in clients])
+    thread.submit([client.output for client in clients])
     with torch.inference_mode():
-        engine.round()
-        before = engine.target.passes
-        engine.round()
-    assert engine.target.passes == before + 1
+        thread.round()
+        before = thread.target.passes
+        thread.round()
+    assert thread.target.passes == before + 1
     assert [len(client.tokens) for client in clients] == [8] * 4  # two steps of a chain of three and a bonus
 
 
 def test_deterministic_lanes_take_a_pass_each():
-    engine = counting(lanes=3, deterministic=True)
+    thread = counting(lanes=3, deterministic=True)
     clients = [Client([start], most=4) for start in range(3)]
-    engine.submit([client.output for client in clients])
-    rounds(engine, 3)
-    assert engine.target.passes >= 3
+    thread.submit([client.output for client in clients])
+    rounds(thread, 3)
+    assert thread.target.passes >= 3
     assert [client.tokens for client in clients] == [[1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]]
 
 
@@ -81,62 +81,62 @@ def test_deterministic_lanes_take_a_pass_each():
 )
 def test_drafts_that_depend_on_others_are_refused_for_deterministic_lanes(parts):
     with pytest.raises(ValueError, match="set the parts' state to cold"):
-        Engine(LanguageModel(hashed_model(VOCABULARY)), parts, deterministic=True)
+        DecodingThread(LanguageModel(hashed_model(VOCABULARY)), parts, deterministic=True)
 
 
 def test_a_cancelled_request_frees_its_lane_before_the_next_step():
-    engine = counting(lanes=1)
+    thread = counting(lanes=1)
     first, second = Client([0], most=100), Client([5], most=2)
-    engine.submit([first.output])
-    rounds(engine, 1)
-    engine.submit([second.output])
+    thread.submit([first.output])
+    rounds(thread, 1)
+    thread.submit([second.output])
     first.output.cancelled = True
-    rounds(engine, 1)
+    rounds(thread, 1)
     assert (len(first.tokens), first.end) == (4, None)
     assert second.tokens == [6, 7]
 
 
 def test_a_deadline_ends_running_and_waiting_outputs():
-    engine = counting(lanes=1)
+    thread = counting(lanes=1)
     runs, waits = Client([0], most=100), Client([0], most=100)
-    engine.submit([runs.output, waits.output])
-    rounds(engine, 1)
+    thread.submit([runs.output, waits.output])
+    rounds(thread, 1)
     runs.output.deadline = waits.output.deadline = 0.0
-    rounds(engine, 1)
+    rounds(thread, 1)
     assert (runs.end.why, runs.end.tokens) == ("deadline", 4)
     assert (waits.end.why, waits.end.tokens) == ("deadline", 0)
 
 
 def test_a_request_that_does_not_fit_into_the_queue_is_refused_whole():
-    engine = counting(lanes=2, waiting=1)
-    engine.submit([Client([0]).output, Client([1]).output])
+    thread = counting(lanes=2, waiting=1)
+    thread.submit([Client([0]).output, Client([1]).output])
     with pytest.raises(UnavailableError) as refused:
-        engine.submit([Client([2]).output, Client([3]).output])
+        thread.submit([Client([2]).output, Client([3]).output])
     assert refused.value.retry_after >= 1
-    engine.submit([Client([2]).output])
+    thread.submit([Client([2]).output])
 
 
-def submitted(engine, *clients, number=60):
+def submitted(thread, *clients, number=60):
     """The clients, after their outputs were decoded."""
-    engine.submit([client.output for client in clients])
-    rounds(engine, number)
+    thread.submit([client.output for client in clients])
+    rounds(thread, number)
     return clients
 
 
 def test_the_next_turn_feeds_only_new_tokens_and_samples_share_a_prefill():
-    engine = counting(lanes=3)
-    (first,) = submitted(engine, Client([0, 1, 2], most=5))
-    (turn,) = submitted(engine, Client([0, 1, 2, *first.tokens, 9, 9], most=3))
+    thread = counting(lanes=3)
+    (first,) = submitted(thread, Client([0, 1, 2], most=5))
+    (turn,) = submitted(thread, Client([0, 1, 2, *first.tokens, 9, 9], most=3))
     assert (first.end.cached, turn.end.cached) == (0, 7)  # the last token of an output is never fed
     assert turn.tokens == [10, 11, 0]
-    clients = submitted(engine, *(Client([4, 5, 6, 7], sequence=number, most=3) for number in range(3)))
+    clients = submitted(thread, *(Client([4, 5, 6, 7], sequence=number, most=3) for number in range(3)))
     assert [client.end.cached for client in clients] == [0, 3, 3]
 
 
 def test_a_free_lane_that_holds_the_prompt_is_preferred_to_the_oldest():
-    engine = counting(lanes=2)
+    thread = counting(lanes=2)
     for prompt in ([1, 2, 3, 4], [7, 7, 7, 7], [7, 7, 7, 9]):
-        (client,) = submitted(engine, Client(prompt, most=1), number=2)
+        (client,) = submitted(thread, Client(prompt, most=1), number=2)
     assert client.end.cached == 3
 
 
@@ -163,25 +163,25 @@ def test_tokens_come_with_the_targets_probabilities():
 
 def test_a_step_that_fails_ends_its_lanes_alone():
     failing = FakeDrafter(lambda tokens: [tokens[-1] + 1] if tokens[-1] < 8 else [][0])
-    engine = counting(lanes=1, drafter=failing)
-    fails, goes_on = submitted(engine, Client([5], most=9), Client([0], most=4))
+    thread = counting(lanes=1, drafter=failing)
+    fails, goes_on = submitted(thread, Client([5], most=9), Client([0], most=4))
     assert (fails.end.why, fails.tokens) == ("error", [6, 7, 8, 9])
     assert goes_on.tokens == [1, 2, 3, 4]
 
 
 def test_closing_finishes_accepted_outputs_and_refuses_new_ones():
-    engine = counting(lanes=1)
+    thread = counting(lanes=1)
     clients = [Client([start], most=6) for start in range(3)]
-    engine.submit([client.output for client in clients])
-    engine.start()
-    engine.close()
-    assert [client.tokens for client in clients] == [alone(engine.target, client, None) for client in clients]
+    thread.submit([client.output for client in clients])
+    thread.start()
+    thread.close()
+    assert [client.tokens for client in clients] == [alone(thread.target, client, None) for client in clients]
     with pytest.raises(UnavailableError, match="shutting down"):
-        engine.submit([Client([0]).output])
+        thread.submit([Client([0]).output])
 
 
 def test_an_output_that_cannot_be_notified_is_cancelled():
-    engine, client = counting(), Client([0], most=50)
+    thread, client = counting(), Client([0], most=50)
     client.output.notify = None  # calling it fails, as a closed event loop does
-    submitted(engine, client, number=2)
-    assert engine.running == 0
+    submitted(thread, client, number=2)
+    assert thread.running == 0
