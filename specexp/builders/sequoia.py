@@ -135,9 +135,8 @@ def _fastest(
 ) -> tuple[int, int, float]:
     best = (0, 0, 0.0)
     depth = 0
-    while (
-        depth < max_depth and trees.useful_depth(depth + 1) > depth
-    ):  # a deeper tree still has a larger value
+    # a deeper tree still has a larger value
+    while depth < max_depth and trees.useful_depth(depth + 1) > depth:
         depth += 1
         values = trees.values(depth)
         speedups = values * pass_ms[0] / (pass_ms + depth * draft_ms)

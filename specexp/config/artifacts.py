@@ -97,9 +97,8 @@ class LoadedArtifact:
         self._made = self._make(specs)
 
     def __getattr__(self, name: str) -> Any:
-        if (
-            name.startswith("_") or name == "content"
-        ):  # copying and unpickling look names up before content is set
+        # copying and unpickling look names up before content is set
+        if name.startswith("_") or name == "content":
             raise AttributeError(name)
         return getattr(self.content, name)
 

@@ -49,9 +49,8 @@ def build_generation(config: Config) -> Generation:
     """Return the section ``generation``. If any arm is another engine, no arm stops at a repetition."""
     generation: Generation = _build(config, section="generation")
     arms = ({"engine": config.get("engine")}, *(config.get("arms") or {}).values())
-    if any(
-        (arm or {}).get("engine") for arm in arms
-    ):  # engines cannot stop there, and arms have the same outputs
+    # engines cannot stop there, and arms have the same outputs
+    if any((arm or {}).get("engine") for arm in arms):
         return generation.model_copy(update={"stop_at_repetition": False})
     return generation
 

@@ -371,9 +371,8 @@ class QLearning(Controller):
         if point.row % self.table.block_size == 0:
             return 0.0
         accepted: float = min(drafted.accepted, point.depth)
-        if (
-            drafted.accepted >= point.depth - self._means["graft_reach"]
-        ):  # the draft reached a phrase's anchor
+        # the draft reached a phrase's anchor
+        if drafted.accepted >= point.depth - self._means["graft_reach"]:
             accepted += self._means["graft_gain"]
         useful = drafted.useful_up_to(point.depth) if self.reads_answers else 0
         return self.rewarded(accepted, useful, point.nodes, point.pass_tokens)

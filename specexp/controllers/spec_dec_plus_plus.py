@@ -148,9 +148,8 @@ class SpecDecPlusPlus(Controller):
     def observe(self, outcome: Outcome) -> None:
         log_probs = outcome.tree.log_probs
         path = outcome.tree.best_path() if outcome.tree.num_nodes else ()
-        if len(outcome.new_token_ids) == len(
-            outcome.accepted
-        ):  # the output ended: later nodes have no verdict
+        # the output ended: later nodes have no verdict
+        if len(outcome.new_token_ids) == len(outcome.accepted):
             path = path[: len(outcome.accepted)]
         if not self.learn or log_probs is None or not path:
             return

@@ -182,9 +182,8 @@ def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str
         yield f"asks for phrases of {builder.phrase_length} tokens, but {name} {has}"
     if builder.needs_log_probs and not drafter.gives_log_probs:
         yield f"needs draft probabilities, but {name} gives none: use the drafter DraftModel or a static tree"
-    if (
-        builder.kind is not NodeKind.POINT_MASS and drafter.coupled
-    ):  # a coupled drafter ranks candidates by the target's noise
+    # a coupled drafter ranks candidates by the target's noise
+    if builder.kind is not NodeKind.POINT_MASS and drafter.coupled:
         yield f"draws its candidates, but {name} is coupled: set candidates to top-k or coupled to false"
     elif builder.kind is not NodeKind.POINT_MASS and not drafter.draws:
         yield f"draws its candidates, but {name} has no distribution to draw from: set candidates to top-k"

@@ -18,9 +18,8 @@ from specexp.core.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     import torch
 
-_REDUCED: WeakKeyDictionary[Any, dict[Any, Any]] = (
-    WeakKeyDictionary()
-)  # models with reduced heads, by the model
+# models with reduced heads, by the model
+_REDUCED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 VocabularyFile = Annotated[str, Field(min_length=1)]
 VocabularySize = Annotated[int, Field(ge=1)]
 

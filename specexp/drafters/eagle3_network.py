@@ -72,9 +72,8 @@ class Eagle3Config:
             raise ValueError(f"{where}: {missing[0]} is missing, which an EAGLE-3 head must have")
         layers = content.get("eagle_aux_hidden_state_layer_ids") or content.get("aux_hidden_state_layer_ids")
         inner = content.get("eagle_config") or {}
-        if layers is None and inner.get(
-            "eagle_aux_hidden_state_layer_ids"
-        ):  # ids count from the first layer's output
+        # ids count from the first layer's output
+        if layers is None and inner.get("eagle_aux_hidden_state_layer_ids"):
             layers = [one + 1 for one in inner["eagle_aux_hidden_state_layer_ids"]]
         # vLLM reads a missing switch of speculators' EAGLE-3 as true, and one of SafeAILab's files as false
         residual = content.get("speculators_model_type") == "eagle3"

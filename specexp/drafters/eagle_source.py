@@ -125,9 +125,8 @@ class EagleSource(DraftSource):
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        self._cache.commit(
-            [row for row in rows if row < self._pending]
-        )  # drafted rows used the head's states
+        # drafted rows used the head's states
+        self._cache.commit([row for row in rows if row < self._pending])
         self._clear_step()
 
     @override
@@ -138,9 +137,8 @@ class EagleSource(DraftSource):
 
     def _clear_step(self) -> None:
         self._cache.rows = self._cache.committed
-        self._made = self._states.new_empty(
-            (0, 0)
-        )  # [rows, d] states that the head predicted for the step's rows
+        # [rows, d] states that the head predicted for the step's rows
+        self._made = self._states.new_empty((0, 0))
         self._rows: dict[int, int] = {}  # node below the root -> row of the step
         self._pending = 0
 

@@ -223,9 +223,8 @@ class TokenRecycling(Drafter):
         ranks = np.arange(self.k)
         for token in np.unique(tokens):
             rows = np.flatnonzero(tokens == token)
-            if (
-                self.update == "merge"
-            ):  # rank by rank, so that the best candidates of all occurrences come first
+            # rank by rank, so that the best candidates of all occurrences come first
+            if self.update == "merge":
                 places = np.tile(rows, self.k), np.repeat(ranks, rows.size)
             else:  # concurrent writes: every rank keeps the write of a random occurrence
                 places = rows[chances[rows].argmax(axis=0)], ranks

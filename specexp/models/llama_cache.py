@@ -292,9 +292,8 @@ class SlotIds:
     def _tree_is_over(self) -> None:
         self._tree, self._ids = None, []
         if len(self._known) > 1:
-            self._known = dict(
-                sorted(self._known.items(), key=lambda item: -item[1])
-            )  # so that `main` is first
+            # so that `main` is first
+            self._known = dict(sorted(self._known.items(), key=lambda item: -item[1]))
 
 
 class LlamaCache(Slots):

@@ -255,9 +255,8 @@ class RecordedSource(DraftSource):
         if self.missing == "unknown":
             for row in rows:
                 node = answers[row]
-                if (
-                    NOWHERE < node < self.turn.trie.spine
-                ):  # on the output's path, so a candidate may be accepted
+                # on the output's path, so a candidate may be accepted
+                if NOWHERE < node < self.turn.trie.spine:
                     raise NotRecordedError(
                         f"prompt {self.turn.prompt_id!r}, after {node} new tokens: the draft's {request.k} best "
                         f"candidates are needed, but {self.turn.trie.draft.count(node)} were recorded; record with "
