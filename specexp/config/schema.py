@@ -19,7 +19,8 @@ class Pair(Section):
     Attributes:
         target: ``stdlib`` for the embedded pair, ``smollm2`` for SmolLM2-135M-Instruct with weights from Q4_1
             (fetched on first use); otherwise a hub id, a folder or a GGUF file.
-        draft: Hub id, folder or GGUF file. If null, an embedded target uses its own draft, any other target none.
+        draft: Hub id, folder or GGUF file, or ``smollm2`` for the embedded draft of that target. If null, an embedded
+            target uses its own draft, any other target none.
         target_dtype: Dtype of the target; in llama.cpp, the dtype of its KV cache.
         draft_dtype: Dtype of the draft; in llama.cpp, the dtype of its KV cache.
         device: A torch device, such as ``cpu`` or ``cuda:1``.

@@ -4,17 +4,20 @@ import errno
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 import torch
 from helpers.small_gguf import small_llama, tokenizer, written
+from transformers import AutoConfig
 
 from specexp import load_pair
+from specexp.core.packed import DRAFT_VOCABULARY, has_embeddings, unpack
 from specexp.models import smollm2
 from specexp.models.pair import load_tokenizer
 from specexp.models.smollm2 import FILE, fetch_smollm2, smollm2_file
-from specexp.models.sources import PairError
+from specexp.models.sources import PairError, sources_of
 
 
 @pytest.fixture
@@ -125,3 +128,16 @@ def test_two_that_fetch_and_unpack_at_once_get_the_same_model():
         first, second = pool.map(load_tokenizer, ["smollm2", "smollm2"])
     assert first.get_vocab() == second.get_vocab()
     assert len(list(smollm2_file().parent.iterdir())) == 2  # the file and its folder
+
+
+def test_its_draft_is_embedded_without_embeddings_and_tokenizer():
+    folder = Path(sources_of("smollm2", "smollm2")[1])
+    weights, config = unpack(str(folder)), AutoConfig.from_pretrained(folder)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 8e6
+    assert {name.split(".")[2] for name in weights if ".layers." in name} == {"0", "1"}
+    kept = weights[DRAFT_VOCABULARY]
+    assert kept.numel() == 8192
+    assert (kept.diff() > 0).all()
+    assert kept[-1] < config.vocab_size == 49152
+    assert not has_embeddings(str(folder))
+    assert not list(folder.glob("tokenizer*"))

@@ -7,7 +7,7 @@ import torch
 
 from specexp import Decoder, load_artifact, load_pair
 from specexp.builders import Chain, StaticTree
-from specexp.drafters import PromptLookup, TokenRecycling
+from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.pair import load_tokenizer
 from specexp.models.smollm2 import smollm2_file
 
@@ -39,7 +39,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def pair(reference):
-    return load_pair("smollm2", target_dtype="float32")
+    return load_pair("smollm2", "smollm2", target_dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,13 @@ def test_weights_tokenizer_template_and_end_are_those_of_transformers(reference,
         (TokenRecycling(), Chain(4)),
         (TokenRecycling(), StaticTree(TREE)),
         tuple(load_artifact("smollm2:tree")),
+        (DraftModel(), Chain(4)),
     ],
-    ids=["lookup", "recycling", "tree", "shipped tree"],
+    ids=["lookup", "recycling", "tree", "shipped tree", "draft"],
 )
 def test_greedy_answers_are_those_of_generate(parts, pair, prompts, answers):
+    if isinstance(parts[0], DraftModel):
+        parts[0].use_draft_model(pair.draft)
     decoder = Decoder(pair.target, *parts)
     results = [
         decoder.generate(prompt, max_new_tokens=64, eos_token_id=pair.tokenizer.eos_token_id)
