@@ -20,6 +20,7 @@ from experiments.reproduce.measure import check_run, measure
 from experiments.reproduce.paper_row import choose
 from experiments.reproduce.report import assess, count, write_report
 from experiments.reproduce.row_record import RowRecord
+from experiments.results_site import PAGE, write_page
 from specexp.config.command import GOES_ON, answered
 
 ABOUT = """Reproduce the tables and figures of the four papers that specexp implements: make the missing runs, one
@@ -65,6 +66,8 @@ def _act(options: argparse.Namespace) -> int:
         failed = measure(needed, RECORDS, OUTPUT)
     found = assess(choose(), RECORDS)
     write_report(found, RECORDS.parent, RECORDS.name)
+    if PAGE.is_file():  # in a clone
+        print(write_page())
     for one in found:
         if one.why_not:
             print(f"{one.row.name}: {one.why_not}")

@@ -145,8 +145,8 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "versions": environment["packages"],
         "prompts": len({record.prompt_id for record in records}),
         "clock": clock_of(record for record in records if record.arm == whole.arms[0]),
-        "arms": _figures(whole),
-        "categories": {name: _figures(group) for name, group in groups.items()},
+        "arms": figures_of(whole),
+        "categories": {name: figures_of(group) for name, group in groups.items()},
         "tables": {name: _table(path) for name, path in tables.items() if path.is_file()},
         "ratios": {
             name: ratio for clause in run.row.clauses for name, ratio in _ratios(run, clause, whole, groups)
@@ -154,7 +154,7 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
     }
 
 
-def _figures(found: Resampled) -> dict[str, dict[str, Any]]:
+def figures_of(found: Resampled) -> dict[str, dict[str, Any]]:
     """Return the figures of every arm and level by name, with their intervals."""
     figures: dict[str, dict[str, Any]] = {}
     for arm in [*found.arms, *found.levels]:
