@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from specexp.bench.pictures import INK, new_figure, png
 from specexp.bench.table import Column, Table
 from specexp.core.latency import LatencyProfile
-from specexp.profile.rule import payoff, scaled
+from specexp.profile.rule import payoff
 
 SPEEDS = (10, 30, 100, 300, 1000, 3000)  # tokens per second of plain decoding
 ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -25,6 +26,18 @@ COSTS = LatencyProfile(
     step_ms=0.2,
     source="measured",
 )
+
+
+def scaled(profile: LatencyProfile, tokens_per_second: float, draft_share: float) -> LatencyProfile:
+    """Return the profile of a slower or faster target with the same relative cost of rows, on the same host.
+
+    ``draft_share`` is the cost of a draft pass, as a share of a target pass over one token; 0 is a drafter without a
+    model. The costs outside the passes stay.
+    """
+    one = 1e3 / tokens_per_second
+    rows = {tokens: one * ms / profile.target_ms[1] for tokens, ms in profile.target_ms.items()}
+    draft = {1: one * draft_share} if draft_share else {}
+    return replace(profile, name=f"{tokens_per_second:g} tokens/s", target_ms=rows, draft_ms=draft)
 
 
 def rule_table(costs: LatencyProfile) -> Table:

@@ -155,6 +155,7 @@ def points_table(contest: Contest) -> Table:
             [timed.name, name, point.tokens, point.prefix, point.ms, point.low, point.high]
             for timed in contest.backends
             for name, samples in timed.passes.items()
+            if name != "limits"
             for point in samples.points()
         ],
     )

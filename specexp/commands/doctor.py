@@ -11,16 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from packaging.requirements import Requirement
 
 from specexp.core.messages import counted, first_line
-
-if TYPE_CHECKING:
-    from specexp.core.runtime import Runtime
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
@@ -38,7 +33,6 @@ _FASTER = {
     "asimd": "NEON",
 }
 _LITTLE_DISK = 2e9
-_REPEATS = 15
 
 
 @dataclass(frozen=True)
@@ -101,11 +95,6 @@ def processor() -> Iterator[Diagnosis]:
     flags = set((lines.get("flags") or lines.get("Features") or "").split())
     found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
     yield Diagnosis("processor", f"{name}, {usable_cores()} of {os.cpu_count()} cores usable{found}")
-    if flags and not flags & {"avx512_bf16", "amx_bf16", "bf16"}:
-        advice = (
-            "passes over several tokens are slower without them; --pair.target_dtype float32 may be as fast"
-        )
-        yield Diagnosis("bfloat16", "this processor has no bfloat16 instructions", "note", advice)
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
@@ -173,57 +162,39 @@ def devices() -> Iterator[Diagnosis]:
 
 
 def compiled() -> Iterator[Diagnosis]:
-    """Compile the embedded target, and time a compiled pass and a pass of the model's own code."""
+    """Compile the passes of the embedded target."""
     from specexp.core.kernels import CannotCompileError
-    from specexp.core.language_model import LanguageModel
     from specexp.models.compiled import CompiledModel
     from specexp.models.pair import load_pair
 
-    target = load_pair("stdlib").target
-    own = _milliseconds(LanguageModel(target))
     try:
-        ours = _milliseconds(CompiledModel(target))
+        CompiledModel(load_pair("stdlib").target)
     except CannotCompileError as error:
-        advice = f"models run with their own code instead, {own:.1f} ms per pass here"
+        advice = "models run with their own code instead"
         yield Diagnosis("compiled passes", str(error), "note", advice)
         return
-    finding = (
-        f"work: {ours:.2f} ms per pass of the embedded target, {own:.1f} ms with its own code (just measured)"
-    )
-    yield Diagnosis("compiled passes", finding)
+    yield Diagnosis("compiled passes", "work")
 
 
 def speculation() -> Iterator[Diagnosis]:
     """Measure the embedded pair for a few seconds, and apply the rule of thumb to it."""
     from specexp.models.pair import load_pair
+    from specexp.profile.roofline import verdict
     from specexp.profile.rule import break_even, measure_quickly, payoff
 
-    profile, acceptance = measure_quickly(load_pair("stdlib"))
+    profile, limits, acceptance = measure_quickly(load_pair("stdlib"))
     found, pays = [], []
     for word, chain in (("chain", True), ("tree", False)):
         best, least = payoff(profile, acceptance, chain=chain), break_even(profile, chain=chain)
         gain = f"the best {word} brings {best.speedup:.1f}x ({counted(best.nodes, 'node')})"
         found.append(gain if best.nodes else f"no {word} pays")
         pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
-    rows = profile.target_seconds(8) / profile.target_seconds(1)
     finding = (
-        f"the embedded pair decodes plainly {1 / profile.step_seconds(1):,.0f} tokens/s, a pass over 8 rows costs "
-        f"{rows:.1f} passes over one, {100 * acceptance:.0f} % of drafts are accepted; modelled: {' and '.join(found)}"
+        f"the embedded pair decodes plainly {1 / profile.step_seconds(1):,.0f} tokens/s, "
+        f"{100 * acceptance:.0f} % of drafts are accepted; modelled: {' and '.join(found)}"
     )
+    yield Diagnosis("rows", f"on the embedded pair, {verdict(profile, limits)}")
     yield Diagnosis("speculation", finding, advice=f"acceptance that brings 1.1x: {', '.join(pays)}")
-
-
-def _milliseconds(model: Runtime) -> float:
-    """Return the median time in ms of a pass over one token, with 32 tokens in the cache."""
-    from specexp.core.tree import root_tree
-
-    model.prefill(0, list(range(5, 37)))  # arbitrary tokens: the time depends only on their number
-    tree, times = root_tree(7), list[float]()
-    for _ in range(_REPEATS):
-        started = perf_counter()
-        model.tree_pass([0], [tree])
-        times.append(perf_counter() - started)
-    return 1e3 * median(times)
 
 
 def services() -> Iterator[Diagnosis]:

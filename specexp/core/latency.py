@@ -23,6 +23,9 @@ ByTokens = dict[Annotated[IntegerKey, Field(ge=1)], Milliseconds]
 MOST_OFF = 0.1
 """Relative difference between modelled and live speed above which a report begins with a warning."""
 
+NEARLY_FREE = 1.25
+"""Largest cost of a pass over a draft that is called nearly free, in passes over one token."""
+
 _SHORTEST = 0.1  # least time of a pass after a short prefix, as a share of the time at the stated prefix
 
 
@@ -145,6 +148,12 @@ class LatencyProfile(metaclass=Checked):
     def exceeded_by(self, tokens: int) -> bool:
         """Return whether a target pass feeds more tokens than ``target_ms`` covers; a single entry covers all."""
         return len(self.target_ms) > 1 and tokens > self.max_target_tokens
+
+    @property
+    def free_nodes(self) -> int:
+        """The most nodes with a target pass of at most :data:`NEARLY_FREE` passes over one token."""
+        most, sizes = NEARLY_FREE * self.target_seconds(1), range(1, self.max_target_tokens + 1)
+        return max(rows - 1 for rows in sizes if self.target_seconds(rows) <= most)
 
     @property
     def by_prefix(self) -> bool:

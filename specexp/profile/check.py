@@ -1,10 +1,9 @@
-"""Compare a profile's predictions with live decoding (plain and two trees), in time per token and speedup."""
+"""Compare a profile's predictions with live decoding, in time per token and speedup."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +18,7 @@ from specexp.core.latency import MOST_OFF
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
-    from specexp.profile.measure import TimedBackend, TimedSteps
-
-_NODES = (4, 16)  # nodes per step of the two trees that are decoded
+    from specexp.profile.measure import TimedBackend
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,8 @@ class LiveCheck:
 def check_live(
     timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[LiveCheck]:
-    """Decode all prompts again, plainly and with the two arms nearest to 4 and 16 nodes per step, and compare."""
-    arms = [timed.arms[0], *_two_trees(timed.arms[1:])]
+    """Decode all prompts again with each arm, and compare."""
+    arms = timed.arms
     for arm in arms:
         arm.arm.reset()
     with torch.inference_mode():  # like live runs
@@ -99,16 +96,6 @@ def check_table(checks: Sequence[LiveCheck]) -> Table:
     )
     speedups = "predicted speedup:interval | live speedup:interval"
     return Table(_verdict(checks), columns(f"{heads} | {speedups}"), rows, [note])
-
-
-def _two_trees(arms: Sequence[TimedSteps]) -> list[TimedSteps]:
-    left = [(fmean(step.tokens - 1 for step in arm.steps), arm) for arm in arms if arm.steps]
-    found: list[TimedSteps] = []
-    for wanted in _NODES:
-        left.sort(key=lambda one: abs(one[0] - wanted))
-        found += [arm for _, arm in left[:1]]
-        left = left[1:]
-    return found
 
 
 def _paired(longer: NDArray[np.float64], shorter: NDArray[np.float64]) -> Speedup:

@@ -32,7 +32,7 @@ USAGE = """usage: python -m specexp.profile CONFIG.yaml [--dry-run] [--key value
 
 Measures the model passes of an experiment on this device for several numbers of new tokens and prefix lengths.
 Decodes a few prompts with each composition to find the cost of a step outside the passes. Fits a profile, compares it
-with live decoding (plain and two trees), and writes it as a latency-profile artifact to profile.to.
+with live decoding, and writes it as a latency-profile artifact to profile.to.
 --dry-run checks the file and lists the measurements without making them. Any other --dotted.key overrides the file,
 e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.mode disabled."""
 
@@ -169,13 +169,10 @@ def next_step(config: Config, profile: Path) -> str:
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
-    """Return the time of each model's one-token pass after the shortest prefix, and the largest errors."""
+    """Return the time of each model's one-token pass after the shortest prefix, and the largest error."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:
             found[f"{model}_pass_ms"] = {"value": points[0].ms, "low": points[0].low, "high": points[0].high}
     found["largest_error_live"] = max(check.error for check in checks)
-    if measured.arms:
-        errors = [abs(arm.predicted_ms / arm.measured_ms - 1) for arm in measured.arms]
-        found["largest_error_in_sample"] = max(errors)
     return found

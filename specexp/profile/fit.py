@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from specexp.artifacts.environment import device_name
-from specexp.artifacts.kinds.latency_profile import Measured, MeasuredArm, MeasuredPass
+from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
 from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
 from specexp.core.latency import LatencyProfile, Overhead
@@ -20,6 +20,7 @@ from specexp.core.messages import counted
 from specexp.models.smollm2 import described
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
+from specexp.profile.roofline import roofline_of
 
 # share of steps trimmed at either end: a disturbance makes a step far longer, a warm cache shorter
 _TRIMMED = 0.01
@@ -43,8 +44,8 @@ def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
     pads = any(one.timed.model.pads_rows for one in passes.values() if isinstance(one.timed, TargetPass))
     about = {"name": ", ".join(conditions), "lanes_ms": lanes_ms, "buckets": pads}
     profile = fit_profile(about, target, draft, timed.arms)
-    arms = predicted(profile, timed.arms)
-    return profile, Measured(device, threads, dtype, draft_dtype, target, draft, arms)
+    roofline = roofline_of(passes["limits"]) if "limits" in passes else None
+    return profile, Measured(device, threads, dtype, draft_dtype, target, draft, roofline)
 
 
 @dataclass(frozen=True)
@@ -139,21 +140,6 @@ def fit_profile(
     drafting = [step for label, taken in steps.items() if label != PLAIN for step in taken]
     together = fit_overhead(profile, drafting) if drafting else Overhead()
     return replace(profile, overheads=overheads, **asdict(together))
-
-
-def predicted(profile: LatencyProfile, arms: Iterable[TimedSteps]) -> list[MeasuredArm]:
-    """Return the measured and predicted milliseconds per token of each arm with at least one measured step."""
-    found = []
-    for arm in arms:
-        tokens = sum(step.new_tokens for step in arm.steps)
-        if tokens:
-            own, steps = profile.of(arm.composition), len(arm.steps)
-            measured = 1e3 * sum(step.seconds for step in arm.steps) / tokens
-            modelled = 1e3 * sum(_predicted(own, step) for step in arm.steps) / tokens
-            nodes = sum(step.tokens - 1 for step in arm.steps)
-            name = arm.arm.name
-            found.append(MeasuredArm(name, arm.composition, tokens, steps, nodes, measured, modelled))
-    return found
 
 
 def _predicted(profile: LatencyProfile, step: StepTiming) -> float:

@@ -21,6 +21,7 @@ from specexp.config import Config, ConfigError
 from specexp.core.messages import counted, first_line
 from specexp.drafters import DraftModel
 from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix, sizes_up_to
+from specexp.profile.roofline import limit_samples
 
 if TYPE_CHECKING:
     from specexp.bench.live import LiveBackend
@@ -148,7 +149,7 @@ class TimedBackend:
 
     backend: LiveBackend
     dtypes: tuple[str, str | None]  # dtypes of the weights of target and draft
-    passes: dict[str, PassSamples]  # keys: ``target``, ``draft`` if there is one, and ``N lanes``
+    passes: dict[str, PassSamples]  # keys: ``target``, ``draft`` and ``limits`` if there are any, ``N lanes``
     arms: list[TimedSteps]  # plain decoding, then each composition of the file
     name: str = ""  # name of the backend if several are compared
 
@@ -171,6 +172,8 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
         )
     if backend.draft is not None:
         passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
+    if (limits := limit_samples(backend.pair.target)) is not None:
+        passes["limits"] = limits
     plain, *others = arm_specs(config)
     specs = [replace(plain, name="plain decoding")]
     specs += [one for one in others if one.reference is None and one.config and one.config.get("drafter")]

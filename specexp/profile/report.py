@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, name_rows, plain, rule
+from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
 from specexp.bench.publish import Attached, Report
 from specexp.bench.table import Cell, Column, Table, columns
-from specexp.core.dialogue import PLAIN
 from specexp.core.messages import counted
 from specexp.profile.check import check_table, headline
+from specexp.profile.roofline import verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
+    from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass, Roofline
     from specexp.config.artifacts import LoadedArtifact
     from specexp.core.latency import LatencyProfile, Overhead
     from specexp.profile.check import LiveCheck
-
-_COSTS = (("step", "#6b9080"), ("nodes", "#e9b872"), ("new tokens", "#8d6a9f"))
-_LABEL = 30  # most characters per line of a composition's label
 
 
 def report(
@@ -40,13 +37,16 @@ def report(
     return Report(
         {
             "check": check_table(checks),
+            **({"rows": _rows(profile, measured.roofline)} if measured.roofline else {}),
             "passes": _passes(profile, measured),
             "beside_the_passes": _overheads(profile),
-            "predicted_and_measured": _arms(measured),
         },
         {"profile": draw(profile, measured)},
         data={"profile": Table("Passes", points, rows)},
-        sentences=[f"The profile is in {artifact.folder}."],
+        sentences=[
+            *([verdict(profile, measured.roofline)] if measured.roofline else []),
+            f"The profile is in {artifact.folder}.",
+        ],
         summary={key: value["value"] if isinstance(value, dict) else value for key, value in metrics},
         title=f"Latency profile: {profile.name}",
         answer=headline(checks),
@@ -93,51 +93,46 @@ def _passes(profile: LatencyProfile, measured: Measured) -> Table:
     return table
 
 
+def _rows(profile: LatencyProfile, limits: Roofline) -> Table:
+    bytes_read = f"{limits.weight_bytes / 1e6:,.0f} MB at {limits.bandwidth / 1e9:.1f} GB/s"
+    operations = f"{limits.parameters / 1e6:,.0f} M parameters at {limits.flops / 1e9:,.0f} GFLOP/s"
+    rows: list[list[Cell]] = []
+    for tokens, ms in sorted(profile.target_ms.items()):
+        least = limits.least_ms(tokens)
+        rows.append([tokens, ms, ms / profile.target_ms[1], least, ms / least])
+    return Table(
+        "The cost of a target pass by its rows, and its limit",
+        columns("rows | ms:.2 | over one row:.2x | limit ms:.2 | over the limit:.2x"),
+        rows,
+        [
+            f"The limit is max(bytes / bandwidth, 2 * parameters * rows / flops): {bytes_read}, {operations}. "
+            f"Passes are after {profile.prefix_tokens} tokens."
+        ],
+    )
+
+
 def _overheads(profile: LatencyProfile) -> Table:
     costs: dict[str, Overhead | LatencyProfile] = {**profile.overheads, "any other with a drafter": profile}
     return Table(
         "Step overhead outside the passes",
         columns("composition | per drafting step:.4 ms | per node:.4 ms | per new token:.4 ms"),
         [[label, cost.step_ms, cost.node_ms, cost.token_ms] for label, cost in costs.items()],
-        [
-            "Fitted to the steps of the arms below. A composition that is not listed gets the costs of its drafter."
-        ],
-    )
-
-
-def _arms(measured: Measured) -> Table:
-    heads = "arm | composition | tokens | tokens/step | measured:.3 ms/token | predicted:.3 ms/token"
-    rows: list[list[Cell]] = [
-        [
-            *(arm.arm, arm.composition, arm.tokens, arm.tokens / arm.steps),
-            *(arm.measured_ms, arm.predicted_ms, arm.predicted_ms / arm.measured_ms),
-        ]
-        for arm in measured.arms
-    ]
-    return Table(
-        "Predicted and measured time of the steps that the profile was fitted to (in-sample)",
-        columns(f"{heads} | predicted / measured:.3"),
-        rows,
-        [
-            "Measured live, one prompt after the other. Predictions for other prompts or trees can be less accurate."
-        ],
+        ["Fitted to the steps of the arms. A composition that is not listed gets the costs of its drafter."],
     )
 
 
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
-    """Plot the time of a pass against its new tokens: one line with its 95 % interval for each prefix length.
-
-    The lower panel shows the time that each composition's mean step takes outside its passes.
-    """
+    """Plot the time of a pass against its new tokens: one line with its 95 % interval for each prefix length."""
     models = _passes_of(measured)
-    bars = 0.42 * max(len(profile.overheads), 1) + 1.1
-    figure = bare_figure(9.5, 4.2 + bars, layout="constrained")
+    figure = bare_figure(9.5, 4.2, layout="constrained")
     figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)
-    panels: Any = figure.subfigures(2, 1, height_ratios=[4.0, bars])
-    above, below = panels
-    for axes, (name, points) in zip(above.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+    for axes, (name, points) in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
         _draw_pass(axes, name, points)
-    _draw_costs(below.subplots(), profile, measured)
+        if name == "target" and (limits := measured.roofline):
+            sizes = sorted(profile.target_ms)
+            least = [limits.least_ms(size) for size in sizes]
+            axes.plot(sizes, least, color=INK, ls="--", lw=1.2, label="limit")
+            axes.legend(title="tokens in the cache", fontsize=8, title_fontsize=8, frameon=False)
     return figure
 
 
@@ -161,26 +156,3 @@ def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
     rule(axes)
     plain(axes)
     axes.legend(title="tokens in the cache", fontsize=8, title_fontsize=8, frameon=False)
-
-
-def _draw_costs(axes: Axes, profile: LatencyProfile, measured: Measured) -> None:
-    """Draw a stacked bar for each composition: the overhead of its mean step."""
-    labels = [label for label in profile.overheads if any(arm.composition == label for arm in measured.arms)]
-    longest = 0.0
-    for place, label in enumerate(labels):
-        arms = [arm for arm in measured.arms if arm.composition == label]
-        steps = sum(arm.steps for arm in arms)
-        nodes, tokens = sum(arm.nodes for arm in arms) / steps, sum(arm.tokens for arm in arms) / steps
-        cost, left = profile.overheads[label], 0.0
-        parts = (0.0 if label == PLAIN else cost.step_ms, cost.node_ms * nodes, cost.token_ms * tokens)
-        for (part, colour), width in zip(_COSTS, parts, strict=True):
-            axes.barh(place, width, left=left, color=colour, height=0.6, label=None if place else part)
-            left += width
-        at = "" if label == PLAIN else f" at {nodes:.1f} nodes, {tokens:.2f} tokens"
-        axes.text(left, place, f"  {left:.2f} ms{at}", va="center", fontsize=8, color=INK)
-        longest = max(longest, left)
-    name_rows(axes, [fill(label, _LABEL) for label in labels])
-    axes.set_xlim(0, 1.45 * longest or 1.0)
-    axes.set_xlabel("ms of a mean step outside its passes", fontsize=9)
-    plain(axes)
-    axes.legend(fontsize=8, frameon=False, loc="upper right")

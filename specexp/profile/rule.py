@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +15,10 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.profile.passes import PassSamples, TargetPass, TimedPass
+from specexp.profile.roofline import limit_samples, roofline_of
 
 if TYPE_CHECKING:
+    from specexp.artifacts.kinds.latency_profile import Roofline
     from specexp.models.pair import ModelPair
 
 MOST_NODES, DEEPEST = 32, 12
@@ -63,26 +64,17 @@ def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> fl
     return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= gain), None)
 
 
-def scaled(profile: LatencyProfile, tokens_per_second: float, draft_share: float) -> LatencyProfile:
-    """Return the profile of a slower or faster target with the same relative cost of rows, on the same host.
-
-    ``draft_share`` is the cost of a draft pass, as a share of a target pass over one token; 0 is a drafter without a
-    model. The costs outside the passes stay.
-    """
-    one = 1e3 / tokens_per_second
-    rows = {tokens: one * ms / profile.target_ms[1] for tokens, ms in profile.target_ms.items()}
-    draft = {1: one * draft_share} if draft_share else {}
-    return replace(profile, name=f"{tokens_per_second:g} tokens/s", target_ms=rows, draft_ms=draft)
-
-
-def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, float]:
-    """Time the passes and steps of a pair with a draft for a few seconds; returns its profile and its acceptance.
+def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
+    """Time the passes and steps of a pair with a draft for a few seconds; returns its profile, the limits of the device
+    and its acceptance.
 
     ``python -m specexp.profile`` measures the same with intervals, by prefix and by composition.
     """
     model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
+    limits = limit_samples(pair.target)
+    assert limits is not None
     text = np.arange(5, 5 + 2 * _PREFIX)  # arbitrary tokens: the time depends only on their number
-    target_ms = _milliseconds(TargetPass(model, text), _ROWS)
+    target_ms = _milliseconds(TargetPass(model, text), _ROWS, limits)
     decoder = Decoder(model, draft, Chain(length=_LENGTH))
     prompt = pair.tokenizer(_TEXT).input_ids
     for _ in range(2):  # the first is the warm-up
@@ -95,14 +87,15 @@ def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, float]:
         step_ms=1e3 * outside / found.steps,
         source="measured",
     )
-    return profile, found.accepted_drafts / max(sum(found.drafted_at), 1)
+    return profile, roofline_of(limits), found.accepted_drafts / max(sum(found.drafted_at), 1)
 
 
-def _milliseconds(timed: TimedPass, rows: Sequence[int]) -> dict[int, float]:
+def _milliseconds(timed: TimedPass, rows: Sequence[int], limits: PassSamples) -> dict[int, float]:
     samples = PassSamples(timed, [_PREFIX], rows)
-    samples.warm_up()
+    for one in (samples, limits):
+        one.warm_up()
     for repetition in range(_REPEATS):
-        for block in samples.blocks(repetition):
+        for block in (*samples.blocks(repetition), *limits.blocks(repetition)):
             block()
     medians = [median(samples.milliseconds[_PREFIX, size]) for size in rows]
     # a pass over more rows never takes less, except by disturbances

@@ -162,7 +162,7 @@ def test_a_profile_is_the_one_that_was_saved_and_may_hold_its_measurements(tmp_p
         _ = by_hand.parts
     measured = saved_profile(tmp_path, measured=MEASURED, source="measured")
     assert measured.measured.target[0].high == 10.5
-    assert measured.measured.arms[0].predicted_ms == 10.1
+    assert measured.measured.roofline is None
 
 
 def test_a_profile_is_read_once_and_an_alias_that_moves_is_followed(tmp_path):

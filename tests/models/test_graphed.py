@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.checked_replay import CheckedReplay
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
@@ -30,7 +31,6 @@ from specexp.models.static_slots import ATTENTIONS, StaticSlots
 from specexp.models.static_step import (
     GRAPH_BYTES,
     MOVES,
-    CheckedReplay,
     EagerReplay,
     GraphReplay,
     Reading,

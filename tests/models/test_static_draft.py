@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.checked_replay import CheckedReplay
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
@@ -19,7 +20,7 @@ from specexp.drafters import DraftModel
 from specexp.drafters.ranking import Scoring
 from specexp.models.graphed import GraphedModel
 from specexp.models.static_draft import DraftLevel, DraftPlan, DraftStep
-from specexp.models.static_step import CheckedReplay, EagerReplay, Replayer, Step, Window
+from specexp.models.static_step import EagerReplay, Replayer, Step, Window
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPT = [5, 6, 7, 8] * 4

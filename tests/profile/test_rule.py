@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.rule_of_thumb import COSTS, rule_table
+from experiments.rule_of_thumb import COSTS, rule_table, scaled
 from specexp.core.latency import LatencyProfile
-from specexp.profile.rule import Payoff, break_even, payoff, scaled
+from specexp.profile.rule import Payoff, break_even, payoff
 
 FREE = LatencyProfile("rows are free", {1: 10})
 LINEAR = LatencyProfile("a row costs a pass", {1: 10, 2: 20})

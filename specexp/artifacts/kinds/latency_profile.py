@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.validation import ArtifactError, validated
-from specexp.core.latency import LatencyProfile, Milliseconds
+from specexp.core.latency import NEARLY_FREE, LatencyProfile, Milliseconds
 
 PROFILE = "profile.json"
 
@@ -30,25 +30,33 @@ class MeasuredPass:
 
 
 @dataclass(frozen=True)
-class MeasuredArm:
-    """An arm that was decoded, with its measured time and the profile's prediction for the same steps.
+class Roofline:
+    """Limits of a device for target passes (Williams, Waterman and Patterson, 2009), measured in the same run.
 
     Attributes:
-        composition: Label of the overheads in the profile that apply to the arm.
-        nodes: Total number of drafted nodes, over all steps.
-        measured_ms: Measured milliseconds per token.
-        predicted_ms: Predicted milliseconds per token.
+        parameters: Weights that each row is multiplied by.
+        weight_bytes: Bytes of these weights, which each pass reads.
+        bandwidth: Bytes per second of reading that many bytes again and again.
+        memory_bandwidth: The same for more bytes than caches hold.
+        flops: Floating-point operations per second of torch's product.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    arm: str
-    composition: str
-    tokens: Annotated[int, Field(ge=1)]
-    steps: Annotated[int, Field(ge=1)]
-    nodes: Annotated[int, Field(ge=0)]
-    measured_ms: Milliseconds
-    predicted_ms: Milliseconds
+    parameters: Annotated[int, Field(ge=1)]
+    weight_bytes: Annotated[int, Field(ge=1)]
+    bandwidth: Annotated[float, Field(gt=0)]
+    memory_bandwidth: Annotated[float, Field(gt=0)]
+    flops: Annotated[float, Field(gt=0)]
+
+    def least_ms(self, rows: int) -> float:
+        """Return the least time of a pass: of reading the weights or of its products, whichever is longer."""
+        return 1e3 * max(self.weight_bytes / self.bandwidth, 2 * self.parameters * rows / self.flops)
+
+    @property
+    def free_nodes(self) -> int:
+        """The most nodes that would be nearly free at these limits."""
+        return max(int(NEARLY_FREE * self.least_ms(1) * self.flops / (2e3 * self.parameters)) - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,10 @@ class Measured:
     Attributes:
         threads: Number of CPU threads of torch.
         draft_dtype: Dtype of the draft; None without a draft.
-        arms: Decoded arms; the overheads were fitted to their steps.
+        roofline: Limits of the device; None for an engine that holds the weights itself.
     """
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = ConfigDict(extra="ignore")  # older ones have `arms`
 
     device: str
     threads: Annotated[int, Field(ge=1)]
@@ -69,7 +77,7 @@ class Measured:
     draft_dtype: str | None
     target: list[MeasuredPass]
     draft: list[MeasuredPass]
-    arms: list[MeasuredArm]
+    roofline: Roofline | None = None
 
 
 class LatencyProfileArtifact(Artifact):

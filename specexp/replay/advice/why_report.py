@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
 
 NOW, PLAIN = "now", "plain"
+_ROWS = "rows beyond the first"
 _CHANGED_BY = {
     "draft passes": "a shorter draft, an earlier end (controller), a smaller draft model, or a drafter without one",
-    "rows beyond the first": "fewer nodes (builder), or a device with more parallel compute",
+    _ROWS: "fewer nodes (builder), or a device with more parallel compute",
     "outside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
 """Changes that lower each cost of a step."""
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Explained:
 def report(found: Explained, title: str) -> Report:
     """Return the printed and written results."""
     good = [one for one in found.now.records if not one.error]
-    tables = {"costs": _costs(found), "settings": _settings(found), "width": _width(found.latency)}
+    tables = {"costs": _costs(found), "settings": _settings(found)}
     found_tables = {"positions": acceptance_table(good), "load": _loads(found)}
     tables |= {name: table for name, table in found_tables.items() if table is not None}
     records = [one for effect in (found.now, *found.settings) for one in effect.records]
@@ -76,11 +76,18 @@ def report(found: Explained, title: str) -> Report:
 
 def answer_of(found: Explained) -> str:
     """Return two sentences: the largest cost, and the best setting."""
-    costly, best = found.costs[0], found.settings[0]
+    costly, best, latency = found.costs[0], found.settings[0], found.latency
     now = (
         f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding. If its largest cost ({costly.name}) "
         f"were zero, it would be at most {costly.over_now.ratio:.2f}x as fast as now."
     )
+    if costly.name == _ROWS:
+        rows = _mean_rows(found.now.records)
+        cost = latency.target_seconds(rows) / latency.target_seconds(1)
+        now += (
+            f" {counted(rows, 'row')} cost {cost:.1f} passes here; drafting is nearly free up to "
+            f"{counted(latency.free_nodes, 'node')}."
+        )
     if best.over_now.is_faster:
         return f"{now} The best neighbouring setting is {best.name}: {best.over_now.unlabelled} as fast."
     return f"{now} No neighbouring setting is significantly faster."
@@ -129,19 +136,8 @@ def _settings(found: Explained) -> Table:
     return table
 
 
-def _width(latency: LatencyProfile) -> Table:
-    table = Table(
-        "The cost of a target pass by its width",
-        columns("rows | ms:.3 | over one row:.2x"),
-        notes=[
-            "Speculation pays if a step's tokens exceed this ratio plus the draft's cost in one-row passes."
-        ],
-    )
-    widths = sorted(latency.target_ms) if latency.buckets else _WIDTHS
-    for rows in (rows for rows in widths if not latency.exceeded_by(rows)):
-        seconds = latency.target_seconds(rows)
-        table.rows.append([rows, 1e3 * seconds, seconds / latency.target_seconds(1)])
-    return table
+def _mean_rows(records: Sequence[PromptRecord]) -> int:
+    return round(sum(one.drafted_nodes for one in records) / sum(one.steps for one in records)) + 1
 
 
 def _loads(found: Explained) -> Table | None:
@@ -152,7 +148,7 @@ def _loads(found: Explained) -> Table | None:
     records = found.now.records
     steps = sum(one.steps for one in records)
     tokens = sum(one.new_tokens for one in records) / steps
-    rows = round(sum(one.drafted_nodes for one in records) / steps) + 1
+    rows = _mean_rows(records)
     split = breakdown(records, NOW)
     beside = 0.0 if split is None else split.step_seconds * (1.0 - split.shares.get("target", 0.0))
     table = Table(

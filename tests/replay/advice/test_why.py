@@ -92,6 +92,9 @@ def test_the_largest_cost_and_the_best_setting_come_first(latency, cost, length,
     assert f"builder.init_args.length: {length}" in by_name
     assert by_name["drafter: null (no speculation)"].over_plain.ratio == pytest.approx(1.0)
     assert f"its largest cost ({cost})" in answer_of(found)
+    assert ("passes here; drafting is nearly free up to" in answer_of(found)) == (
+        cost == "rows beyond the first"
+    )
     assert found.settings[0].name in answer_of(found)
 
 

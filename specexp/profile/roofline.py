@@ -1,0 +1,113 @@
+"""Measure the limits of passes on a device: the bandwidth of reading, and the speed of torch's product."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from specexp.artifacts.kinds.latency_profile import Roofline
+from specexp.core.latency import LatencyProfile
+from specexp.core.messages import counted
+from specexp.profile.passes import PassSamples, TimedPass
+
+_BEYOND = 2**30  # bytes, more than caches hold
+_WIDTH = 1024  # columns of the float32 matrix that is read
+_FROM_CACHE = 1.25  # weights that are read so many times as fast as memory stay in a cache
+_ROWS = 8  # the pass that the verdict names
+
+
+class RooflineJobs(TimedPass):
+    """Reads and products that bound a model's passes, timed like passes of 0, 1, 2 and 3 tokens.
+
+    It reads as many bytes as the weights have, then more than caches hold. The products are torch's, in float32 and in
+    the dtype of the weights.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        super().__init__(np.empty(0, np.int64), 1)
+        self.parameters = sum(one.numel() for one in weights)
+        self.weight_bytes = sum(one.numel() * one.element_size() for one in weights)
+        self.place, dtypes = weights[0].device, (torch.float32, weights[0].dtype)
+        size = 1024 if self.place.type == "cpu" else 4096
+        squares = [torch.ones(size, size, dtype=dtype, device=self.place) for dtype in dtypes]
+        rows = (
+            torch.frombuffer(_memory(_BEYOND), dtype=torch.float32).fill_(1.0).to(self.place).view(-1, _WIDTH)
+        )
+        of_weights = rows[: -(-self.weight_bytes // rows[0].nbytes)]
+        self.jobs: list[Callable[[], object]] = [
+            *(partial(torch.mv, one, rows[0]) for one in (of_weights, rows)),
+            *(partial(torch.mm, one, one) for one in squares),
+        ]
+        self.work = [
+            of_weights.nbytes,
+            rows.nbytes,
+            2 * size**3,
+            2 * size**3,
+        ]  # bytes and operations of the jobs
+
+    @override
+    def prepare(self, prefix: int) -> None:
+        pass
+
+    @override
+    def seconds(self, tokens: int) -> float:
+        started = perf_counter()
+        self.jobs[tokens]()
+        if self.place.type == "cuda":
+            torch.cuda.synchronize(self.place)
+        return perf_counter() - started
+
+
+def limit_samples(model: object) -> PassSamples | None:
+    """Return samples of the limits for a dense model; None if torch does not hold its weights."""
+    if not isinstance(model, torch.nn.Module):
+        return None
+    limits = RooflineJobs(multiplied(model))
+    return PassSamples(limits, [0], range(len(limits.jobs)))
+
+
+def multiplied(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return the matrices that each row is multiplied by, with the embedding table only if it is tied."""
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
+    tied = head is not None and head.weight is table.weight
+    return [one for one in model.parameters() if one.ndim > 1 and (tied or one is not table.weight)]
+
+
+def roofline_of(samples: PassSamples) -> Roofline:
+    """Return the limits: medians over blocks, and the faster of the products."""
+    limits = samples.timed
+    assert isinstance(limits, RooflineJobs)
+    weights, memory, *products = (
+        1e3 * work / median(samples.milliseconds[0, job]) for job, work in enumerate(limits.work)
+    )
+    return Roofline(limits.parameters, limits.weight_bytes, weights, memory, max(products))
+
+
+def verdict(profile: LatencyProfile, limits: Roofline) -> str:
+    """Return a sentence on the cost of rows, its cause, and the nodes that are nearly free."""
+    rows = min(_ROWS, profile.max_target_tokens)
+    cost = profile.target_seconds(rows) / profile.target_seconds(1)
+    read, memory = (f"{one / 1e9:.0f} GB/s" for one in (limits.bandwidth, limits.memory_bandwidth))
+    cached = limits.bandwidth > _FROM_CACHE * limits.memory_bandwidth
+    where = (
+        f"fit the cache (read at {read}, memory at {memory})" if cached else f"do not fit the cache ({read})"
+    )
+    return (
+        f"{counted(rows, 'row')} cost {cost:.1f} passes here; the weights ({limits.weight_bytes / 1e6:,.0f} MB) "
+        f"{where}, so drafting is nearly free up to {counted(profile.free_nodes, 'node')}, and at the machine's "
+        f"limits up to {limits.free_nodes}."
+    )
+
+
+def _memory(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # as the weights of compiled passes
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
