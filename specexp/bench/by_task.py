@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
@@ -11,6 +12,7 @@ from specexp.bench import clock
 from specexp.bench.analysis import Analysis, check_arms, drafting, over
 from specexp.bench.equality import token_equality
 from specexp.bench.publish import Report
+from specexp.bench.record import by_position
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
 from specexp.bench.table import Table, columns
 from specexp.tracking.names import PLAIN
@@ -18,6 +20,25 @@ from specexp.tracking.names import PLAIN
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.parts import Parts
+
+
+_BARS, _POSITIONS = "▁▂▃▄▅▆▇█", 5
+_COUNTS = ("drafted_at", "accepted_at")
+
+
+def sparkline(drafted: Sequence[int], accepted: Sequence[int]) -> str:
+    """Return a bar for each of the first five depths: the share of steps that accepted a token there.
+
+    Args:
+        drafted: ``[depths]`` steps that drafted a token at this depth.
+        accepted: ``[depths]`` steps that accepted one.
+
+    Example:
+        >>> sparkline((4, 4, 2), (4, 2))
+        '█▅▁'
+    """
+    counts = zip_longest(drafted[:_POSITIONS], accepted[:_POSITIONS], fillvalue=0)
+    return "".join(_BARS[round(hits / steps * (len(_BARS) - 1))] for steps, hits in counts if steps)
 
 
 class FastestByTask(Analysis):
@@ -43,10 +64,11 @@ class FastestByTask(Analysis):
         heads = f"task | plain {adjective}tokens/s:.0 | best setup | {adjective}speedup:interval"
         table = Table(
             clock.titled("Which setup for which task?", used),
-            columns(f"{heads} | accepted/step | output equal"),
+            columns(f"{heads} | accepted/step | by position | output equal"),
             notes=[
                 "The setup of a task was chosen on every other prompt. All figures of a row are of the other prompts.",
-                'The figures of a row with "plain" are those of the next setup, which is not faster.',
+                'A row with "plain" has the figures of the next setup, which is not faster.',
+                "By position: the share of steps that accepted a token at depth 1 to 5, of those that drafted one.",
             ],
         )
         faster = []
@@ -60,7 +82,9 @@ class FastestByTask(Analysis):
             setup = arm if speedup.is_faster else f"plain; next {arm}"
             counted = [one for one in measured if one.arm == arm and not one.error]
             accepted = over(sum(one.accepted_drafts for one in counted), sum(one.steps for one in counted))
-            table.rows.append([task, plain.tokens_per_second, setup, speedup, accepted, equal])
+            positions = sparkline(*(by_position(getattr(one, key) for one in counted) for key in _COUNTS))
+            row = [task, plain.tokens_per_second, setup, speedup, accepted, positions, equal]
+            table.rows.append(row)
             if speedup.is_faster:
                 faster.append(f"{task} {speedup} ({arm})")
         pays = "; ".join(faster)

@@ -415,6 +415,8 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
         return [
             replace(
                 record(arm, prompt, took, accepted_drafts=accepted),
+                drafted_at=(4, 4, 2),
+                accepted_at=(4, 2),
                 prompt_id=f"{task}{prompt}",
                 category=task,
             )
@@ -433,8 +435,8 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
     analysis.begin({"plain": plain, "chain": drafts(), "tree": drafts()})
     report = analysis.report(ordered)
     edit, chat = report.tables["tasks"].shown()
-    assert edit == ["edit", "2", "chain", "4.00x [4.00, 4.00]", "0.50", "2/2"]
-    assert chat == ["chat", "4", "plain; next chain", "0.50x [0.50, 0.50]", "0.50", "2/2"]
+    assert edit == ["edit", "2", "chain", "4.00x [4.00, 4.00]", "0.50", "█▅▁", "2/2"]
+    assert chat == ["chat", "4", "plain; next chain", "0.50x [0.50, 0.50]", "0.50", "█▅▁", "2/2"]
     assert report.answer == "Drafting pays for 1 of 2 tasks: edit 4.00x [4.00, 4.00] (chain)."
 
 
