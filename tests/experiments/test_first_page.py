@@ -1,0 +1,84 @@
+"""The script that writes the README's figures: its blocks, its comparison, and its pictures."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from experiments.first_page.__main__ import BLOCK, README, aligned, deviations, engines, replaced, rows_of
+from experiments.first_page.drawings import Line, recording, tokens_by_pass
+
+PAGE = "It is <!-- ratio -->1.50x [1.20, 1.80]<!-- end --> as fast.\n<!-- main job -->\nold\n<!-- end -->\n"
+
+
+def test_blocks_are_replaced_and_the_rest_stays():
+    assert replaced(PAGE, {"ratio": "2.00x [1.90, 2.10]", "main job": "\nnew\n"}) == (
+        "It is <!-- ratio -->2.00x [1.90, 2.10]<!-- end --> as fast.\n<!-- main job -->\nnew\n<!-- end -->\n"
+    )
+
+
+def test_a_block_without_a_place_in_the_page_is_an_error():
+    with pytest.raises(ValueError, match="must have the block <!-- by task -->, and has none"):
+        replaced(PAGE, {"ratio": "", "main job": "", "by task": ""})
+
+
+def test_the_readme_has_every_block():
+    names = [match["name"] for match in BLOCK.finditer(README.read_text(encoding="utf-8"))]
+    assert names == ["ratio", "main job", "by task", "engines"]
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("1.40x [1.10, 1.60]", []),  # 1.50 lies in it
+        ("2.00x [1.90, 2.10]", ["ratio: the page has 1.50x [1.20, 1.80], this run 2.00x [1.90, 2.10]"]),
+    ],
+)
+def test_a_ratio_outside_the_interval_of_this_run_is_a_deviation(now, expected):
+    assert deviations(PAGE, {"ratio": now, "main job": "\nnew\n"}) == expected
+
+
+def test_rows_are_compared_by_their_first_cell():
+    page = "<!-- by task -->\nchat    1.10x [1.00, 1.20]\nedit    2.00x [1.50, 2.50]\n<!-- end -->"
+    now = "\nedit    2.10x [1.80, 2.40]\nchat    1.50x [1.40, 1.60]\n"
+    assert deviations(page, {"by task": now}) == [
+        "chat: the page has 1.10x [1.00, 1.20], this run 1.50x [1.40, 1.60]"
+    ]
+
+
+def test_a_table_of_results_becomes_aligned_text(tmp_path):
+    file = tmp_path / "confirm.csv"
+    file.write_text(
+        "tree,nodes,speedup,speedup low,speedup high\nchain,2,1.5,1.25,1.75\nplain decoding,0,1,,\n"
+    )
+    rows = rows_of(file, {"tree": "", "nodes": ".3g", "speedup": "interval"})
+    assert aligned(rows).splitlines() == [
+        "tree            nodes             speedup",
+        "chain               2  1.50x [1.25, 1.75]",
+        "plain decoding      0                   1",
+    ]
+
+
+def test_the_sentence_on_engines_has_their_plain_speed_over_ours(tmp_path):
+    file = tmp_path / "steps.csv"
+    file.write_text(
+        "backend,arm,over the fastest plain\ncompiled,plain decoding,1\nllama.cpp,plain decoding,0.5\n"
+        "llama.cpp Q4_1,plain decoding,0.87\nllama.cpp Q4_1,tree,0.6\n"
+    )
+    assert engines(file) == "llama.cpp reaches 0.50x of our speed in bfloat16 and 0.87x with the Q4_1 file"
+
+
+def test_a_recording_shows_each_line_at_its_share_of_the_time():
+    svg = recording("a command", [Line("first <", 10.0), Line("last", 40.0)], seconds=20.0)
+    root = ElementTree.fromstring(svg)
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["$ a command", "first <", "last"]
+    assert (
+        "@keyframes l0 {0%, 20.83% {opacity: 0}" in svg
+    )  # 10 of 40 seconds are 5 of 20, of 24 with the rest
+
+
+def test_tokens_of_a_pass_share_a_box_and_drafts_are_marked():
+    svg = tokens_by_pass([("ours: 2 passes", [[("a", True), ("b", False)], [("c", False)]])])
+    root = ElementTree.fromstring(svg)
+    kinds = [one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert kinds == ["pass", "draft", "pass"]
