@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-import specexp.data.tasks
-from specexp.data.tasks.blocksworld import (
+from experiments.papers import seed
+from experiments.papers.seed.blocksworld import (
     OPERATORS,
     Action,
     IllegalActionError,
@@ -21,7 +21,7 @@ from specexp.data.tasks.blocksworld import (
 )
 
 INVERSE = {"pick-up": "put-down", "put-down": "pick-up", "stack": "unstack", "unstack": "stack"}
-PROMPTS = Path(specexp.data.tasks.__file__).parent / "prompts" / "blocksworld"
+PROMPTS = Path(seed.__file__).parent / "prompts" / "blocksworld"
 
 
 def facts_of(stacks, held=None):

@@ -9,8 +9,9 @@ from helpers.continuation import continuation_in_the_examples, starts_with
 from experiments.pair.corpus.blocks_plans import BlocksPlans
 from experiments.pair.corpus.python_source import PythonLibrary
 from experiments.pair.corpus.word_problems import Arithmetic
+from experiments.papers.seed.blocksworld import Blocksworld
 from specexp.data import PromptSetError, StdlibFunctions
-from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Item
+from specexp.data.tasks import GSM8K, CreativeWriting, Item
 from specexp.data.training_text import (
     HeldOut,
     Text,

@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
+from experiments.papers.seed.blocksworld import Action, Blocksworld
 from specexp.data import PromptSetError, TaskItems
-from specexp.data.tasks import GSM8K, Blocksworld, CreativeWriting, Ending
-from specexp.data.tasks.blocksworld import Action
+from specexp.data.tasks import GSM8K, CreativeWriting, Ending
 from specexp.data.tasks.creative_writing import split_sentences
 from specexp.data.tasks.gsm8k import last_number
 from specexp.testing.tasks import TaskContract

@@ -21,7 +21,7 @@ from experiments.pair.corpus.word_problems import (
     solution,
     word_problem,
 )
-from specexp.data.tasks.blocksworld import Blocksworld, run_plan
+from experiments.papers.seed.blocksworld import Blocksworld, run_plan
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Item
 
