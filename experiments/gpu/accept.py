@@ -249,12 +249,12 @@ class Scripted(GraphedModel):
         answers = super().tree_pass(slots, trees)
         self.synchronize()
         for slot, tree in zip(slots, trees, strict=True):
-            read = self.reads.get(slot)
-            if read is not None:
+            computed = self.tokens.get(slot)
+            if computed is not None:
                 places = self.cache.lengths[slot] + 1 + tree.shape.depths
-                read.tokens[:] = np.take(self.script, places, mode="clip")
-                if read.top is not None:
-                    read.top[0][:] = self.best[tree.tokens, : read.top[0].shape[1]]
+                computed.tokens[:] = np.take(self.script, places, mode="clip")
+                if computed.top is not None:
+                    computed.top[0][:] = self.best[tree.tokens, : computed.top[0].shape[1]]
         return answers
 
 

@@ -25,7 +25,7 @@ from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.messages import shown
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
-from specexp.core.runtime import PassReader, Read
+from specexp.core.runtime import TargetTokens, TokenRequest
 from specexp.core.sampling import check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
@@ -243,18 +243,12 @@ class Lane:
         return self.drafting
 
     @property
-    def reader(self) -> PassReader | None:
-        """The lane's reader for the target, or None if the verifier needs the logits themselves."""
+    def request(self) -> TokenRequest | None:
+        """The lane's request for the target's tokens; None if the verifier needs the logits themselves."""
         if not isinstance(self.verifier, DeterministicVerifier):
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
-        return PassReader(self.context, self.verifier, learned)
-
-    @property
-    def read(self) -> Read | None:
-        """Results of the last pass for this lane's reader, or None."""
-        read = self.target.reads.get(self.slot)  # may belong to an earlier lane of the slot
-        return read if read is not None and read.context is self.context else None
+        return TokenRequest(self.context, self.verifier, learned)
 
     @property
     def ended(self) -> bool:
@@ -284,36 +278,48 @@ class Lane:
             logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
         """
         started = perf_counter()
-        read = self.read or self._read(logits)
-        if read is not None:
-            check_best(read.highest, "target", self.context)
-            verdict = follow(self.tree, read.tokens.tolist().__getitem__)
-        else:  # the verifier reads the logits itself, and copies the needed part from a device
-            if logits.numel():  # a recording has no logits
-                check_logits(logits, "target", self.context)
-            verdict = self.verifier.verify(self.context, self.tree, logits)
+        target = self._target_tokens(logits)
+        verdict = (
+            self._verify(logits) if target is None else follow(self.tree, target.tokens.tolist().__getitem__)
+        )
         self.result.seconds["verify"] += perf_counter() - started
-        return verdict, None if read is None else read.top
+        return verdict, None if target is None else target.top
 
-    def _read(self, logits: torch.Tensor) -> Read | None:
-        """Read logits from a device in one copy. None if they are on the host, or the verifier has no scores."""
-        if on_host(logits) or (reader := self.reader) is None:
+    def _verify(self, logits: torch.Tensor) -> Verdict:
+        """Let the verifier read the logits itself; it copies the needed part from a device."""
+        if logits.numel():  # a recording has no logits
+            check_logits(logits, "target", self.context)
+        return self.verifier.verify(self.context, self.tree, logits)
+
+    def _target_tokens(self, logits: torch.Tensor) -> TargetTokens | None:
+        """Return the target's tokens of the pass or, from a device, of its logits; None if the verifier reads them."""
+        target = self.target.tokens.get(self.slot)
+        if target is None or target.context is not self.context:  # of an earlier lane of the slot
+            target = None if on_host(logits) else self._chosen(logits)
+        if target is not None:
+            check_best(target.scores, "target", self.context)
+        return target
+
+    def _chosen(self, logits: torch.Tensor) -> TargetTokens | None:
+        """Choose the tokens on a device, and copy them once; None if the verifier has no scores."""
+        request = self.request
+        if request is None:
             return None
         shape = self.tree.shape
         noise = None
-        if reader.verifier.noise_temperature:
+        if request.verifier.noise_temperature:
             positions, size = shape.max_depth + 1, logits.shape[1]
             noise = self.context.target_noise(len(self.context), positions, size, logits.device)[shape.depths]
-        scores = reader.verifier.scores(logits, noise)
+        scores = request.verifier.scores(logits, noise)
         if scores is None:
             return None
         best, tokens = scores.max(dim=-1)
         wanted = [tokens, best.float()]
-        if reader.learned:
-            values, indices = logits.topk(reader.learned, dim=-1)
+        if request.learned:
+            values, indices = logits.topk(request.learned, dim=-1)
             wanted += [indices, values.float()]
-        read, highest, *top = to_host(*wanted)
-        return Read(self.context, read, highest, (top[0], top[1]) if top else None)
+        chosen, highest, *top = to_host(*wanted)
+        return TargetTokens(self.context, chosen, highest, (top[0], top[1]) if top else None)
 
     def absorb(
         self,
@@ -438,12 +444,12 @@ class Decoding:
                 f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
             )
         self.lanes[lane.slot] = lane
-        self.target.read_for(lane.slot, lane.reader)
+        self.target.request_tokens(lane.slot, lane.request)
 
     def remove(self, lane: Lane) -> None:
         """Remove a lane and free its slot. Its output ends here."""
         del self.lanes[lane.slot]
-        self.target.read_for(lane.slot, None)
+        self.target.request_tokens(lane.slot, None)
 
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
         """Feed the prompt; return its outcome if parts learn from it."""

@@ -97,25 +97,28 @@ class TokenRule(Protocol):
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None: ...  # noqa: D102
 
 
-class PassReader(NamedTuple):
-    """The reader of a slot's tree passes: its sequence, its verifier, and how many top tokens of every row a
-    drafter learns.
-    """
+class TokenRequest(NamedTuple):
+    """A slot's sequence, the verifier with its tokens' rule, and how many top tokens of a row a drafter learns."""
 
     context: Context
     verifier: TokenRule
     learned: int
 
 
-class Read(NamedTuple):
-    """Results of a tree pass for its :class:`PassReader`, on the host: the verifier's token and score after every row
-    and, if a drafter learns them, the top tokens with their logits.
+class TargetTokens(NamedTuple):
+    """The target's token after every row of a tree, computed by the tree pass itself.
+
+    A deterministic verifier needs nothing else of ``[n + 1, V]`` logits. To choose the tokens afterwards would read all
+    logits once more, and on a GPU would wait for the device a second time. A lane therefore requests them
+    (:meth:`Target.request_tokens`), and a pass that can choose them puts them in :attr:`Target.tokens`. A runtime may
+    ignore a request; the lane then chooses them from the logits.
     """
 
-    context: Context
+    context: Context  # of the request
     tokens: NDArray[np.int64]  # [n + 1]
-    highest: NDArray[np.float32]  # [n + 1]
-    top: tuple[NDArray[np.int64], NDArray[np.float32]] | None  # [n + 1, k] each
+    scores: NDArray[np.float32]  # [n + 1] their scores: logits, or logits / temperature + noise
+    # [n + 1, k] each: the top tokens that a drafter learns, and their logits; None if it learns none
+    top: tuple[NDArray[np.int64], NDArray[np.float32]] | None
 
 
 class Target(ABC):
@@ -126,9 +129,8 @@ class Target(ABC):
     keeps_hidden: bool | tuple[int, ...] = False  # which hidden states are kept for a drafter
     # hidden states [rows, d]: of each tree of the last pass, or of the last prefill
     hidden: Sequence[torch.Tensor] = ()
-    # results of the last tree pass for each slot's reader, by slot; valid from synchronize() until the next pass.
-    # Empty if verifiers read the logits themselves.
-    reads: Mapping[int, Read] = MappingProxyType({})
+    # by slot, the tokens that the last tree pass computed; valid from synchronize() until the next pass
+    tokens: Mapping[int, TargetTokens] = MappingProxyType({})
 
     @abstractmethod
     def length(self, slot: int) -> int:
@@ -152,8 +154,8 @@ class Target(ABC):
         least one row, and rows increase, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
-    def read_for(self, slot: int, reader: PassReader | None) -> None:  # noqa: B027 - most have nothing to do
-        """Set the reader of a slot's later tree passes, or remove it."""
+    def request_tokens(self, slot: int, request: TokenRequest | None) -> None:  # noqa: B027 - a recording has none
+        """Let a slot's later tree passes compute the target's tokens if they can, or stop."""
 
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
         """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if it has none.
@@ -203,6 +205,7 @@ class Runtime(Target):
         self.conversation: Context | None = (
             None  # the sequence in slot 0; decoders that share the model compare it
         )
+        self.requests: dict[int, TokenRequest] = {}  # by slot, those that passes answer
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
@@ -335,6 +338,16 @@ class Runtime(Target):
             import torch
 
             torch.cuda.synchronize(self.device)
+
+    @override
+    def request_tokens(self, slot: int, request: TokenRequest | None) -> None:
+        self.requests.pop(slot, None)
+        if request is not None and self.computes_tokens(request.verifier):
+            self.requests[slot] = request
+
+    def computes_tokens(self, verifier: TokenRule) -> bool:
+        """Return whether passes can compute a verifier's tokens."""
+        return False
 
     @override
     def length(self, slot: int) -> int:

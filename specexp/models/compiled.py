@@ -21,7 +21,7 @@ from typing_extensions import override
 from specexp.core.cache import SlotCache
 from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import HuggingFaceRuntime
-from specexp.core.runtime import Growth, PassReader, Read, inference
+from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers.keyed_sampling import adds_only_noise
@@ -140,35 +140,35 @@ class _GrowingForm(_Form):
 class _Choices:
     """The tokens that passes over some slots choose from their logits, and the buffers for them.
 
-    Tokens are drawn only if all slots have readers of the same temperature. Otherwise only greedy slots are read.
+    Tokens are drawn only if all slots request them at the same temperature. Otherwise only greedy slots get theirs.
     """
 
-    def __init__(self, readers: Sequence[PassReader | None], rows: int) -> None:
-        known = [None if one is None else one.verifier.noise_temperature or 0.0 for one in readers]
+    def __init__(self, requests: Sequence[TokenRequest | None], rows: int) -> None:
+        known = [None if one is None else one.verifier.noise_temperature or 0.0 for one in requests]
         self.temperature = (known[0] if len(set(known)) == 1 else None) or 0.0
-        pairs = zip(readers, known, strict=True)
-        self.readers = [one if temperature == self.temperature else None for one, temperature in pairs]
+        pairs = zip(requests, known, strict=True)
+        self.requests = [one if temperature == self.temperature else None for one, temperature in pairs]
         least = 0 if self.temperature else 1
-        self.best = max((max(one.learned, least) for one in self.readers if one), default=0)
+        self.best = max((max(one.learned, least) for one in self.requests if one), default=0)
         self.rows = rows
         self.top = np.empty((rows, self.best), np.int64), np.empty((rows, self.best), np.float32)
         self.drawn = np.empty(rows, np.int64), np.empty(rows, np.float32)
         top, drawn = ([one.ctypes.data for one in arrays] for arrays in (self.top, self.drawn))
         self.reading = _Reading(self.best, 0, *top, 0, self.temperature, 1, *drawn)
 
-    def reads(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, Read]:
-        """Return the results of the last pass by slot."""
+    def tokens(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, TargetTokens]:
+        """Return the tokens of the last pass by slot."""
         found, first = {}, 0
-        for slot, tree, reader in zip(slots, trees, self.readers, strict=True):
+        for slot, tree, request in zip(slots, trees, self.requests, strict=True):
             own = slice(first, first + tree.tokens.size)
             first = own.stop
-            if reader is not None:
+            if request is not None:
                 # copies, because outcomes are kept after the next pass
                 top = (self.top[0][own].copy(), self.top[1][own].copy()) if self.best else None
                 chosen, highest = self.drawn[0][own], self.drawn[1][own]
                 if top is not None and not self.temperature:
                     chosen, highest = top[0][:, 0], top[1][:, 0]
-                found[slot] = Read(reader.context, chosen, highest, top)
+                found[slot] = TargetTokens(request.context, chosen, highest, top)
         return found
 
 
@@ -214,7 +214,6 @@ class CompiledModel(HuggingFaceRuntime):
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
-        self._readers: dict[int, PassReader] = {}  # slot -> reader, if a pass can choose its tokens
         self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
         self._noted_layers = np.zeros(0, dtype=np.int64)  # layers after which states are kept
         if self_check and self._weights is not known:
@@ -265,7 +264,7 @@ class CompiledModel(HuggingFaceRuntime):
         rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
         choices = self._chosen(slots, trees, rows)
         logits = self._forward(rows, choices.reading)
-        self.reads = choices.reads(slots, trees)
+        self.tokens = choices.tokens(slots, trees)
         sizes = [tree.tokens.size for tree in trees]
         self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
@@ -317,12 +316,12 @@ class CompiledModel(HuggingFaceRuntime):
         key, count = tuple(slots), rows.given.count
         choices = self._choices.get(key)
         if choices is None or count > choices.rows:
-            choices = self._choices[key] = _Choices([self._readers.get(slot) for slot in slots], 2 * count)
+            choices = self._choices[key] = _Choices([self.requests.get(slot) for slot in slots], 2 * count)
         if choices.temperature:
             reading, first = choices.reading, 0
-            for tree, reader in zip(trees, choices.readers, strict=True):
-                assert reader is not None  # else nothing is drawn
-                context, end = reader.context, first + tree.tokens.size
+            for tree, request in zip(trees, choices.requests, strict=True):
+                assert request is not None  # else nothing is drawn
+                context, end = request.context, first + tree.tokens.size
                 made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
                 if first:  # steps count from the noise of the first tree, in numbers of 4 bytes
                     rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
@@ -332,11 +331,13 @@ class CompiledModel(HuggingFaceRuntime):
         return choices
 
     @override
-    def read_for(self, slot: int, reader: PassReader | None) -> None:
-        self._readers.pop(slot, None)
+    def request_tokens(self, slot: int, request: TokenRequest | None) -> None:
         self._choices.clear()
-        if reader is not None and self.dtype != torch.float16 and adds_only_noise(reader.verifier):
-            self._readers[slot] = reader
+        super().request_tokens(slot, request)
+
+    @override
+    def computes_tokens(self, verifier: TokenRule) -> bool:
+        return self.dtype != torch.float16 and adds_only_noise(verifier)
 
     @override
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:

@@ -30,7 +30,7 @@ from specexp.core.kernels import CannotRunError, cache_folder
 from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, tolerance
 from specexp.core.loop import Decoder
 from specexp.core.messages import type_and_line
-from specexp.core.runtime import Growth, PassReader, inference
+from specexp.core.runtime import Growth, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.models.runtime import tell_once
@@ -40,10 +40,10 @@ from specexp.models.static_step import (
     MOVES,
     EagerReplay,
     GraphReplay,
-    Reading,
     Replayer,
     Shape,
     Step,
+    TokenChoice,
     TreeStep,
     Window,
 )
@@ -89,9 +89,7 @@ class GraphedModel(HuggingFaceRuntime):
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
         self._replayers: dict[Hashable, Replayer] = {}
-        self._readers: dict[int, PassReader] = {}
         self._runs: Counter[str] = Counter()  # number of steps by class of replayer
-        self.reads = {}
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
         if self_check:
@@ -128,25 +126,23 @@ class GraphedModel(HuggingFaceRuntime):
         return self.head(states)[0] if all_logits else None
 
     @override
-    def read_for(self, slot: int, reader: PassReader | None) -> None:
-        self._readers.pop(slot, None)
+    def computes_tokens(self, verifier: TokenRule) -> bool:
         # a verifier that does not override `scores` reads the logits itself
-        if reader is not None and type(reader.verifier).scores is not DeterministicVerifier.scores:
-            self._readers[slot] = reader
+        return type(verifier).scores is not DeterministicVerifier.scores
 
     @override
     @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
         growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
-        reading, readers = self._reading(slots, trees)
-        step = self._tree_step(slots, growths, reading, readers)
+        choice, requests = self._choice(slots, trees)
+        step = self._tree_step(slots, growths, choice, requests)
         lanes = [
             (slot, slot - step.window.first, tree.tokens.size)
             for slot, tree in zip(slots, trees, strict=True)
         ]
-        self.reads = {
-            slot: step.read(lane, size, self._readers[slot].context)
-            for slot, lane, size in (lanes if reading else ())
+        self.tokens = {
+            slot: step.tokens(lane, size, self.requests[slot].context)
+            for slot, lane, size in (lanes if choice else ())
         }
         self.hidden = () if step.hidden is None else [step.hidden[lane, :size] for _, lane, size in lanes]
         return [step.logits[lane, :size] for _, lane, size in lanes]
@@ -183,24 +179,24 @@ class GraphedModel(HuggingFaceRuntime):
         self.synchronize()
         return cast("DraftStep", step)
 
-    def _reading(
+    def _choice(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
-    ) -> tuple[Reading | None, list[PassReader]]:
-        """Return the results that a pass must compute and their readers; none if the verifiers' laws differ."""
-        readers = [self._readers[slot] for slot in slots if slot in self._readers]
-        laws = {reader.verifier.law for reader in readers}
-        if len(readers) < len(slots) or len(laws) > 1 or None in laws:
+    ) -> tuple[TokenChoice | None, list[TokenRequest]]:
+        """Return the tokens that a pass computes and the requests for them; none if the verifiers' laws differ."""
+        requests = [self.requests[slot] for slot in slots if slot in self.requests]
+        laws = {request.verifier.law for request in requests}
+        if len(requests) < len(slots) or len(laws) > 1 or None in laws:
             return None, []
-        noisy = bool(readers[0].verifier.noise_temperature)
+        noisy = bool(requests[0].verifier.noise_temperature)
         positions = bucket(max(tree.shape.max_depth for tree in trees) + 1) if noisy else 0
-        return Reading(laws.pop(), max(reader.learned for reader in readers), positions), readers
+        return TokenChoice(laws.pop(), max(request.learned for request in requests), positions), requests
 
     def _tree_step(
         self,
         slots: Sequence[int],
         growths: Sequence[Growth],
-        reading: Reading | None = None,
-        readers: Sequence[PassReader] = (),
+        choice: TokenChoice | None = None,
+        requests: Sequence[TokenRequest] = (),
     ) -> TreeStep:
         """Replay a step over new rows of distinct slots. Its results are valid until its next replay."""
         widths = [growth.visible.shape[1] for growth in growths]
@@ -208,14 +204,14 @@ class GraphedModel(HuggingFaceRuntime):
         window = self._window(slots, ends)
         rows = bucket(max(growth.tokens.size for growth in growths))
         shape = Shape(window, rows, bucket(max(widths), 8), bool(self.keeps_hidden))
-        verifier = readers[0].verifier if readers else None
-        replayer = self._replayer((shape, reading), lambda: TreeStep(shape, self, reading, verifier))
+        verifier = requests[0].verifier if requests else None
+        replayer = self._replayer((shape, choice), lambda: TreeStep(shape, self, choice, verifier))
         step: Any = replayer.step
         step.clear()
         for slot, growth in zip(slots, growths, strict=True):
             step.fill(slot - window.first, self.cache.lengths[slot], growth)
-        for slot, reader in zip(slots, readers, strict=bool(readers)):
-            self._add_noise(step, slot, reader.context)
+        for slot, request in zip(slots, requests, strict=bool(requests)):
+            self._add_noise(step, slot, request.context)
         self._replay(replayer, slots)
         return cast("TreeStep", step)
 
@@ -242,7 +238,7 @@ class GraphedModel(HuggingFaceRuntime):
             try:
                 replayer = kind(step)
             except Exception as failure:  # a kernel of a verifier or drafter may wait for the device
-                if isinstance(step, TreeStep) and step.reading is None:
+                if isinstance(step, TreeStep) and step.choice is None:
                     raise  # the model itself cannot be captured
                 name = self.model.config.model_type
                 tell_once(f"a step of the {name} model runs uncaptured ({type_and_line(failure)})")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.noise import noise_kernels
-from specexp.core.runtime import Growth, PassReader, Read, Runtime
+from specexp.core.runtime import Growth, Runtime, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
 from specexp.models.llama_file import LlamaCppError, LlamaFile
@@ -46,7 +46,6 @@ class LlamaCppModel(Runtime):
         self.dtype = torch.float32
         self.cache = LlamaCache(model)
         self._branches: WeakKeyDictionary[TreeShape, Branches] = WeakKeyDictionary()
-        self._readers: dict[int, PassReader] = {}
         self._choices(16)
         if self_check:
             self.check_tree(model.path, 0.15, "use another model or another GGUF file of it")
@@ -92,33 +91,35 @@ class LlamaCppModel(Runtime):
         logits = torch.empty((total, self.vocab_size), dtype=torch.float32, device="cpu")
         if total > self._tokens.size:
             self._choices(2 * total)
-        reads, first = dict[int, Read](), 0
+        computed, first = dict[int, TargetTokens](), 0
         for slot, tree in zip(slots, trees, strict=True):
-            if read := self._keep(place, logits, self._readers.get(slot), tree, first):
-                reads[slot] = read
+            if found := self._keep(place, logits, self.requests.get(slot), tree, first):
+                computed[slot] = found
             first += tree.tokens.size
-        self.reads = reads
+        self.tokens = computed
         return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _keep(
-        self, place: int, logits: torch.Tensor, reader: PassReader | None, tree: TokenTree, first: int
-    ) -> Read | None:
-        """Copy a tree's logits from llama.cpp's buffer, and choose the reader's tokens on the way."""
+        self, place: int, logits: torch.Tensor, request: TokenRequest | None, tree: TokenTree, first: int
+    ) -> TargetTokens | None:
+        """Copy a tree's logits from llama.cpp's buffer, and choose the requested tokens on the way."""
         size, skipped = tree.tokens.size, 4 * first * self.vocab_size
         place, to = place + skipped, logits.data_ptr() + skipped
-        if reader is None:
+        if request is None:
             ctypes.memmove(to, place, 4 * size * self.vocab_size)
             return None
-        temperature, noise, depths = reader.verifier.noise_temperature or 0.0, 0, 0
+        temperature, noise, depths = request.verifier.noise_temperature or 0.0, 0, 0
         if temperature:
-            context, positions = reader.context, tree.shape.max_depth + 1
+            context, positions = request.context, tree.shape.max_depth + 1
             noise = context.target_noise(len(context), positions, self.vocab_size).data_ptr()
             # one row has depth 0, and numpy takes microseconds for an address
             depths = 0 if size == 1 else tree.shape.depths.ctypes.data
         own = slice(first, first + size)
         chosen = self._addresses[0] + 8 * first, self._addresses[1] + 4 * first
-        self._choose(place, size, self.vocab_size, noise, depths, temperature, to, *chosen)
-        return Read(reader.context, self._tokens[own], self._values[own], None)
+        kernels = noise_kernels()
+        assert kernels is not None  # else there is no request
+        kernels.choose(place, size, self.vocab_size, noise, depths, temperature, to, *chosen)
+        return TargetTokens(request.context, self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
         """Make room for the tokens that are chosen after ``rows`` rows, and their values."""
@@ -126,12 +127,8 @@ class LlamaCppModel(Runtime):
         self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 
     @override
-    def read_for(self, slot: int, reader: PassReader | None) -> None:
-        self._readers.pop(slot, None)
-        kernels = noise_kernels()
-        if reader is not None and kernels is not None and adds_only_noise(reader.verifier):
-            self._choose = kernels.choose
-            self._readers[slot] = reader
+    def computes_tokens(self, verifier: TokenRule) -> bool:
+        return adds_only_noise(verifier) and noise_kernels() is not None
 
     @override
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.runtime import Growth, Read, TokenRule
+from specexp.core.runtime import Growth, TargetTokens, TokenRule
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
@@ -62,7 +62,7 @@ class Shape(NamedTuple):
     hidden: bool
 
 
-class Reading(NamedTuple):
+class TokenChoice(NamedTuple):
     """The results that a step computes from its logits for a verifier and a drafter.
 
     Attributes:
@@ -179,23 +179,23 @@ class TreeStep(Step):
     """One pass over a tree, or over new rows of a growing tree, for each lane.
 
     Args:
-        reading: the results to compute for ``verifier``. If None, only logits are computed.
+        choice: the results to compute for ``verifier``. If None, only logits are computed.
     """
 
     def __init__(
         self,
         shape: Shape,
         runtime: Any,
-        reading: Reading | None = None,
+        choice: TokenChoice | None = None,
         verifier: TokenRule | None = None,
     ) -> None:
-        self.shape, self.reading, self._verifier = shape, reading, verifier
+        self.shape, self.choice, self._verifier = shape, choice, verifier
         lanes, rows = shape.window.lanes, shape.rows
         sizes = {"tokens": rows, "positions": rows, "written": rows, "base": 1}
         given: Arrays = {name: ((lanes, size), INT) for name, size in sizes.items()}
         # masks are sent as bits, lowest first: 8 KiB for 256 rows that attend to each other
         given["visible"] = ((lanes, rows, shape.width // 8), np.dtype(np.uint8))
-        positions, learned = (0, 0) if reading is None else (reading.positions, reading.learned)
+        positions, learned = (0, 0) if choice is None else (choice.positions, choice.learned)
         results: Arrays = {
             "tokens": ((lanes, rows), INT),
             "learned": ((lanes, rows, learned), INT),
@@ -206,7 +206,7 @@ class TreeStep(Step):
         if shape.hidden:
             width = runtime.model.config.get_text_config().hidden_size
             self.hidden = torch.zeros((lanes, rows, width), dtype=runtime.dtype, device=runtime.device)
-        super().__init__(runtime, shape.window, given, {} if reading is None else results, rows, positions)
+        super().__init__(runtime, shape.window, given, {} if choice is None else results, rows, positions)
 
     @override
     def clear(self) -> None:
@@ -238,34 +238,34 @@ class TreeStep(Step):
         self.logits.copy_(logits)
         if self.hidden is not None:
             self.hidden.copy_(states)
-        if self.reading is not None:
-            self._read_logits(self.reading, given["positions"] - given["base"])
+        if self.choice is not None:
+            self._choose(self.choice, given["positions"] - given["base"])
 
-    def _read_logits(self, reading: Reading, depths: torch.Tensor) -> None:
+    def _choose(self, choice: TokenChoice, depths: torch.Tensor) -> None:
         """Compute the results for verifier and drafter; ``depths [lanes, rows]`` selects the noise."""
         assert self._verifier is not None
         lanes, rows, size = self.logits.shape
         noise = None
-        if reading.positions:  # noise is drawn per position, so rows of one depth share it
-            index = depths.clamp(max=reading.positions - 1)[..., None].expand(lanes, rows, size)
+        if choice.positions:  # noise is drawn per position, so rows of one depth share it
+            index = depths.clamp(max=choice.positions - 1)[..., None].expand(lanes, rows, size)
             noise = self.noise.gather(1, index).flatten(0, 1)
         scores: Any = self._verifier.scores(self.logits.flatten(0, 1), noise)
         highest, tokens = scores.max(-1)
         results = self._results.device
         results["tokens"].copy_(tokens.view(lanes, rows))
         results["highest"].copy_(highest.view(lanes, rows))
-        if reading.learned:
-            values, indices = self.logits.topk(reading.learned, dim=-1)
+        if choice.learned:
+            values, indices = self.logits.topk(choice.learned, dim=-1)
             results["learned"].copy_(indices)
             results["learned_logits"].copy_(values)
         self._results.fetch()
 
-    def read(self, lane: int, rows: int, context: Context) -> Read:
-        """Return the results of a lane, valid from the end of the device's work until the next replay."""
+    def tokens(self, lane: int, rows: int, context: Context) -> TargetTokens:
+        """Return the tokens of a lane, valid from the end of the device's work until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
-        learned = self.reading is not None and self.reading.learned
+        learned = self.choice is not None and self.choice.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
-        return Read(context, found["tokens"], found["highest"], top)
+        return TargetTokens(context, found["tokens"], found["highest"], top)
 
 
 class Buffer:

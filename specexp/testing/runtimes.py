@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
-from specexp.core.contracts import Verifier
+from specexp.core.context import Context
+from specexp.core.contracts import DeterministicVerifier, Verifier
 from specexp.core.language_model import tolerance
 from specexp.core.loop import Decoder
-from specexp.core.runtime import Growth, Runtime
+from specexp.core.runtime import Growth, Runtime, TokenRequest
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.verifiers import Greedy, KeyedSampling
@@ -99,6 +100,40 @@ class RuntimeContract(ABC):
         together = runtime.tree_pass(list(prompts), trees)
         for slot, tree, answers in zip(prompts, trees, together, strict=True):
             self._same(answers, runtime.tree_pass([slot], [tree])[0])
+
+    @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(temperature=0.8)], ids=["greedy", "keyed"])
+    def test_a_pass_computes_the_tokens_that_the_verifier_chooses_from_its_logits(
+        self, verifier: DeterministicVerifier
+    ) -> None:
+        """In slots that request tokens, until the request is withdrawn."""
+        runtime, prompt, temperature = self.runtime(), _tokens(9), verifier.noise_temperature or 0.0
+        runtime.cache.reserve(0, 2)
+        if not runtime.computes_tokens(verifier):
+            pytest.skip("the runtime leaves the tokens to the verifier")
+        trees = [TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in (0, 1)]
+        contexts = [
+            Context([*prompt, int(tree.tokens[0])], seed=slot, noise_temperature=temperature)
+            for slot, tree in enumerate(trees)
+        ]
+        for slot, context in enumerate(contexts):
+            runtime.prefill(slot, prompt)
+            runtime.request_tokens(slot, TokenRequest(context, verifier, learned=3))
+        answers = runtime.tree_pass([0, 1], trees)
+        runtime.synchronize()
+        assert set(runtime.tokens) == {0, 1}
+        for slot, (context, logits) in enumerate(zip(contexts, answers, strict=True)):
+            positions = len(context) + SHAPE.depths
+            chosen = [
+                verifier.target_token(context, *at) for at in zip(logits, positions.tolist(), strict=True)
+            ]
+            assert runtime.tokens[slot].context is context
+            assert runtime.tokens[slot].tokens.tolist() == chosen
+            if (top := runtime.tokens[slot].top) is not None:
+                values = logits.gather(1, torch.from_numpy(top[0]).to(logits.device))  # bfloat16 has ties
+                assert torch.equal(values, logits.topk(3).values)
+        runtime.request_tokens(0, None)
+        runtime.tree_pass([0], trees[:1])
+        assert runtime.tokens == {}
 
     def test_prefill_answers_every_position_where_asked(self) -> None:
         runtime, prompt = self.runtime(), _tokens(60)

@@ -21,7 +21,7 @@ from specexp.core.context import Context
 from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
-from specexp.core.runtime import PassReader
+from specexp.core.runtime import TokenRequest
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import TokenRecycling
 from specexp.models.compiled import CompiledModel
@@ -193,27 +193,27 @@ def test_a_model_whose_memory_moves_is_run_as_before() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_best_tokens_of_a_greedy_reader_come_with_the_pass(dtype: torch.dtype) -> None:
+def test_a_pass_computes_the_best_tokens_of_a_greedy_request(dtype: torch.dtype) -> None:
     model = build("Llama", {**LLAMA, "vocab_size": 501}, dtype=dtype)
     runtime, tree = CompiledModel(model), TokenTree(TreeShape([-1, 0, 0], [-1, 0, 1]), np.array([3, 4, 5]))
     context = Context([1, 2, 3])
     runtime.prefill(0, [1, 2])
     runtime.prefill(1, [7, 2])
-    runtime.read_for(1, PassReader(context, Greedy(), learned=8))
+    runtime.request_tokens(1, TokenRequest(context, Greedy(), learned=8))
     logits = runtime.tree_pass([0, 1], [tree, tree])[1]
-    assert set(runtime.reads) == {1}
-    read = runtime.reads[1]
-    assert read.context is context
-    assert read.tokens.tolist() == logits.float().numpy().argmax(1).tolist()
-    assert read.top is not None
+    assert set(runtime.tokens) == {1}
+    computed = runtime.tokens[1]
+    assert computed.context is context
+    assert computed.tokens.tolist() == logits.float().numpy().argmax(1).tolist()
+    assert computed.top is not None
     order = np.argsort(-logits.float().numpy(), axis=1, kind="stable")[:, :8]
-    assert read.top[0].tolist() == order.tolist()
-    assert np.array_equal(read.top[1], np.take_along_axis(logits.float().numpy(), order, 1))
+    assert computed.top[0].tolist() == order.tolist()
+    assert np.array_equal(computed.top[1], np.take_along_axis(logits.float().numpy(), order, 1))
     with torch.no_grad():
         model.lm_head.weight[9] = torch.nan
     runtime.prefill(1, [])
     runtime.tree_pass([1], [tree])
-    assert np.isnan(runtime.reads[1].highest).all()
+    assert np.isnan(runtime.tokens[1].scores).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -228,22 +228,22 @@ def test_tokens_are_drawn_in_the_pass_as_by_keyed_sampling(dtype: torch.dtype) -
     contexts = [Context([1, 2, 3 + slot], seed=slot, noise_temperature=0.7) for slot in (0, 1)]
     for slot, context in enumerate(contexts):
         runtime.prefill(slot, [1, 2])
-        runtime.read_for(slot, PassReader(context, verifier, learned=3 * slot))
+        runtime.request_tokens(slot, TokenRequest(context, verifier, learned=3 * slot))
     answers = runtime.tree_pass([0, 1], [tree, tree])
     for slot, (context, logits) in enumerate(zip(contexts, answers, strict=True)):
         noise = context.target_noise(3, 3, 501)[tree.shape.depths]
         scores = verifier.scores(logits, noise)
-        read = runtime.reads[slot]
-        assert torch.equal(torch.from_numpy(read.highest), scores.amax(1))
-        assert read.tokens.tolist() == scores.argmax(1).tolist()
-        assert read.top is not None
-        assert read.top[0].shape == (4, 3)
-    runtime.read_for(1, PassReader(contexts[1], Greedy(), learned=0))
+        computed = runtime.tokens[slot]
+        assert torch.equal(torch.from_numpy(computed.scores), scores.amax(1))
+        assert computed.tokens.tolist() == scores.argmax(1).tolist()
+        assert computed.top is not None
+        assert computed.top[0].shape == (4, 3)
+    runtime.request_tokens(1, TokenRequest(contexts[1], Greedy(), learned=0))
     runtime.tree_pass([0, 1], [tree, tree])
-    assert set(runtime.reads) == {1}
-    runtime.read_for(0, PassReader(contexts[0], KeyedSampling(0.7, top_k=5), learned=0))
+    assert set(runtime.tokens) == {1}
+    runtime.request_tokens(0, TokenRequest(contexts[0], KeyedSampling(0.7, top_k=5), learned=0))
     runtime.tree_pass([0], [tree])
-    assert runtime.reads == {}
+    assert runtime.tokens == {}
 
 
 def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> None:
@@ -253,9 +253,9 @@ def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> No
     trees = [TokenTree(shape, np.array([3, 4, 5, 6]) + slot) for slot in (0, 1)]
     for slot, prompt in enumerate(([1, 2], [7, 8, 9])):
         runtime.prefill(slot, prompt)
-        runtime.read_for(slot, PassReader(Context([*prompt, 3 + slot]), Greedy(), learned=2))
+        runtime.request_tokens(slot, TokenRequest(Context([*prompt, 3 + slot]), Greedy(), learned=2))
     together = runtime.tree_pass([0, 1], trees)
-    first = runtime.reads[0].top
+    first = runtime.tokens[0].top
     assert first is not None
     before = [values.copy() for values in first]
     alone = [runtime.tree_pass([slot], [tree])[0] for slot, tree in enumerate(trees)]
@@ -265,12 +265,12 @@ def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> No
     assert all(np.array_equal(now, then) for now, then in zip(first, before, strict=True))
 
 
-def test_what_was_read_for_another_is_not_used() -> None:
-    """As after an error that left a reader behind: the next sequence of the slot is verified by its own rule."""
+def test_tokens_of_an_earlier_request_are_not_used() -> None:
+    """As after an error that left a request behind: the next sequence of the slot is verified by its own rule."""
     model = build("Llama", LLAMA, dtype=torch.float32)
     runtime = CompiledModel(model)
     sampled = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
-    runtime.read_for(0, PassReader(Context([1]), Greedy(), learned=0))
-    with patch.object(runtime, "read_for"):
+    runtime.request_tokens(0, TokenRequest(Context([1]), Greedy(), learned=0))
+    with patch.object(runtime, "request_tokens"):
         again = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
     assert again.token_ids == sampled.token_ids

@@ -22,7 +22,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import Growth, PassReader, Runtime
+from specexp.core.runtime import Growth, Runtime, TokenRequest
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
@@ -33,10 +33,10 @@ from specexp.models.static_step import (
     MOVES,
     EagerReplay,
     GraphReplay,
-    Reading,
     Replayer,
     Shape,
     Step,
+    TokenChoice,
     TreeStep,
     Window,
 )
@@ -192,22 +192,22 @@ def test_a_stop_inside_an_accepted_path_keeps_what_was_said() -> None:
 
 
 @pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
-def test_what_comes_with_a_pass_is_what_the_logits_say(verifier: Any) -> None:
+def test_the_tokens_of_a_pass_are_those_of_its_logits(verifier: Any) -> None:
     runtime, prompt, tree = checked(), tokens(12), random_tree(9, seed=3)
     context = Context([*prompt, int(tree.tokens[0])], seed=7, noise_temperature=verifier.noise_temperature)
     runtime.prefill(0, prompt)
-    runtime.read_for(0, PassReader(context, verifier, learned=4))
+    runtime.request_tokens(0, TokenRequest(context, verifier, learned=4))
     logits = runtime.tree_pass([0], [tree])[0]
-    read = runtime.reads[0]
+    computed = runtime.tokens[0]
     positions = len(context) + tree.shape.depths
     expected = [
         verifier.target_token(context, row, int(at)) for row, at in zip(logits, positions, strict=True)
     ]
-    assert read.tokens.tolist() == expected
-    assert read.top is not None
+    assert computed.tokens.tolist() == expected
+    assert computed.top is not None
     values, best = logits.topk(4)
-    assert read.top[0].tolist() == best.tolist()
-    assert np.array_equal(read.top[1], values.numpy())
+    assert computed.top[0].tolist() == best.tolist()
+    assert np.array_equal(computed.top[1], values.numpy())
     if verifier.noise_temperature:
         noise = gumbel(place_key(7, 0, "target"), len(context), 4, runtime.vocab_size)
         steps = [one.step for one in runtime._replayers.values() if one.step.noise.numel()]
@@ -225,17 +225,17 @@ def test_a_verifier_without_scores_is_asked_for_its_tokens() -> None:
     assert result.token_ids == [60, 60, 60]
 
 
-def test_verifiers_that_read_otherwise_share_a_pass() -> None:
+def test_requests_of_different_verifiers_share_a_pass_that_computes_no_tokens() -> None:
     runtime = checked()
     for slot, verifier in enumerate(LAWS.values()):
         runtime.prefill(slot, tokens(8, seed=slot))
-        runtime.read_for(slot, PassReader(Context(tokens(9, seed=slot)), verifier, learned=0))
+        runtime.request_tokens(slot, TokenRequest(Context(tokens(9, seed=slot)), verifier, learned=0))
     answers = runtime.tree_pass([0, 1], [chain(2), chain(3)])
     assert [len(answer) for answer in answers] == [3, 4]
-    assert runtime.reads == {}
-    runtime.read_for(1, None)
+    assert runtime.tokens == {}
+    runtime.request_tokens(1, None)
     runtime.tree_pass([0], [chain(2)])
-    assert set(runtime.reads) == {0}
+    assert set(runtime.tokens) == {0}
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -285,8 +285,8 @@ def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
     with fake_cuda():
         runtime = GraphedModel(on_fake_cuda(on_meta), EagerReplay, self_check=False)
         runtime.cache.reserve(100, 2)
-        reading = Reading(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
-        step = TreeStep(Shape(Window(0, 2, 512), 8, 8, hidden=True), runtime, reading, verifier)
+        choice = TokenChoice(verifier.law, learned=4, positions=4 if verifier.noise_temperature else 0)
+        step = TreeStep(Shape(Window(0, 2, 512), 8, 8, hidden=True), runtime, choice, verifier)
         step.send()
         step.run()
         assert step.logits.device == torch.device("cuda:0")
@@ -500,7 +500,7 @@ def noise_of_the_position_before(context: Context, position: int, *rest: Any) ->
 def answers_of_the_pass_before(step: Step, lane: int, rows: int, context: Context) -> Any:
     """What was read is looked at before the device has written it."""
     before = getattr(step, "_before", None)
-    now = READ(step, lane, rows, context)
+    now = TOKENS(step, lane, rows, context)
     step._before = now._replace(tokens=now.tokens.copy())  # type: ignore[attr-defined]
     return now if before is None or before.tokens.size != rows else now._replace(tokens=before.tokens)
 
@@ -525,7 +525,7 @@ def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
 
 
 DRAFTED = DraftStep.read
-CLEAR, NOISE, READ = TreeStep.clear, Context.target_noise, TreeStep.read
+CLEAR, NOISE, TOKENS = TreeStep.clear, Context.target_noise, TreeStep.tokens
 PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     stale_inputs: (Step, "send"),
     accepted_rows_stay_where_they_were: (StaticSlots, "commit"),
@@ -537,7 +537,7 @@ PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     draft_rows_over_each_other: (TreeStep, "fill"),
     fork_without_the_staged_move: (StaticSlots, "fork"),
     noise_of_the_position_before: (Context, "target_noise"),
-    answers_of_the_pass_before: (TreeStep, "read"),
+    answers_of_the_pass_before: (TreeStep, "tokens"),
     storage_taken_anew: (StaticSlots, "commit"),
     draft_nodes_never_written: (DraftStep, "_written"),
     draft_nodes_of_the_tree_before: (DraftStep, "read"),
@@ -592,7 +592,7 @@ def test_a_step_that_cannot_be_captured_runs_by_its_own_code(monkeypatch: pytest
 
 
 def cannot_capture_readings(replayer: CheckedReplay, step: Step) -> None:
-    if isinstance(step, TreeStep) and step.reading is not None:
+    if isinstance(step, TreeStep) and step.choice is not None:
         raise RuntimeError("it waits")
     replayer.step, replayer._addresses = step, step.addresses()
 
