@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.bench.analysis import Analysis, drafting
+from specexp.bench.analysis import Analysis, check_arms, drafting
 from specexp.bench.pictures import INK, rule
 from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup
@@ -18,12 +20,27 @@ from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.messages import did_you_mean
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.core.tree import TokenTree
+from specexp.tracking.names import PLAIN
 
 State = TypeVar("State")
 Row = dict[str, str | float | dict[float, float]]
 """A row of a paper's table: strings, numbers, or mappings from a grid's value to a number."""
 MOST_BANDS = 4  # with more lines, the bands of their intervals overlap too much and are not drawn
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
+
+
+class MultiSequenceAnalysis(Analysis):
+    """An analysis of time lines and records of prompts that several sequences decode; it observes no single steps."""
+
+    watches_steps: ClassVar[bool] = False
+
+    def __init__(self, baseline: str = PLAIN) -> None:
+        self.baseline = baseline
+
+    @override
+    def begin(self, arms: Mapping[str, Parts]) -> None:
+        check_arms(self, "baseline", [self.baseline], arms)
 
 
 class DraftingAnalysis(Analysis, Generic[State]):
@@ -50,6 +67,17 @@ class DraftingAnalysis(Analysis, Generic[State]):
     @abstractmethod
     def watch(self, arm: str, state: State, outcome: Outcome) -> None:
         """Update the state of an arm by one step."""
+
+
+def visited(outcome: Outcome) -> tuple[int, ...]:
+    """Return the rows after which the verifier chose a token: the root and the accepted nodes."""
+    rows = (0, *outcome.accepted)
+    return rows[: len(outcome.new_token_ids)]  # an output may end inside the drafted path
+
+
+def grafted_rows(tree: TokenTree) -> NDArray[np.bool_]:
+    """``[n + 1]`` which rows belong to phrases grafted onto the drafted tree."""
+    return np.zeros(tree.tokens.size, dtype=np.bool_) if tree.grafted is None else tree.grafted
 
 
 def report_of(analysis: Analysis, table: Table, figure: Figure | None = None) -> Report:

@@ -10,20 +10,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-from typing_extensions import override
-
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.core.checked import Checked
-from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
     from specexp.bench.publish import Report
     from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
-    from specexp.core.tree import RankPath, TokenTree
+    from specexp.core.tree import RankPath
     from specexp.scheduling.timeline import TimeLine
 
 CORRECTED, BONUS = -1, -2
@@ -59,19 +54,6 @@ class Analysis(metaclass=Checked):
         """Return the result, given the records of all arms."""
 
 
-class MultiSequenceAnalysis(Analysis):
-    """An analysis of time lines and records of prompts that several sequences decode; it observes no single steps."""
-
-    watches_steps: ClassVar[bool] = False
-
-    def __init__(self, baseline: str = PLAIN) -> None:
-        self.baseline = baseline
-
-    @override
-    def begin(self, arms: Mapping[str, Parts]) -> None:
-        check_arms(self, "baseline", [self.baseline], arms)
-
-
 def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
     """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
     known = list(arms)
@@ -83,17 +65,6 @@ def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: It
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
     """Return the arms that draft: all but plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
-
-
-def visited(outcome: Outcome) -> tuple[int, ...]:
-    """Return the rows after which the verifier chose a token: the root and the accepted nodes."""
-    rows = (0, *outcome.accepted)
-    return rows[: len(outcome.new_token_ids)]  # an output may end inside the drafted path
-
-
-def grafted_rows(tree: TokenTree) -> NDArray[np.bool_]:
-    """``[n + 1]`` which rows belong to phrases grafted onto the drafted tree."""
-    return np.zeros(tree.tokens.size, dtype=np.bool_) if tree.grafted is None else tree.grafted
 
 
 def ended_inside(outcome: Outcome) -> bool:

@@ -12,8 +12,8 @@ import yaml
 from helpers.made_records import PHASES, record
 from rich.console import Console
 
+from experiments.by_task import FastestByTask
 from specexp.bench import metrics
-from specexp.bench.by_task import FastestByTask
 from specexp.bench.equality import token_equality
 from specexp.bench.experiment import curves_of
 from specexp.bench.metrics import (

@@ -16,8 +16,8 @@ from pydantic import Field
 from scipy.stats import binned_statistic
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
-from specexp.bench.analysis import Analysis, check_arms, drafting, grafted_rows, visited
+from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited
+from specexp.bench.analysis import Analysis, check_arms, drafting
 from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord

@@ -21,12 +21,13 @@ from experiments.papers.shared import (
     Row,
     add_rows,
     check_rows,
+    grafted_rows,
     label,
     label_of,
     report_of,
     table_of,
 )
-from specexp.bench.analysis import ended_inside, grafted_rows, over
+from specexp.bench.analysis import ended_inside, over
 from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, name_rows, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord

@@ -19,12 +19,13 @@ from experiments.papers.shared import (
     Row,
     check_rows,
     draw_lines,
+    grafted_rows,
     label,
     report_of,
     table_of,
 )
 from specexp.bench import clock
-from specexp.bench.analysis import Analysis, check_arms, drafting, ended_inside, grafted_rows
+from specexp.bench.analysis import Analysis, check_arms, drafting, ended_inside
 from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.shared import DraftingAnalysis, label, report_of, table_of
-from specexp.bench.analysis import grafted_rows, over
+from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of
+from specexp.bench.analysis import over
 from specexp.bench.pictures import BLUE, ORANGE, legend_below, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord

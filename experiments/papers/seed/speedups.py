@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from experiments.papers.shared import Row, add_rows, check_rows, report_of, table_of
-from specexp.bench.analysis import MultiSequenceAnalysis, over
+from experiments.papers.shared import MultiSequenceAnalysis, Row, add_rows, check_rows, report_of, table_of
+from specexp.bench.analysis import over
 from specexp.bench.equality import token_equality
 from specexp.bench.metrics import metric_named
 from specexp.bench.pictures import bars_of

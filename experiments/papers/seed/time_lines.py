@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from experiments.papers.shared import label, report_of, table_of
-from specexp.bench.analysis import MultiSequenceAnalysis, over
+from experiments.papers.shared import MultiSequenceAnalysis, label, report_of, table_of
+from specexp.bench.analysis import over
 from specexp.bench.pictures import BLUE, INK, draw_time_line, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from helpers.made_records import record
 
+from experiments.by_task import FastestByTask
 from experiments.papers.dyspec.block_attention import BlockAttention, TreeAttention, TreeReorder
 from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TokensPerStep, TreeSizes
 from experiments.papers.oracle import Oracle
@@ -17,7 +18,6 @@ from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import OverlapBracket, TargetUtilisation, TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
-from specexp.bench.by_task import FastestByTask
 from specexp.bench.table import Table, columns
 from specexp.builders import Chain, KConfig
 from specexp.controllers import Fixed
