@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
-from heapq import heappop, heappush
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +16,6 @@ from specexp.bench.analysis import over
 from specexp.bench.pictures import BLUE, INK, draw_time_line, new_figure
 from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup, arm_names
 from specexp.bench.table import Cell
 from specexp.core.parts import Parts
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What, chrome_trace, start_of
@@ -183,89 +180,3 @@ class TimeLines(MultiSequenceAnalysis):
             self._kept, title, self.window_ms / 1000 if longest > self.window_ms else None
         )
         return Report({self.name: table}, {self.name: figure}, files)
-
-
-class OverlapBracket(MultiSequenceAnalysis):
-    """Speed of scheduled execution if nothing of it overlaps, and if drafting and verifying overlap freely.
-
-    Simulates the recorded steps of a scheduled arm, without prefills: a target pass takes 1, whatever its rows, and a
-    draft pass the assumed cost. One at a time is serial speculation. With free overlap each of the ``lanes`` drafters
-    and the target has a device of its own. Real devices lie between. Speeds are over plain decoding, by prompt.
-
-    Args:
-        draft_costs: Time of a draft pass, in target passes.
-        lanes: Number of sequences that draft at the same time.
-    """
-
-    name: ClassVar[str] = "overlap_bracket"
-
-    def __init__(self, draft_costs: Sequence[float] = (0.15, 0.25), lanes: int = 3) -> None:
-        super().__init__()
-        self.draft_costs, self.lanes = draft_costs, lanes
-        self._runs: dict[tuple[str, str], list[list[int]]] = {}
-
-    @override
-    def begin(self, arms: Mapping[str, Parts]) -> None:
-        self._runs = {}
-
-    @override
-    def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        self._runs[arm, prompt_id] = steps_of(timeline)
-
-    @override
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        table = table_of(
-            "Scheduled execution between passes one at a time and free overlap (simulated, costs assumed)",
-            "arm | draft pass | one at a time:interval | free overlap:interval | target busy:.1%",
-        )
-        for arm in arm_names(records):
-            own = [one for one in records if one.arm == arm and not one.error and one.draft_passes]
-            for cost in self.draft_costs if own else ():
-                times = np.array([self._times(record, cost) for record in own])  # [prompts, 2]
-                logs = np.log(np.array([[record.new_tokens] for record in own]) / times)
-                speeds = [Speedup.of(arm, self.baseline, column, "simulated") for column in logs.T]
-                busy = sum(record.steps for record in own) / times[:, 1].sum()
-                table.rows.append([arm, cost, *speeds, float(busy)])
-        return report_of(self, table)
-
-    def _times(self, record: PromptRecord, cost: float) -> tuple[float, float]:
-        """Return the time of a prompt in target passes, one at a time and with free overlap."""
-        roles = record.group.roles.values() if record.group else ()
-        depth = sum(role.drafted_positions for role in roles) / record.steps
-        runs = self._runs[record.arm, record.prompt_id]
-        overlapped = sum(free_overlap(steps, self.lanes, depth * cost) for steps in runs)
-        return record.steps * (1 + depth * cost), overlapped
-
-
-def steps_of(timeline: TimeLine) -> list[list[int]]:
-    """Return the number of steps of each sequence, by run: a run begins where no earlier sequence goes on."""
-    steps, ends = dict[str, int](), dict[str, tuple[float, float]]()
-    for span in sorted(timeline, key=lambda span: span.start):
-        first, last = ends.get(span.sequence, (span.start, span.end))
-        ends[span.sequence] = first, max(last, span.end)
-        steps[span.sequence] = steps.get(span.sequence, 0) + (span.what in DECISIONS)
-    runs, until = list[list[int]](), float("-inf")
-    for sequence, (first, last) in sorted(ends.items(), key=lambda item: item[1]):
-        if first >= until:
-            runs.append([])
-        runs[-1].append(steps[sequence])
-        until = max(until, last)
-    return runs
-
-
-def free_overlap(steps: Sequence[int], lanes: int, drafting: float) -> float:
-    """Return the time of sequences of so many steps, first come, first served; a target pass takes 1.
-
-    Example:
-        >>> free_overlap([2, 2], 2, 0.5)
-        4.5
-    """
-    waiting, now = deque(step for step in steps if step), 0.0
-    queue = [(drafting, waiting.popleft()) for _ in range(min(lanes, len(waiting)))]  # ready at, steps left
-    while queue:
-        ready, left = heappop(queue)
-        now = max(now, ready) + 1
-        left = left - 1 or (waiting.popleft() if waiting else 0)
-        if left:
-            heappush(queue, (now + drafting, left))
-    return now

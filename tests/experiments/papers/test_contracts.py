@@ -6,7 +6,7 @@ import pytest
 from helpers.made_records import record
 
 from experiments.by_task import FastestByTask
-from experiments.papers.dyspec.block_attention import BlockAttention, TreeAttention, TreeReorder
+from experiments.papers.dyspec.block_attention import TreeReorder
 from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TokensPerStep, TreeSizes
 from experiments.papers.oracle import Oracle
 from experiments.papers.post_use_pre_cut.acceptance import ConfidenceAcceptance, PrecutLearning, Utilisation
@@ -15,7 +15,7 @@ from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
 from experiments.papers.regret import Regret
 from experiments.papers.same_drafts import SameDrafts
 from experiments.papers.seed.speedups import ReasoningTable, Roles
-from experiments.papers.seed.time_lines import OverlapBracket, TargetUtilisation, TimeLines
+from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
 from specexp.bench.table import Table, columns
@@ -53,7 +53,6 @@ TestReasoningTable = contract(lambda: ReasoningTable(published=[THEIRS["reasonin
 TestRoles = contract(lambda: Roles(published=[THEIRS["roles"]]))
 TestTargetUtilisation = contract(TargetUtilisation)
 TestTimeLines = contract(TimeLines)
-TestOverlapBracket = contract(OverlapBracket)
 TestRegret = contract(Regret)
 TestStorage = contract(Storage)
 TestSameDrafts = contract(lambda: SameDrafts(repetitions=2))
@@ -65,33 +64,6 @@ class TestTreeReorder(AnalysisContract):
         analysis = TreeReorder()
         analysis.prefixes, analysis.random_trees = (0, 2, 4), 1
         return analysis
-
-
-class TestTreeAttention(AnalysisContract):
-    def make_analysis(self):
-        analysis = TreeAttention()
-        analysis.block, analysis.heads, analysis.head_dim, analysis.repeats, analysis.prefixes = (
-            2,
-            1,
-            8,
-            1,
-            (0,),
-        )
-        return analysis
-
-    @pytest.mark.skip("milliseconds are never the same twice")
-    def test_the_same_run_gives_the_same_report(self): ...
-
-
-class TestBlockAttention(AnalysisContract):
-    def make_analysis(self):
-        analysis = BlockAttention()
-        analysis.rows, analysis.heads, analysis.head_dim, analysis.block = [32, 64], 1, 8, 8
-        analysis.trees = analysis.repeats = 1
-        return analysis
-
-    @pytest.mark.skip("milliseconds are never the same twice")
-    def test_the_same_run_gives_the_same_report(self): ...
 
 
 SECONDS = {"oracle": (1.0, 2.0), "learned": (1.1, 2.2), "fixed": (1.5, 3.0), "plain": (3.0, 6.0)}

@@ -5,13 +5,7 @@ import json
 import pytest
 
 from experiments.papers.seed.speedups import ReasoningTable, Roles
-from experiments.papers.seed.time_lines import (
-    OverlapBracket,
-    TargetUtilisation,
-    TimeLines,
-    free_overlap,
-    steps_of,
-)
+from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
@@ -169,53 +163,3 @@ def test_an_arm_has_a_trace_of_the_first_prompt():
     events = json.loads(report.files["time_lines_trace_seed_n_3.json"])["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
     assert names == ["SEED, n=3: p0"]
-
-
-# --- The bracket of scheduled execution ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("steps", "lanes", "drafting", "time"),
-    [
-        ([3], 1, 0.5, 4.5),  # one sequence: serial
-        ([3, 2], 1, 0.5, 7.5),  # the next one waits for the lane
-        ([2, 2], 2, 0.5, 4.5),  # only the first draft is waited for
-        ([2, 2], 2, 2.0, 7.0),  # drafting is the bottleneck: 2 + 1, 1, 2 - 1 + 1, 1
-        ([1, 1, 1], 2, 0.5, 3.5),
-        ([0], 2, 0.5, 0.0),
-    ],
-)
-def test_with_free_overlap_only_the_target_is_shared(steps, lanes, drafting, time):
-    assert free_overlap(steps, lanes, drafting) == time
-
-
-def three_sequences():
-    """``a`` and ``b`` with two and one steps, then ``c`` with one step after both."""
-    line = TimeLine()
-    for sequence, start in (("a", 0.0), ("b", 1.0), ("a", 2.0), ("c", 3.0)):
-        line.add("draft 1", "draft", start, start + 0.2, sequence)
-        line.add("target", "target", start + 0.2, start + 0.8, sequence)
-        line.add("target", "verify", start + 0.8, start + 0.9, sequence)
-    return line
-
-
-def test_a_run_begins_where_no_earlier_sequence_goes_on():
-    assert steps_of(three_sequences()) == [[2, 1], [1]]
-
-
-def test_a_bracket_is_from_serial_speculation_to_free_overlap():
-    """Four steps of 4 drafts at 0.25 each give 10 tokens: serially in 8, with overlap in 6."""
-    roles = {"generator": role_of(4.0, steps=4, drafted=16)}
-    records = [
-        group_of("plain", 0, 4.0),
-        group_of("seed", 0, 4.0, steps=4, draft_passes=16, roles=roles),
-    ]
-    analysis = OverlapBracket([0.25])
-    analysis.begin({"plain": None, "seed": None})
-    analysis.observe_run("seed", "GSM8K/0", three_sequences())
-    (row,) = analysis.report(records).tables["overlap_bracket"].records()
-    overlapped = free_overlap([2, 1], 3, 1.0) + free_overlap([1], 3, 1.0)
-    assert overlapped == 4 + 2
-    speeds = (row["one at a time"], row["free overlap"])
-    assert speeds == ("1.25x (one prompt) modelled", "1.67x (one prompt) modelled")
-    assert row["target busy"] == pytest.approx(4 / 6)
