@@ -1,12 +1,13 @@
 """``python -m experiments.smollm2.export KIND TARGET SHARDS FOLDER TO``: write what ``train`` trained.
 
 The head's tokens may be others than in training, because its rows are the target's: they are chosen among all of the
-text. Both are written in 8 bits, without embeddings.
+text. Both are written in 8 bits, without embeddings. All ids, most frequent first, go to ``FOLDER/vocabulary.json``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -34,7 +35,9 @@ def main(argv: list[str] | None = None) -> None:
     done = torch.load(arguments.folder / "last.pt", weights_only=True)
     target: Any = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
     texts = Conversations(arguments.shards, 0)
-    kept = texts.most_frequent(arguments.vocabulary, target.config.vocab_size)
+    ranked = texts.most_frequent(target.config.vocab_size, target.config.vocab_size)
+    (arguments.folder / "vocabulary.json").write_text(json.dumps(ranked.tolist()) + "\n", encoding="utf-8")
+    kept = ranked[: arguments.vocabulary]
     arguments.to.mkdir(parents=True, exist_ok=True)
     if arguments.kind == "eagle3":
         head = Eagle3(target, kept.sort().values, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,9 @@ def test_an_exported_draft_has_the_embeddings_of_its_target_and_drafts_with_a_re
     wanted, made = trained[name], pair.draft.state_dict()[name].float()
     # half a step of 8 bits, and bfloat16
     assert (made - wanted).abs().max() <= wanted.abs().max() * (0.5 / 127 + 2**-8)
+    ranked = json.loads((tmp_path / "run" / "vocabulary.json").read_text())
+    assert sorted(ranked) == list(range(TOKENS))
+    assert pair.draft.config.draft_vocabulary == sorted(ranked[:50])
     drafters = [DraftModel(pair.draft_runtime()) for _ in range(2)]
     models = [drafter.models[0].model for drafter in drafters]
     assert models[0] is models[1]  # packed once
