@@ -14,6 +14,7 @@ import yaml
 
 import specexp
 from specexp.__main__ import main
+from specexp.commands.demo import main as demo
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -22,6 +23,7 @@ CONTAINERS = [DOCS / "Containerfile", DOCS / "cluster" / "Containerfile"]
 """The second is built from the image of the first, in the same folder."""
 PACKAGED = ["fastest.yaml", "experiments/demo.yaml", "sweeps/tree_shape.yaml"]
 PACKAGED += ["configs/data/stdlib.yaml", "configs/pair/stdlib.yaml"]
+PACKAGED += ["experiments/tree_shape.yaml", "configs/pair/smollm2.yaml"]
 
 
 def instructions(file: Path) -> list[list[str]]:
@@ -53,6 +55,7 @@ def test_a_wheel_builds_wherever_a_container_installs_the_package(tmp_path, monk
             wheels.append(tmp_path / build.build_wheel(str(tmp_path)))
             with ZipFile(wheels[-1]) as wheel:
                 assert {f"specexp/commands/{name}" for name in PACKAGED} <= set(wheel.namelist())
+                assert "specexp/py.typed" in wheel.namelist(), "types are read by mypy"
     assert len(wheels) == len(CONTAINERS)
 
 
@@ -73,6 +76,13 @@ def test_the_wheel_alone_answers_the_main_question_in_an_empty_folder(tmp_path, 
     assert [*map(ran.stdout.index, answer)] == sorted(map(ran.stdout.index, answer))
     assert str(ROOT) not in ran.stdout
     assert {path.name for path in empty.iterdir()} == {"runs", "artifacts"}
+
+
+def test_the_demo_of_smollm2_is_the_main_job(monkeypatch):
+    monkeypatch.setattr("specexp.sweep.command.main", lambda words: words)
+    file, *options = demo(["smollm2", "--minutes", "2"])
+    assert Path(file) == ROOT / "experiments" / "tree_shape.yaml"
+    assert options == ["--minutes", "2"]
 
 
 def test_every_core_dependency_is_pinned_within_its_bounds():
