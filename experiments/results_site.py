@@ -51,7 +51,7 @@ def kept(folder: Path) -> RowRecord:
         "time": environment["time"],
         "commit": environment["git_commit"],
         "dirty": environment["git_dirty"],
-        "pair": pair_of(["--pair.target", _composed(command)["pair"]["target"]]),
+        "pair": pair_of(_composed(command)["pair"]["target"]),
         "device": {name: environment[name] for name in ("device", "device_name", "cpu_count", "threads")},
         "versions": environment["packages"],
         "prompts": len({record.prompt_id for record in records}),
@@ -119,8 +119,7 @@ def site_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
 def _model(run: Mapping[str, Any]) -> str:
     pair = run["pair"]
     name = MODELS.get(pair["target"], pair["target"])
-    names = [word for role in ("target", "draft") if role in pair for word in (f"--pair.{role}", pair[role])]
-    today = pair_of(names)["digest"]
+    today = pair_of(pair["target"], pair.get("draft"))["digest"]
     return name if not today or today == pair["digest"] else f"{name}, earlier weights"
 
 

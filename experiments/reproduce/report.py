@@ -66,13 +66,16 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     if row.not_measured:
         return Finding(row, NOT_HERE, modelled, explanation, why_not=row.not_measured)
     record = RowRecord.read(records, recorded)
+    missing = [why for run in recorded.each_run() if (why := record.why_not(run))]
+    valid = {run.key: record.runs[run.key] for run in recorded.each_run() if not record.why_not(run)}
+    record = record.model_copy(update={"runs": valid})
     try:
-        for run in recorded.each_run():
-            if why_not := record.why_not(run):
-                raise LookupError(why_not)
+        if missing:
+            raise LookupError(missing[0])
         outcomes = [clause.test(lambda term: record.look_up(row, term), record.ratios) for clause in row.test]
     except LookupError as error:
-        return Finding(row, NOT_MEASURED, modelled, explanation, why_not=str(error))
+        partial = record if valid else None
+        return Finding(row, NOT_MEASURED, modelled, explanation, record=partial, why_not=str(error))
     return Finding(row, verdict(outcomes, row.main), modelled, explanation, outcomes, record)
 
 

@@ -7,10 +7,9 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache, reduce
-from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench.clock import clock_of
 from specexp.bench.record import read_records
 from specexp.bench.statistics import categories
-from specexp.config.layers import ConfigError
+from specexp.config.layers import ConfigError, read_layers
 from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
 from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
@@ -70,7 +69,7 @@ class RowRecord(BaseModel):
         """Return why a run's recorded figures are missing or outdated; empty if they are valid."""
         if (found := self.runs.get(run.key)) is None:
             return f"{run.name} is not measured yet"
-        pair, today, commit = found["pair"], pair_of(run.arguments), found["commit"]
+        pair, today, commit = found["pair"], pair_of_run(run.arguments), found["commit"]
         # the digest is empty if the files of the pair are not on this machine
         if pair["digest"] != today["digest"] and pair["digest"] and today["digest"]:
             # without today's digest, so that the page changes only with the records
@@ -100,20 +99,27 @@ class RowRecord(BaseModel):
         return {name: ratio for run in self.runs.values() for name, ratio in run.get("ratios", {}).items()}
 
 
-def pair_of(arguments: Sequence[str]) -> dict[str, str]:
+def pair_of(target: str, draft: str | None = None) -> dict[str, str]:
     """Return target, draft and a digest of their files; the digest is empty if these are not on this machine."""
-    given = dict(pairwise(arguments))
-    names = {"target": given.get("--pair.target", "stdlib")}
-    if "--pair.draft" in given:
-        names["draft"] = given["--pair.draft"]
-    return {**names, "digest": _digest(*filter(None, sources_of(names["target"], names.get("draft"))))}
+    names = {"target": target} if draft is None else {"target": target, "draft": draft}
+    return {**names, "digest": _digest(*filter(None, sources_of(target, draft)))}
+
+
+@cache
+def pair_of_run(arguments: tuple[str, ...]) -> dict[str, str]:
+    """Return the pair that a run's files and arguments compose."""
+    pair = read_layers(Path(arguments[0]), arguments[1:]).values["pair"]
+    return pair_of(pair["target"], pair.get("draft"))
 
 
 @cache
 def _digest(*folders: str) -> str:
     digest = hashlib.sha256()
     for folder in folders:
-        files = sorted(file for file in Path(folder).glob("*") if file.suffix in (".json", ".safetensors"))
+        found = (
+            [Path(folder)] if Path(folder).is_file() else Path(folder).glob("*")
+        )  # a GGUF file is the model
+        files = sorted(file for file in found if file.suffix in (".json", ".safetensors", ".gguf"))
         if not files:
             return ""
         for file in files:
@@ -140,7 +146,7 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "commit": environment["git_commit"],
         "dirty": environment["git_dirty"],
         "declaration": run.row.declaration,
-        "pair": pair_of(run.arguments),
+        "pair": pair_of_run(run.arguments),
         "device": {name: environment[name] for name in ("device", "device_name", "cpu_count", "threads")},
         "versions": environment["packages"],
         "prompts": len({record.prompt_id for record in records}),

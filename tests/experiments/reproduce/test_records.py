@@ -133,3 +133,10 @@ def test_a_file_that_is_not_a_record_is_refused(tmp_path, text, row_of):
     (tmp_path / "dyspec.made.json").write_text(text)
     with pytest.raises(ConfigError, match=r"dyspec\.made\.json: must be the record of a row"):
         RowRecord.read(tmp_path, row_of())
+
+
+def test_the_pair_of_a_run_is_that_of_its_files_and_arguments():
+    file = str(Path(__file__).parents[3] / "experiments/token_recycling/smollm2.yaml")
+    assert row_record.pair_of_run((file,))["target"] == "smollm2"
+    drafted = row_record.pair_of_run((file, "--pair.target", "stdlib", "--pair.draft", "stdlib-small"))
+    assert (drafted["target"], drafted["draft"]) == ("stdlib", "stdlib-small")

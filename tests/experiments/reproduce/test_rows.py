@@ -46,7 +46,7 @@ def test_every_row_is_measured_or_gives_the_reason():
     assessed = assess(choose(), ROOT / RECORDS)
     assert len(assessed) == len(paper_rows())
     for one in assessed:
-        assert bool(one.record) != bool(one.why_not), one.row.name
+        assert bool(one.outcomes) != bool(one.why_not), one.row.name
 
 
 def test_every_line_of_a_papers_first_table_has_figures_if_its_row_is_measured():
@@ -54,7 +54,7 @@ def test_every_line_of_a_papers_first_table_has_figures_if_its_row_is_measured()
     for paper, overview in overviews().items():
         for line in overview.lines:
             one = rows[f"{paper}.{line.row}"]
-            for term in (line.tokens, line.speed) if one.record else ():
+            for term in (line.tokens, line.speed) if one.outcomes else ():
                 assert len(one.record.look_up(one.row, term)) == 3, line.method
 
 
