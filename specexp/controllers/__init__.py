@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         ConfidenceThreshold as ConfidenceThreshold,
     )
     from specexp.controllers.fixed import Fixed as Fixed, Heuristic as Heuristic
-    from specexp.controllers.load_aware import DraftLengths as DraftLengths, LoadAware as LoadAware
+    from specexp.controllers.node_budget import DraftLengths as DraftLengths, NodeBudget as NodeBudget
     from specexp.controllers.q_learning import QLearning as QLearning
     from specexp.controllers.spec_dec_plus_plus import SpecDecPlusPlus as SpecDecPlusPlus
     from specexp.controllers.switch_off import SwitchOff as SwitchOff

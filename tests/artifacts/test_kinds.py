@@ -58,8 +58,6 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("phrase-cache", PHRASES, {"keys": np.array([3, 3])}, "damaged"),
     ("draft-head", "head.safetensors", {"bias": np.array([np.nan])}, "'bias' has numbers that are not finite"),
     ("draft-head", "parts.json", {"drafter": LEFT_OUT}, "drafter is missing"),
-    ("draft-lengths", "draft_lengths.json", {"nodes": {"a": 1}}, "nodes.a must be an integer"),
-    ("draft-lengths", "parts.json", {"controller": {"class_path": "Fixed"}}, "the kind's own payload defines it"),
     ("plain-decoding", "verdict.json", {"best_found": LEFT_OUT}, "best_found is missing"),
     ("composition", "parts.json", {"drafter": None}, "drafter must be an object, got null"),
     ("composition", "parts.json", {"builder": {"class_path": "Chian"}}, "did you mean 'Chain'"),

@@ -87,10 +87,6 @@ def payloads() -> dict[str, dict[str, Any]]:
             "parts.json": {"verifier": PARTS["verifier"]},
         },
         "latency-profile": {"profile.json": profile},
-        "draft-lengths": {
-            "draft_lengths.json": {"nodes": {"1": None, "2": 2, "8": 0}},
-            "parts.json": {name: PARTS[name] for name in ("drafter", "builder", "verifier")},
-        },
         "acceptance-head": {
             "head.safetensors": SpecDecPlusPlus().state_dict(),
             "parts.json": {**PARTS, "drafter": {"class_path": "DraftModel"}},

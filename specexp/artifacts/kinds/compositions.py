@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
-from pydantic import ConfigDict, Field, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import override
 
 from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.files import rank_paths
 from specexp.artifacts.parts import PARTS, PartSpec, Recorded, Spec, WithDrafter, init_args_of
 from specexp.artifacts.validation import ArtifactError, check_fields
-from specexp.core.checked import IntegerKey, Section
+from specexp.core.checked import Section
 from specexp.core.dialogue import Selection
 
 TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
-LENGTHS, VERDICT, SETTINGS = "draft_lengths.json", "verdict.json", "settings.json"
-DRAFT_LENGTHS = "specexp.controllers.load_aware.DraftLengths"
+VERDICT, SETTINGS = "verdict.json", "settings.json"
 _SERIAL = "specexp.scheduling.strategies.Serial"
 _ONE_SOURCE = "the kind's own payload defines it"
 
@@ -177,50 +176,6 @@ class ScheduleArtifact(Artifact):
     @override
     def specs(self) -> dict[str, Spec]:
         return {**self.recorded, "execution": self.schedule}
-
-
-class _Lengths(Section):
-    nodes: dict[Annotated[IntegerKey, Field(ge=0)], int | None]
-
-
-class DraftLengthsArtifact(Artifact):
-    """``draft_lengths.json``: ``nodes``, the maximum nodes of a draft by the smallest number of lanes (as text) at
-    which it applies. ``parts.json`` has drafter, builder and verifier.
-
-    The kind is for specexp's own server. Draft lengths for another engine must be measured on that engine.
-
-    Example:
-        >>> load_artifact("artifacts/load/best").nodes  # doctest: +SKIP
-        {1: 8, 4: 3, 8: 0}
-    """
-
-    kind = "draft-lengths"
-    required: ClassVar[Mapping[str, Any]] = {LENGTHS: _Lengths, PARTS: Recorded}
-    optional = ()
-    holds_state = True
-    purpose = (
-        "it is for python -m specexp.serve, and lengths for another engine must be measured on that engine"
-    )
-    made_by = DRAFT_LENGTHS
-
-    @classmethod
-    @override
-    def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        controller = init_args_of(parts.get("controller"), DRAFT_LENGTHS)
-        if controller is None or parts.get("drafter") is None:
-            return None
-        nodes = {str(lanes): most for lanes, most in controller["nodes"].items()}  # keys of JSON are text
-        return {LENGTHS: {"nodes": nodes}, PARTS: {**parts, "controller": None}}
-
-    @override
-    def read(self, payloads: Mapping[str, Any]) -> None:
-        self.nodes: dict[int, int | None] = payloads[LENGTHS].nodes
-        self.refuse_recorded(("controller",), _ONE_SOURCE)
-
-    @override
-    def specs(self) -> dict[str, Spec]:
-        controller = {"class_path": DRAFT_LENGTHS, "init_args": {"nodes": self.nodes}}
-        return {**self.recorded, "controller": controller}
 
 
 class PlainVerdict(Section):

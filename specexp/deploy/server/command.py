@@ -47,8 +47,8 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("max-prompt", int, None, "TOKENS", "maximal length of a prompt; default: the model's context"),
     ("api-key-file", str, None, "FILE", f"file with the API key, in place of {KEY}"),
     ("latency", str, None, "PROFILE",
-     "latency-profile artifact of this machine; the draft length then follows the number of running lanes, the cost "
-     "of passes (profile.lanes) and the acceptance rate"),
+     "latency-profile artifact of this machine; the draft length of a request then follows its "
+     "acceptance, the other requests and the cost of passes (profile.lanes)"),
     ("save-state", str, None, "FOLDER", "at shutdown, write the learned state to this folder as an artifact"),
 )  # fmt: skip
 """Name, type, default, metavar and help of each option."""
@@ -150,7 +150,7 @@ def _serve(
 
     def save() -> None:
         if options.save_state is not None:
-            saved = save_state(artifact, thread.parts, pair, options.save_state, options.lanes)
+            saved = save_state(artifact, thread.parts, pair, options.save_state)
             print(f"the learned state was saved to {saved}", flush=True)
 
     drain = options.deadline if options.drain is None else options.drain

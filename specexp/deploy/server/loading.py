@@ -6,13 +6,13 @@ import shlex
 import sys
 from pathlib import Path
 
-from specexp.artifacts import Artifact, ArtifactError, fingerprint, value_of
-from specexp.artifacts.kinds.compositions import DRAFT_LENGTHS, CompositionArtifact, DraftLengthsArtifact
+from specexp.artifacts import ArtifactError, fingerprint, value_of
+from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.parts import state_payloads
 from specexp.bench.arm import eos_of
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.named_artifacts import local
-from specexp.controllers import LoadAware
+from specexp.controllers import NodeBudget
 from specexp.core.latency import LatencyProfile
 from specexp.core.messages import first_line
 from specexp.core.parts import Parts
@@ -33,7 +33,7 @@ def decoding_thread_of(
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
     ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If the artifact
-    has no controller, :class:`~specexp.controllers.LoadAware` then adapts the draft to the load.
+    has no controller, :class:`~specexp.controllers.NodeBudget` then adapts the draft to the load.
 
     Raises:
         ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is not a
@@ -45,7 +45,7 @@ def decoding_thread_of(
         parts = artifact.new_parts(pair.draft)
         if latency is not None:
             if parts.controller.changes_nothing and parts.drafter is not None:
-                parts = parts._replace(controller=LoadAware())
+                parts = parts._replace(controller=NodeBudget())
             parts.controller.use_latency(_latency_profile(latency))
         return DecodingThread(
             artifact.runtime(pair.target),
@@ -61,27 +61,21 @@ def decoding_thread_of(
         raise ArtifactError(f"{artifact.folder}: {first_line(error)}") from error
 
 
-def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str, lanes: int) -> Path:
+def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str) -> Path:
     """Save the parts with their learned state as a new version of the artifact ``folder``; returns its path.
-
-    The kind is ``composition``, or ``draft-lengths`` if the controller has learned draft sizes for each load.
 
     Raises:
         ArtifactError: the folder cannot be written.
     """
     specs = artifact.content.specs()
+    if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # that of --latency
+        specs["controller"] = {"class_path": "NodeBudget"}
     states = {
         family: part.state_dict()
         for family, part in (("drafter", parts.drafter), ("controller", parts.controller))
         if part is not None and part.state_dict()
     }
-    kind: type[Artifact] = CompositionArtifact
-    if isinstance(parts.controller, LoadAware):
-        nodes = parts.controller.table(lanes)
-        specs["controller"] = {"class_path": DRAFT_LENGTHS, "init_args": {"nodes": nodes}}
-        states.pop("controller", None)  # the table replaces it
-        kind = DraftLengthsArtifact
-    payloads = kind.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
+    payloads = CompositionArtifact.payloads_of({family: specs.get(family) for family in Parts._fields}, {})
     assert payloads is not None, "a part that learns has a drafter"
     provenance = {
         **{key: artifact.provenance.get(key) for key in ("study", "runtime", "dtype")},
@@ -90,7 +84,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
     }
     return save_artifact(
         folder,
-        kind.kind,
+        CompositionArtifact.kind,
         {**payloads, **state_payloads(states)},
         provenance=provenance,
         fingerprint=fingerprint(_model(pair), pair.tokenizer),
