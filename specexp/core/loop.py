@@ -56,11 +56,15 @@ class Draft:
 
 
 class Drafting:
-    """The parts that draft for one sequence and learn from it. They never see the target."""
+    """The parts that draft for one sequence and learn from it. They never see the target.
 
-    def __init__(self, parts: Parts, context: Context) -> None:
+    ``max_nodes`` limits every tree, in addition to the plans of the controller.
+    """
+
+    def __init__(self, parts: Parts, context: Context, max_nodes: int | None = None) -> None:
         self.drafter, self.builder, _, self.controller = parts
         self.context = context
+        self.max_nodes = max_nodes
         self.learned_candidates = 0 if self.drafter is None else self.drafter.learned_candidates
         # most controllers never stop a draft: skip the call for those
         self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
@@ -85,6 +89,8 @@ class Drafting:
         plan = self.controller.plan(self.context)
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
+        if self.max_nodes is not None and (plan.max_nodes is None or plan.max_nodes > self.max_nodes):
+            plan = replace(plan, max_nodes=self.max_nodes)
         filled = self._filled(plan, alone)
         if filled is None:
             return Draft((yield from self.builder.build(self.context.root, plan)))

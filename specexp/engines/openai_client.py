@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -16,7 +17,9 @@ import httpx
 from specexp.core.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
-COMPLETIONS = "/v1/completions"
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+KEY = "SPECEXP_API_KEY"
+"""Environment variable with the API key. It is not an option, since other users can read a command line."""
 _SHOWN = 200  # maximal number of an answer's characters in an error message
 
 
@@ -68,13 +71,16 @@ def _client() -> httpx.Client:
 
 @contextmanager
 def _request(method: str, url: str, seconds: float, body: object = None) -> Iterator[httpx.Response]:
+    key = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else {}
     try:
-        request = _client().build_request(method, url, json=body, timeout=seconds)
+        request = _client().build_request(method, url, json=body, timeout=seconds, headers=key)
         try:
             opened = _client().send(request, stream=True)
         except httpx.RemoteProtocolError:  # the server closed the idle connection just now
             opened = _client().send(request, stream=True)
         with closing(opened) as answer:
+            if answer.status_code in (401, 403):
+                raise EngineError(f"{url}: the server rejects the API key: set {KEY} to its key")
             if answer.status_code != 200:
                 shown = " ".join(answer.read()[:_SHOWN].decode(errors="replace").split())
                 raise EngineError(f"{url}: the server answered with status {answer.status_code}: {shown}")
@@ -107,6 +113,11 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
     return found[0]
 
 
+def prompt_fields(prompt: str, chat: bool) -> dict[str, Any]:
+    """Return the fields of a prompt: a text, or one message of a chat, to which the server applies its template."""
+    return {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+
+
 def complete(
     url: str,
     body: Mapping[str, Any],
@@ -120,7 +131,7 @@ def complete(
         body: the request's fields, except those that make it a stream.
         seconds: time limit for the whole answer.
         stopped: called after each piece; True stops reading.
-        path: the path of OpenAI's completions, or llama.cpp's ``/completion``, which returns token ids.
+        path: the path of OpenAI's completions or chats, or llama.cpp's ``/completion``, which returns token ids.
 
     Raises:
         EngineError: the server does not answer in time or answers with an error, or the stream is incomplete or not
@@ -209,7 +220,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
     if content.get("error"):
         raise EngineError(f"the server sent an error: {str(content['error'])[:_SHOWN]}")
     for choice in content.get("choices", []):
-        text = choice.get("text") if isinstance(choice, dict) else None
+        text = _text(choice) if isinstance(choice, dict) else None
         if not isinstance(text, str | None):
             raise _no_completion(choice)
         if text:
@@ -224,6 +235,16 @@ def _take(found: Streamed, content: Any, at: float) -> None:
         found.speculation = metrics["speculative_decoding"]
     else:
         _take_timings(found, content.get("timings"))
+
+
+def _text(choice: Mapping[str, Any]) -> Any:
+    """Return the new text of a completion or of a chat; some servers send reasoning apart."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return choice.get("text")
+    return next(
+        (delta[name] for name in ("content", "reasoning_content", "reasoning") if delta.get(name)), ""
+    )
 
 
 def _take_logprobs(found: Streamed, logprobs: Any) -> None:

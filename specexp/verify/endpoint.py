@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from specexp.config.command import SHOWING, collected_result, fail
 from specexp.core.messages import counted, first_line, shown
 from specexp.engines.engine import EngineError
-from specexp.engines.openai_client import Streamed, complete, model_of
+from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
 
 if TYPE_CHECKING:
     from specexp.config import Config
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 Verdict = Literal["equal", "near tie", "wrong", "cannot tell"]
+NO_PLAIN = (
+    "--plain must be another server of the same model without speculation, or --plain-body must switch it off, such as "
+    "'{\"speculative\": false}'"
+)
 _AROUND = 40
 """Characters shown around a divergence."""
 _ROUNDING = 1e-3
@@ -162,7 +166,11 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     with collected_result(arguments) as result:
         output = ""
         try:
-            given = _parser().parse_args([one for one in arguments if one not in SHOWING])
+            about = "Compare a server's answers with speculation and without, at temperature 0."
+            parser = endpoint_parser("verify", about, max_prompts=50)
+            rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
+            parser.add_argument("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+            given = parser.parse_args([one for one in arguments if one not in SHOWING])
             output = given.output
             report = _compare_servers(given)
             file = Path(output, "endpoint.md")
@@ -182,25 +190,20 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
 
 
 def _compare_servers(given: argparse.Namespace) -> EndpointReport:
-    from specexp.data import StdlibFunctions, Workload
-    from specexp.data.own_prompts import OwnPrompts
-
     url, plain_url = (
         one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
     )
     if plain_url == url and not given.plain_body:
-        raise EngineError(
-            "--plain must be another server of the same model without speculation, or --plain-body must switch it off, "
-            "such as '{\"speculative\": false}'"
-        )
-    prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
-    texts = [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
+        raise EngineError(NO_PLAIN)
+    texts = prompts_of(given)
     model = model_of(url, given.model, given.seconds, "--model")
     limits = {"max_tokens": given.max_tokens, "temperature": 0}
+    logprobs = {"logprobs": True, "top_logprobs": 5} if given.chat else {"logprobs": 5}
+    path = CHAT if given.chat else COMPLETIONS
 
     def ask(address: str, body: Mapping[str, Any], prompt: str) -> Streamed:
-        whole = {"model": model, "prompt": prompt, **limits, "logprobs": 5, **body}
-        return complete(address, whole, given.seconds)
+        whole = {"model": model, **prompt_fields(prompt, given.chat), **limits, **logprobs, **body}
+        return complete(address, whole, given.seconds, path=path)
 
     speculative, plain = partial(ask, url, {}), partial(ask, plain_url, given.plain_body)
     compared = []
@@ -209,7 +212,7 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
         if one.verdict != "equal":
             print(f"prompt {number} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
     settings = {"on": url, "off": plain_url, "off_body": given.plain_body, "model": model, **limits}
-    return EndpointReport(compared, {**settings, "tolerance": given.tolerance})
+    return EndpointReport(compared, {**settings, "path": path, "tolerance": given.tolerance})
 
 
 def positive_integer(text: str) -> int:
@@ -234,35 +237,41 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
+def endpoint_parser(
+    command: str, description: str, max_prompts: int, also: str = ""
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of the commands that measure a server; ``also`` ends the help of servers."""
     parser = argparse.ArgumentParser(
-        prog="python -m specexp.verify",
-        description="Compare a server's answers with speculation and without, at temperature 0.",
+        prog=f"python -m specexp.{command}",
+        description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         exit_on_error=False,
+        epilog=f"If {KEY} is set, requests send it as API key.",
     )
     add = parser.add_argument
     body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
-    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
-    add("--endpoint", required=True, metavar="URL", help="the server, e.g. http://127.0.0.1:8000")
-    add("--plain", metavar="URL", help="a server of the same model without speculation")
+    prompts = "file of your own prompts; by default functions of Python's library"
+    server = f"the server, e.g. http://127.0.0.1:8000 {also}".strip()
+    add("--endpoint", required=True, metavar="URL", help=server)
+    add("--plain", metavar="URL", help="the same for a server of the same model without speculation")
     add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
+    add("--chat", action="store_true", help="send prompts as chats, with the server's template")
     add("--model", metavar="NAME", help="model name in requests; by default the server's only model")
-    add(
-        "--prompts", metavar="FILE", help="file of your own prompts; by default functions of Python's library"
-    )
-    add("--max-prompts", type=positive_integer, default=50, metavar="N", help="maximum number of prompts")
-    add(
-        "--max-tokens",
-        type=positive_integer,
-        default=64,
-        metavar="N",
-        help="maximum number of tokens per answer",
-    )
-    add("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+    add("--prompts", metavar="FILE", help=prompts)
+    add("--max-prompts", type=positive_integer, default=max_prompts, metavar="N", help="number of prompts")
+    add("--max-tokens", type=positive_integer, default=64, metavar="N", help="number of tokens per answer")
     add("--seconds", type=amount, default=120, metavar="S", help="time limit per answer in seconds")
-    add("--output", default="runs/verify", metavar="FOLDER", help="folder of the report")
+    add("--output", default=f"runs/{command}", metavar="FOLDER", help="folder of the report")
     return parser
+
+
+def prompts_of(given: argparse.Namespace) -> list[str]:
+    """Return the first turns of the prompts that the options name."""
+    from specexp.data import StdlibFunctions, Workload
+    from specexp.data.own_prompts import OwnPrompts
+
+    prompts = StdlibFunctions("test") if given.prompts is None else OwnPrompts(given.prompts)
+    return [row["turns"][0] for row in Workload(prompts, max_prompts=given.max_prompts).rows()]
 
 
 def engine_to_verify(config: Config) -> ForeignEngine:

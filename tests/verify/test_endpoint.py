@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import fake_server
+from helpers import drafting_server, fake_server
 
 from specexp.engines.openai_client import Streamed
 from specexp.engines.server import StartedServer, free_port
@@ -64,10 +64,10 @@ def test_plain_decoding_that_does_not_repeat_itself_proves_nothing() -> None:
 def serve():
     started = []
 
-    def start(*arguments):
+    def start(*arguments, program=fake_server):
         port = free_port()
         server = StartedServer(
-            [sys.executable, fake_server.__file__, str(port), *arguments], f"http://127.0.0.1:{port}", 60
+            [sys.executable, program.__file__, str(port), *arguments], f"http://127.0.0.1:{port}", 60
         )
         started.append(server)
         return server.url
@@ -100,6 +100,13 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
     for _ in range(2):
         assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"
+
+
+def test_chats_are_compared_too(serve, tmp_path) -> None:
+    url = serve("--step", "0", "--fixed", "0", "--token", "0", program=drafting_server)
+    arguments = ["--endpoint", url, "--plain-body", '{"speculative": 0}', "--max-prompts", "2", "--chat"]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert '"path": "/v1/chat/completions"' in Path(tmp_path, "endpoint.md").read_text()
 
 
 @pytest.mark.parametrize(

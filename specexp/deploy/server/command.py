@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.config.command import answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
+from specexp.engines.openai_client import KEY
 
 if TYPE_CHECKING:
     import socket
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
     from specexp.models.pair import ModelPair
 
-KEY = "SPECEXP_API_KEY"
-"""Environment variable with the API key. It is not an option, since other users can read a command line."""
 _LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
 _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("target", str, "stdlib", "MODEL", "stdlib for the embedded pair, a hub id or a folder"),

@@ -91,6 +91,7 @@ class Output:
         text: decoder of the output's text, which also detects stop strings.
         notify: called with each update, in the decoding thread.
         update_seconds: minimal time between two updates; None for a single update at the end.
+        speculative: False for plain decoding; a number limits the drafted tokens of a step.
         log_probs: number of the target's top tokens to list for each output token; None for no log-probabilities.
         deadline: time at which an incomplete output is aborted, by :func:`time.monotonic`.
         cancelled: any thread may set this; the output is then dropped before the next step.
@@ -105,7 +106,7 @@ class Output:
     notify: Callable[[Update], object]
     update_seconds: float | None = 0.0
     log_probs: int | None = None
-    speculative: bool = True
+    speculative: bool | int = True
     deadline: float = inf
     cancelled: bool = False
 
@@ -393,7 +394,7 @@ class DecodingThread:
                 context,
                 self.target,
                 output.verifier,
-                Drafting(own, context),
+                Drafting(own, context, None if output.speculative is True else output.speculative),
                 slot=slot,
                 max_new_tokens=output.max_new_tokens,
                 eos_token_ids=self.eos_token_ids,

@@ -116,7 +116,7 @@ class GenerationRequest(Section):
         sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
             number of the output, from 0.
         stream_options: ``{"include_usage": true}`` adds a last chunk with the token counts.
-        speculative: whether to draft; the output is the same without.
+        speculative: whether to draft, or the most drafted tokens of a step; the output is the same without.
         deadline: time limit of the request in seconds.
     """
 
@@ -131,7 +131,7 @@ class GenerationRequest(Section):
     sequence: _Sequence | None = None
     stream: bool = False
     stream_options: dict[Literal["include_usage"], bool] = Field({})
-    speculative: bool = True
+    speculative: bool | Annotated[int, Field(ge=0, le=1024)] = True
     deadline: Annotated[float, Field(gt=0, le=86400)] | None = None
 
     @model_validator(mode="before")

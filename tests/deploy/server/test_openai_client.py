@@ -140,6 +140,15 @@ def test_without_speculation_the_text_is_the_same(client):
     assert drafted["num_draft_tokens"] > 0
 
 
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_a_request_limits_its_drafted_tokens(client, most):
+    fields = {"temperature": 0.8, "seed": 11, "max_tokens": 40}
+    limited, free = (complete(client, extra_body={"speculative": one}, **fields) for one in (most, True))
+    assert limited.choices[0].text == free.choices[0].text
+    counts = limited.model_extra["metrics"]["speculative_decoding"]
+    assert max(map(int, counts["acceptance_histogram_by_draft_length"]), default=0) == most
+
+
 def test_figures_of_drafting_have_vllms_schema(client):
     figures = complete(client, max_tokens=40).model_extra["metrics"]["speculative_decoding"]
     assert sorted(figures) == [
