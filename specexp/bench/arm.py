@@ -46,6 +46,11 @@ class Arm(ABC):
         return MEASURED if self.latency is None else self.latency.label
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """What a study's tables and artifacts state of it besides its parts: here the clock of modelled seconds."""
+        return {} if self.latency is None else {"clock": self.latency.label}
+
+    @property
     def fidelity_note(self) -> str | None:
         """A clause about the fidelity of replayed counts; None if models decode."""
         return None

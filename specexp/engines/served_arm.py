@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -81,6 +81,12 @@ class ServedArm(LearningArm):
         model, tokenizer = pool.pair.target, pool.pair.tokenizer
         self._limit = context_limit(model.config)
         self._eos = eos_of(tokenizer, model) if self.generation.stop_at_eos else frozenset()
+
+    @property
+    @override
+    def stated(self) -> dict[str, Any]:
+        one, settings = self.engine, self.engine.deployed_settings()
+        return {"engine": {"engine": one.exported_as, "version": one.version, "settings": settings}}
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:

@@ -93,6 +93,11 @@ class ReplayArm(LearningArm):
 
     @property
     @override
+    def stated(self) -> dict[str, Any]:
+        return {**super().stated, "fidelity": str(self.fidelity)}
+
+    @property
+    @override
     def fidelity_note(self) -> str | None:
         if self.parts.drafter is None:
             return None  # plain decoding is the recorded output itself

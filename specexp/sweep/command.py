@@ -64,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: Sequence[str]) -> int:
-    study_config, settings = read_sweep(config)
+def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, typed: Sequence[str]) -> int:
+    config, settings = read_sweep(experiment)
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
-    _check_folders(config, study_config, settings)
+    _check_folders(config, settings)
     if settings.storage is not None:
         from specexp.sweep.storage import check_storage
 
@@ -75,25 +75,25 @@ def _act(config: Config, dry_run: bool, cluster: ClusterOptions | None, typed: S
     if dry_run:
         from specexp.sweep.dry_run import left_out_lines, rehearse
 
-        possible, impossible = rehearse(study_config, settings)
-        show(study_config, possible, console)
+        possible, impossible = rehearse(config, settings)
+        show(config, possible, console)
         for sentence in left_out_lines(impossible):
             console.print(sentence, markup=False)
-    for sentence in _remarks(config, study_config, settings):
+    for sentence in _remarks(config, settings):
         console.print(sentence, markup=False)
     if dry_run:
         return 0
     if cluster is not None:
         kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
         try:
-            status, ended = run_study_workers(study_config, settings, cluster, kept, console)
+            status, ended = run_study_workers(config, settings, cluster, kept, console)
         except StudyError as error:
             return fail(error, 1)
     else:
         from specexp.sweep.session import run_session
 
         command = shlex.join(["python", "-m", "specexp.sweep", *typed])
-        status, ended = run_session(study_config, settings, command)
+        status, ended = run_session(config, settings, command)
     no_gain = settings.require_gain and ended is not None and not ended.gain
     return status or (NO_GAIN if no_gain else 0)
 
@@ -111,13 +111,13 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
     return StudyConfig(config), sweep
 
 
-def _check_folders(config: Config, study_config: StudyConfig, settings: Sweep) -> None:
+def _check_folders(config: StudyConfig, settings: Sweep) -> None:
     """Raise ConfigError if a folder cannot be written, or another study's results or alias ``best`` are in it."""
     check_here(config, "sweep.export.to")
-    check_study_folder(config, study_config.folder)
+    check_study_folder(config, config.folder)
     if settings.export is None:
         return
-    name, folder = config.get("name"), settings.export.to
+    name, folder = config.name, settings.export.to
     try:
         best = read_artifact(f"{folder}/best")
     except ArtifactError:
@@ -130,7 +130,7 @@ def _check_folders(config: Config, study_config: StudyConfig, settings: Sweep) -
         raise config.checker.error(("sweep", "export", "to"), why)
 
 
-def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iterator[str]:
+def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
     if left := settings.known[settings.n_trials :]:
         names = ", ".join(known.name for known in left)
         yield f"Not measured, because sweep.n_trials is {settings.n_trials}: {names}."
@@ -140,18 +140,18 @@ def _remarks(config: Config, study_config: StudyConfig, settings: Sweep) -> Iter
             where = f"outside the space ({space.entries[at]})"
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
     again = settings.confirm is not None and settings.confirm.again
-    if again and settings.storage is None and not (study_config.folder / "journal.log").exists():
-        why = f"there is no study in {study_config.folder}: run the command without this option first"
+    if again and settings.storage is None and not (config.folder / "journal.log").exists():
+        why = f"there is no study in {config.folder}: run the command without this option first"
         raise ConfigError(f"--confirm-again: {why}")
     if config.get("arms"):
         yield f"The section arms: is used by python -m specexp.run {config.file} only."
 
 
-def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
+def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
     """Print the plan of a sweep."""
     from rich.table import Table
 
-    console.print(f"study {study_config.name}: {settings.n_trials} trials, including known configurations")
+    console.print(f"study {config.name}: {settings.n_trials} trials, including known configurations")
     goals = [f"{name} ({way})" for name, way in directions_of(settings).items()]
     console.print(f"objectives: {', '.join(goals)}")
     table, space = Table("key", "values", title="space", title_justify="left"), Space(settings)
@@ -163,11 +163,11 @@ def show(study_config: StudyConfig, settings: Sweep, console: Console) -> None:
         console.print(f"measured first: {known.name}: {shown}", markup=False)
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
-    console.print(f"storage: {masked(settings.storage or str(study_config.folder / 'journal.log'))}")
+    console.print(f"storage: {masked(settings.storage or str(config.folder / 'journal.log'))}")
 
 
 def run_study_workers(
-    study_config: StudyConfig,
+    config: StudyConfig,
     settings: Sweep,
     options: ClusterOptions,
     typed: Sequence[str],
@@ -201,15 +201,15 @@ def run_study_workers(
         bare = make_url(storage)._replace(password=None).render_as_string()
         typed = [one.replace(storage, bare) for one in typed]
     command = (sys.executable, "-m", "specexp.sweep", *typed)
-    folder = study_config.folder / "workers"
+    folder = config.folder / "workers"
     status = run_workers(
         options,
-        {f"{study_config.name} {number}": command for number in range(options.workers)},
+        {f"{config.name} {number}": command for number in range(options.workers)},
         folder,
-        gpus=options.gpus_on(study_config.config.get("pair.device")),
-        threads=study_config.generation.threads or 1,
+        gpus=options.gpus_on(config.get("pair.device")),
+        threads=config.generation.threads or 1,
     )
-    study = f"{study_config.name}{CONFIRMATIONS}"
+    study = f"{config.name}{CONFIRMATIONS}"
     try:
         kept = Concluded.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
     except KeyError:

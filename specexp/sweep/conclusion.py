@@ -267,7 +267,7 @@ class Conclusion:
         return digest_of([self.config.workload(), self._stage.data, learn, prompts])
 
     def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
-        name, config, folder = self.config.name, self.config.config, self.output.folder
+        name, config, folder = self.config.name, self.config, self.output.folder
         winner, objectives = confirmation.winner, list(self.settings.objectives)
         artifacts = [
             Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)

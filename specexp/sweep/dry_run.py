@@ -62,7 +62,7 @@ def without_impossible(
                 kept.append(choice)
         if not kept:
             why = next(iter(refused.values()))
-            raise config.config.checker.error(("sweep", "space", key), f": no choice can be built: {why}")
+            raise config.checker.error(("sweep", "space", key), f": no choice can be built: {why}")
         entries[key], left_out = entry.with_changes(choices=kept), left_out | refused
     known = {one.name: refusal(one.overrides) for one in sweep.known}
     left_out |= {name: why for name, why in known.items() if why is not None}
@@ -109,7 +109,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
     """Return a study on a recording, or on models; ConfigError if they cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
-        return live_study(config, pair or build_pair(config.config), latency)
+        return live_study(config, pair or build_pair(config), latency)
     from specexp.sweep.replayed import ReplayedStudy
 
     return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
@@ -125,7 +125,7 @@ def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
 
 def check_prompts(study: Study) -> None:
     """Read the prompts of all stages; ConfigError if one does not fit, or is in the search and the confirmation."""
-    config = study.config.config
+    config = study.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
     for sentence in study.data().workload.preparation.chat_template():
@@ -138,19 +138,18 @@ def check_prompts(study: Study) -> None:
             )
 
 
-def rehearse(study_config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
+def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str]]:
     """Read the prompts of all stages and compose every branch of the space, with models that have no weights.
 
     Returns the result of :func:`without_impossible`. Raises ValueError if a part of the experiment cannot be used, or
     if no candidate can be exported as ``sweep.export.kind``.
     """
-    config = study_config.config
     check_sampler(settings, config.checker)
     if config.get("trainer"):  # importing Lightning takes seconds
         build_trainer(config)
-    study = open_models(study_config, settings, None if study_config.replayed else build_outline(config))
+    study = open_models(config, settings, None if config.replayed else build_outline(config))
     check_prompts(study)
-    possible, left_out = without_impossible(study_config, settings, study.try_to_compose)
+    possible, left_out = without_impossible(config, settings, study.try_to_compose)
     if settings.export is not None:
         _check_export(possible, study, settings.export.kind)
     return possible, left_out
@@ -170,7 +169,7 @@ def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
         drafted = None if drafter is None else drafter.state_dict()
         learned = {"controller": controller.state_dict(), "drafter": drafted} if sweep.learn else None
         candidate.arm.close()
-        given = (config.config, candidate.attributes, learned)
+        given = (config, candidate.attributes, learned)
         kinds |= {one for one in get_args(StudyKind) if payloads_of(one, *given) is not None}
         if kind in kinds:
             return
@@ -178,4 +177,4 @@ def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
     needs = f"; a {part} is kept only with sweep.learn" if part and sweep.learn is None else ""
     allowed = ", ".join(sorted(kinds)) or "none"
     why = f" must be a kind that a candidate of the space can be exported as ({allowed}), got {kind!r}{needs}"
-    raise config.config.checker.error(("sweep", "export", "kind"), why)
+    raise config.checker.error(("sweep", "export", "kind"), why)

@@ -60,13 +60,13 @@ class StudyOutput:
         self.console.print(sentence, highlight=False, soft_wrap=True)
 
 
-def next_steps(settings: Sweep, study_config: StudyConfig) -> dict[str, str]:
+def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
     """Return the next commands for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
-    config, to = study_config.config, settings.export.to
+    to = settings.export.to
     best, tree = f"{to}/best", f"{to}/{BEST_TREE}"
-    if study_config.of_engine:
+    if config.of_engine:
         form = build_engine(config).exported_as
         return {"write the engine's own settings": command_line("export", tree, "--to", form)}
     trust = trust_options(config)
@@ -235,7 +235,7 @@ class Exporter:
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None
-        return payloads_of(self.export.kind, self.study.config.config, one.attributes, state)
+        return payloads_of(self.export.kind, self.study.config, one.attributes, state)
 
     def _state(self, one: Confirmed) -> dict[str, Any]:
         """Return the state of a candidate's parts before the first prompt of the confirmation."""
@@ -277,7 +277,7 @@ class Exporter:
             "best_found": found.folder.name,
             "several_sequences": self.study.config.multi_sequence,
         }
-        verifier = specs_of(self.study.config.config, tree.attributes)["verifier"]
+        verifier = specs_of(self.study.config, tree.attributes)["verifier"]
         payloads = {VERDICT: verdict, PARTS: {"verifier": verifier}}
         metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
         return self._save(PlainDecodingArtifact.kind, payloads, tree, metrics, ("latest", "best"))
@@ -293,7 +293,7 @@ class Exporter:
             "trial": one.trial,
             "command": self.output.command,
             "device": self.study.device,
-            "config": {**config.config.to_dict(), **one.attributes["resolved"]},
+            "config": {**config.to_dict(), **one.attributes["resolved"]},
             "confirmations": self.confirmation.confirmations,
             "metrics": metrics,
             **self.study.provenance(one),

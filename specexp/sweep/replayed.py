@@ -53,16 +53,16 @@ class ReplayedStudy(Study):
     latency: LatencyProfile
 
     def __init__(self, config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
-        self.recording = open_recording(config.config)
+        self.recording = open_recording(config)
         super().__init__(config, ReplayBackend(self.recording), latency)
         self.live: Study | None = None
         self.no_models = ""
         try:
-            pair = build_pair(config.config) if confirms else None
+            pair = build_pair(config) if confirms else None
         except ConfigError as error:
             pair, self.no_models = None, str(error)
         if pair is not None:
-            check_models(config.config, self.recording, pair)
+            check_models(config, self.recording, pair)
             self.live = self.confirming = live_study(config, pair, config.live_latency())
 
     @property
@@ -75,17 +75,12 @@ class ReplayedStudy(Study):
     def _read_data(self, stage: str | None) -> LoadedPrompts:
         if stage == "confirm" and self.live is not None:  # a live confirmation needs no recorded prompts
             return self.live.data(stage)
-        config, pair = self.config.config, None if self.live is None else self.live.pair
+        config, pair = self.config, None if self.live is None else self.live.pair
         tokenizer = tokenizer_of(config) if pair is None else pair.tokenizer
         data = recorded_data(with_prompts_of(config, stage), self.recording, tokenizer)
         if pair is not None:
             check_prompts(config, data.prompts, pair)
         return data
-
-    @override
-    def attributes_of(self, arm: LearningArm) -> dict[str, Any]:
-        fidelity = self.backend.provenance(arm)["recording"]["fidelity"]
-        return {**super().attributes_of(arm), "fidelity": fidelity}
 
     @override
     def plain_seconds_per_token(self, prompt: Prompt) -> float:

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import optuna
-from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
@@ -103,19 +102,21 @@ class ExploringSampler(BaseSampler):
         return self._early or (self.repeats > 0 and self._chance.random() < likely)
 
     @override
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         states = [one.state for one in study.get_trials(deepcopy=False)]
         running, finished = states.count(TrialState.RUNNING), sum(state in FINISHED for state in states)
         self._early = running > 1 and finished < FINISHED_PER_WORKER * running
         self.inner.before_trial(study, trial)
 
     @override
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
         return {} if self._early else self.inner.infer_relative_search_space(study, trial)
 
     @override
     def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         # Optuna draws a parameter that is left out here by ``sample_independent``.
         drawn = self.inner.sample_relative(study, trial, search_space)
@@ -123,13 +124,13 @@ class ExploringSampler(BaseSampler):
 
     @override
     def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         sampler = self._random if self._explores() else self.inner
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     @override
     def after_trial(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         self.inner.after_trial(study, trial, state, values)

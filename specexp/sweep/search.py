@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING
 
 import optuna
-from optuna import Study, Trial
+from optuna import Trial
 from optuna.exceptions import StorageInternalError, TrialPruned
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
@@ -40,14 +40,14 @@ from specexp.sweep.workers import known_waiting, put_back, requeue, worker
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
-    from specexp.sweep.study import Study as OurStudy
+    from specexp.sweep.study import Study
 
 PATIENCE = 50
 """A search ends after this many trials in a row without a new configuration, or 2 * n_trials if that is more."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> Study:
+def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> optuna.Study:
     """Create a study, or load the one of this name to continue it.
 
     ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
@@ -105,9 +105,9 @@ class StudySearch:
 
     def __init__(
         self,
-        trials: Study,
+        trials: optuna.Study,
         settings: Sweep,
-        study: OurStudy,
+        study: Study,
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
         until: float | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class StudySearch:
                 self._failures[measured] = again
             raise
 
-    def _note(self, trials: Study, trial: FrozenTrial) -> None:
+    def _note(self, trials: optuna.Study, trial: FrozenTrial) -> None:
         self._current, self._last = None, trial
         if "duplicate_of" not in trial.user_attrs and trial.state in FINISHED:
             self._barren = self._failed = 0

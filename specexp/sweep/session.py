@@ -65,8 +65,8 @@ def run_session(config: StudyConfig, settings: Sweep, command: str) -> tuple[int
     if not console.is_terminal:
         console.width = WIDTH
     try:
-        check_sampler(settings, config.config.checker)
-        tracker = tracker_of(config.config, config.name, config.folder)
+        check_sampler(settings, config.checker)
+        tracker = tracker_of(config, config.name, config.folder)
         session = Session(config, settings, StudyOutput(config.folder, console, tracker, command))
         shares = "wait for it, or give --storage the URL of a database, which several workers can share"
         with sole_writer(config.folder, shares) if session.exclusive else nullcontext():
@@ -145,8 +145,8 @@ class Session:
 
     def _prepare(self) -> None:
         """Load the models or the recording, open the study, and measure plain decoding."""
-        warn_of_load(self.config.config)
-        use_threads(self.config.config)
+        warn_of_load(self.config)
+        use_threads(self.config)
         self.study = study = open_models(self.config, self.settings)
         check_prompts(study)
         possible, impossible = without_impossible(self.config, self.settings, study.try_to_compose)
@@ -154,7 +154,7 @@ class Session:
         if not hasattr(self, "trials"):
             self._open()
         self.settings = possible  # only now, because the whole space identifies the study
-        save_resolved(self.config.config, self.output.folder, shlex.split(self.output.command))
+        save_resolved(self.config, self.output.folder, shlex.split(self.output.command))
         with StageBar(self.output.console) as bar:
             study.tick = bar.prompt
             for sentence in left_out_lines(impossible):
@@ -206,7 +206,7 @@ class Session:
     def _search(self) -> None:
         """Measure the missing trials, and write all trials to ``trials.csv``."""
         trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
-        setting = tracked_config(self.config.config)
+        setting = tracked_config(self.config)
 
         def after(trial: FrozenTrial) -> None:
             if study.tracks_trials:

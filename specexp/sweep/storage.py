@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optuna import Study
+import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -162,7 +162,7 @@ def _fault_of_file(path: Path) -> str:
 
 
 def open_storage(
-    given: str | None, folder: Path, requeue: Callable[[Study, FrozenTrial], None]
+    given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]
 ) -> BaseStorage:
     """Open the database at a URL, or the journal in ``folder`` if it is None; StudyError if it cannot be opened.
 

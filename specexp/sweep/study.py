@@ -127,10 +127,10 @@ class Study:
 
     def _read_data(self, stage: str | None) -> LoadedPrompts:
         assert self.pair is not None
-        staged = with_prompts_of(self.config.config, stage)
+        staged = with_prompts_of(self.config, stage)
         data = build_data(staged, self.pair.tokenizer)
         try:
-            check_prompts(self.config.config, data.prompts, self.pair)
+            check_prompts(self.config, data.prompts, self.pair)
         except PromptSetError as error:
             raise prompts_error(staged, error) from error
         return data
@@ -138,7 +138,7 @@ class Study:
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
         """Prompts from which every candidate learns before it is measured."""
-        return self.data("learn").prompts if self.config.config.get("sweep.learn") else ()
+        return self.data("learn").prompts if self.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> LearningArm:
         """Return a candidate in its initial state; ValueError if its parts do not go together. The caller closes it."""
@@ -149,7 +149,7 @@ class Study:
 
     def plain(self) -> LearningArm:
         """Return plain decoding, in our loop or by the engine that is tuned."""
-        config = self.config.config
+        config = self.config
         try:
             engine = build_engine(config).plain() if self.config.of_engine else None
         except ValueError as error:
@@ -158,7 +158,7 @@ class Study:
 
     @property
     def _plain_parts(self) -> Parts:
-        return Parts(verifier=build_verifier(self.config.config))
+        return Parts(verifier=build_verifier(self.config))
 
     def other_arms(self) -> list[Arm]:
         """Return an arm of Hugging Face's plain ``generate``; an empty list if it cannot decode the same tokens."""
@@ -166,7 +166,7 @@ class Study:
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
             return []
-        if EAGER not in (self.config.config.get("baselines") or [EAGER]):
+        if EAGER not in (self.config.get("baselines") or [EAGER]):
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)] if EAGER in self.backend.references else []
@@ -218,7 +218,7 @@ class Study:
         config = self.config.with_overrides(overrides)
         arm = self.compose("candidate", config)
         made_of = self.config.resolved(config)
-        attributes: dict[str, Any] = {"resolved": dict(made_of), **self.attributes_of(arm)}
+        attributes: dict[str, Any] = {"resolved": dict(made_of), **arm.stated}
         if "execution" in made_of:
             attributes["execution"] = made_of["execution"]
         builder = arm.parts.builder
@@ -236,14 +236,6 @@ class Study:
     def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
         """Compose a candidate and close it; ValueError if its parts do not go together."""
         self.compose("candidate", self.config.with_overrides(overrides)).close()
-
-    def attributes_of(self, arm: LearningArm) -> dict[str, Any]:
-        """Return attributes of a candidate for tables: the clock of its seconds, or its engine's settings."""
-        if not self.config.of_engine:
-            return {} if self.latency is None else {"clock": self.latency.label}
-        engine = getattr(arm, "engine")  # noqa: B009
-        settings = engine.deployed_settings()
-        return {"engine": {"engine": engine.exported_as, "version": engine.version, "settings": settings}}
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
         """Return plain decoding's modelled seconds per token of a full-length answer; None if they must be measured."""
@@ -303,7 +295,7 @@ class Study:
 
     @cached_property
     def _trainer(self) -> Any:
-        return build_trainer(self.config.config, enable_progress_bar=False)
+        return build_trainer(self.config, enable_progress_bar=False)
 
     def test(self, module: EvaluationModule, stage: str | None = None) -> None:
         """Decode the prompts of the search, or of a stage, with the arms of a module."""
@@ -361,7 +353,7 @@ class Study:
         """
         path = self.config.acceptance_counts
         assert path is not None
-        resolved = self.config.resolved(self.config.config)
+        resolved = self.config.resolved(self.config)
         made_of = digest_of([self.config.workload(), resolved, stage.model_dump()])
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
@@ -413,7 +405,7 @@ class Study:
             exact = live_study(self.config, pair, self.latency)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
-        most = self.config.config.get("float32_prompts")
+        most = self.config.get("float32_prompts")
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
 
     def config_of(self, one: Confirmed) -> Config:
@@ -443,18 +435,17 @@ class Study:
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
     """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
-    whole = config.config
     if config.multi_sequence and latency is not None:
         why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
-        raise whole.checker.error(("latency",), why)
+        raise config.checker.error(("latency",), why)
     problems = config.problems() if config.multi_sequence else None
     kind: type[LiveBackend] = LiveBackend
     if config.of_engine:
         from specexp.engines.served_arm import ServedBackend
 
-        build_engine(whole)  # refuses wrong settings before models are loaded
+        build_engine(config)  # refuses wrong settings before models are loaded
         kind, latency = ServedBackend, None
-    study = Study(config, kind.of(whole, pair, problems), latency, pair)
+    study = Study(config, kind.of(config, pair, problems), latency, pair)
     if config.multi_sequence and not problems:
         study.samples = 1
     return study

@@ -43,11 +43,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-class StudyConfig:
+class StudyConfig(Config):
     """An experiment with a ``sweep`` section. Each candidate of the study is its composition with overrides."""
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        vars(self).update(vars(config))
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
@@ -58,19 +58,19 @@ class StudyConfig:
     @property
     def clock(self) -> str:
         """The device on which seconds are measured; ``a recording`` for a replay."""
-        return "a recording" if self.replayed else device_name(self.config.get("pair.device"))
+        return "a recording" if self.replayed else device_name(self.get("pair.device"))
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
         """File of the acceptance counts that the study records first; None if it records none."""
-        return self.folder / COUNTS if self.config.get("sweep.count_acceptances", None) else None
+        return self.folder / COUNTS if self.get("sweep.count_acceptances", None) else None
 
     @cached_property
     def multi_sequence(self) -> bool:
         """True if any candidate decodes several sequences for every prompt. In this case all of them do."""
-        space, known = self.config.get("sweep.space"), self.config.get("sweep.enqueue")
+        space, known = self.get("sweep.space"), self.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
-        return is_multi_sequence(self.config) or any(key.partition(".")[0] == "execution" for key in keys)
+        return is_multi_sequence(self) or any(key.partition(".")[0] == "execution" for key in keys)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
         """Return whether a dotted key exists in the composition with these overrides."""
@@ -92,7 +92,7 @@ class StudyConfig:
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
-        return apply_overrides(self.config, filled, "sweep")
+        return apply_overrides(self, filled, "sweep")
 
     def resolved(self, config: Config) -> dict[str, Any]:
         """Return the sections in which candidates may differ, with defaults filled in."""
@@ -107,11 +107,11 @@ class StudyConfig:
     @cached_property
     def generation(self) -> Generation:
         """The section ``generation``."""
-        return build_generation(self.config)
+        return build_generation(self)
 
     def latency(self) -> LatencyProfile | None:
         """Return the profile that models the seconds of the study; None if they are measured."""
-        profile = build_latency(self.config)
+        profile = build_latency(self)
         return profile if profile is not None and (profile.modelled or self.replayed) else None
 
     def live_latency(self) -> LatencyProfile | None:
@@ -127,8 +127,8 @@ class StudyConfig:
     def problems(self) -> dict[str, Problem]:
         """Return the task items of all stages by prompt id; empty if the prompts belong to no task."""
         found: dict[str, Problem] = {}
-        for stage in (None, *(stage for stage in STAGES if self.config.get(f"sweep.{stage}", None))):
-            staged = with_prompts_of(self.config, stage)
+        for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
+            staged = with_prompts_of(self, stage)
             try:
                 items = build_task_items(staged)
                 found |= {} if items is None else items.problems
@@ -138,12 +138,12 @@ class StudyConfig:
 
     def workload(self) -> dict[str, Any]:
         """Return the settings that all candidates share; seconds of different workloads cannot be compared."""
-        shared = {section: self.config.get(section) for section in SHARED}
+        shared = {section: self.get(section) for section in SHARED}
         if self.of_engine:
-            shared["engine"] = self.config.get("engine.class_path")
+            shared["engine"] = self.get("engine.class_path")
         if self.multi_sequence:
-            shared["reasoning"] = self.config.get("reasoning")
-        if (profile := build_latency(self.config)) is not None:
+            shared["reasoning"] = self.get("reasoning")
+        if (profile := build_latency(self)) is not None:
             # Its content and not its path, because an alias may name another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
@@ -155,4 +155,4 @@ class StudyConfig:
         from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 
-        return sha256((recording_folder(self.config) / MANIFEST).read_bytes())
+        return sha256((recording_folder(self) / MANIFEST).read_bytes())

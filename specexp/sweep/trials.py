@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pandas as pd
-from optuna import Study
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -92,7 +92,7 @@ class Confirmed:
         return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
-def distinct_finished(study: Study) -> list[FrozenTrial]:
+def distinct_finished(study: optuna.Study) -> list[FrozenTrial]:
     """Return the finished trials without those that repeat another's configuration."""
     distinct = {
         trial.user_attrs.get("digest", trial.number): trial
@@ -102,7 +102,7 @@ def distinct_finished(study: Study) -> list[FrozenTrial]:
     return list(distinct.values())
 
 
-def confirmable(study: Study) -> list[FrozenTrial]:
+def confirmable(study: optuna.Study) -> list[FrozenTrial]:
     """Return the distinct trials measured on every prompt and within the constraints, in their order."""
     return [
         trial
@@ -154,7 +154,7 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def write_trials(study: Study, objectives: Sequence[str], path: Path) -> None:
+def write_trials(study: optuna.Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: a row for each trial, a column for each key of any trial."""
     rows = []
     for trial in study.get_trials(deepcopy=False):
@@ -184,7 +184,7 @@ def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
     return f"{math.exp(value):.2f}x plain{' modelled' if is_modelled(trial) else ''}"
 
 
-def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
+def trial_line(study: optuna.Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
     """Return the console line of a trial that has ended."""
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     what = name_of_trial(trial) + ("" if nodes is None else f", {counted(nodes, 'node')}")
@@ -200,7 +200,7 @@ def trial_line(study: Study, trial: FrozenTrial, objectives: Sequence[str]) -> s
     return f"{what}: {shown}{pruned}"
 
 
-def best_line(study: Study, objective: str) -> str:
+def best_line(study: optuna.Study, objective: str) -> str:
     """Return the line above the bar of a search: the best trial so far by the first objective, with its interval."""
     sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
     best = max(confirmable(study), key=lambda trial: sign * trial.values[0], default=None)

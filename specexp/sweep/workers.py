@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 import optuna
-from optuna import Study, Trial
+from optuna import Trial
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 
 def sign_in(
-    study: Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
+    study: optuna.Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
 ) -> int:
     """Register this worker in the study, and queue the known configurations that were never queued.
 
@@ -69,12 +69,12 @@ def sign_in(
     return dead
 
 
-def enqueue(study: Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
+def enqueue(study: optuna.Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
     """Queue a trial with a copy of its parameters for a retry, because the storage has only those already drawn."""
     study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
 
 
-def requeue(study: Study, trial: FrozenTrial) -> None:
+def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
     """Queue a trial's parameters again, unless they are in the queue or were retried :data:`MAX_RETRIES` times."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
@@ -85,7 +85,7 @@ def requeue(study: Study, trial: FrozenTrial) -> None:
     enqueue(study, params, {**kept, "retry_of": trial.number, "retries": retries + 1})
 
 
-def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
+def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
     """Queue the running trials that are dead again, and mark them as failed. Return their number."""
     # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
@@ -98,13 +98,13 @@ def put_back(study: Study, dead: Callable[[FrozenTrial], bool]) -> int:
     return len(found)
 
 
-def known_waiting(study: Study) -> bool:
+def known_waiting(study: optuna.Study) -> bool:
     """Return whether a known configuration is to be measured again because its worker died."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
 
 
-def running(study: Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
+def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
     """Return the running trials. Those of dead processes are first marked as failed and queued again."""
 
     def look() -> list[FrozenTrial]:
@@ -117,7 +117,7 @@ def running(study: Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTri
     return retry_lost(look)
 
 
-def others_running(study: Study) -> bool:
+def others_running(study: optuna.Study) -> bool:
     """Return whether another process is measuring a trial."""
     return any("worker" in trial.user_attrs for trial in running(study, is_dead))
 
@@ -129,7 +129,7 @@ class TakenOverError(Exception):
 class Claim:
     """This worker's claim to the confirmation: a running trial, which another worker ends if this worker dies."""
 
-    def __init__(self, confirmations: Study, trial: Trial) -> None:
+    def __init__(self, confirmations: optuna.Study, trial: Trial) -> None:
         self._confirmations, self._trial = confirmations, trial
 
     def check(self) -> None:
@@ -142,7 +142,7 @@ class Claim:
         self._trial.set_user_attr(name, value)
 
 
-def open_confirmations(name: str, storage: BaseStorage) -> Study:
+def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
     """Open the second Optuna study in a study's storage, with a trial for each claim to the confirmation."""
     return retry_creation(
         lambda: optuna.create_study(
@@ -155,7 +155,7 @@ def open_confirmations(name: str, storage: BaseStorage) -> Study:
 
 
 def claim_confirmation(
-    confirmations: Study, confirm: Callable[[Claim], Result], *, exclusive: bool
+    confirmations: optuna.Study, confirm: Callable[[Claim], Result], *, exclusive: bool
 ) -> Result:
     """Claim the confirmation, and return the result of ``confirm``; TakenOverError if another worker has the claim.
 
