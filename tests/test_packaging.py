@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONTAINERS = [DOCS / "Containerfile", DOCS / "cluster" / "Containerfile"]
 """The second is built from the image of the first, in the same folder."""
-PACKAGED = ["fastest.yaml", "experiments/demo.yaml", "sweeps/tree_shape.yaml"]
+PACKAGED = ["sweeps/methods.yaml", "experiments/demo.yaml", "sweeps/tree_shape.yaml"]
 PACKAGED += ["configs/data/stdlib.yaml", "configs/pair/stdlib.yaml"]
 PACKAGED += ["experiments/tree_shape.yaml", "configs/pair/smollm2.yaml"]
 

@@ -28,10 +28,9 @@ _SMALL = {
 }
 
 
-def experiment(name: str = "demo.yaml") -> Path:
-    """Return the file of a job; a wheel has it and the files that it composes next to this module."""
-    below = Path("experiments", name)
-    return next(one for folder in Path(__file__).parents if (one := folder / below).exists())
+def shipped(file: str) -> Path:
+    """Return a file such as ``experiments/demo.yaml``; a wheel has it and the files it composes next to this module."""
+    return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not HELP.isdisjoint(typed):
         return say(USAGE)
     if typed[:1] == ["smollm2"]:
-        return sweep([str(experiment("tree_shape.yaml")), *typed[1:]])
+        return sweep([str(shipped("experiments/tree_shape.yaml")), *typed[1:]])
     known = {one.removeprefix("--").partition("=")[0] for one in typed}
     small = [f"--{key}={value}" for key, value in _SMALL.items() if key not in known]
-    return sweep([str(experiment()), *small, *typed])
+    return sweep([str(shipped("experiments/demo.yaml")), *small, *typed])

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from specexp.commands.demo import shipped
 from specexp.config.command import answered
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -66,7 +67,12 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     from specexp.config.explain import schema_text
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
 
-    files = {"methods.yaml": _methods(), "README.md": _readme(folder, given), "schema.json": schema_text()}
+    methods = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
+    files = {
+        "methods.yaml": methods.replace("../specexp/config/schema.json", "schema.json"),
+        "README.md": _readme(folder, given),
+        "schema.json": schema_text(),
+    }
     if given.prompts is None:
         prompts, count = "prompts.jsonl", _EXAMPLES
         rows = StdlibFunctions("validation").load().select(range(count))
@@ -129,17 +135,6 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         "# python -m specexp.sweep experiment.yaml\n"
         "# Every key is explained by python -m specexp.sweep experiment.yaml --help KEY.\n"
         + yaml.safe_dump(content, sort_keys=False, width=110)
-    )
-
-
-def _methods() -> str:
-    """Return the ``sweep:`` section of ``experiments/fastest.yaml``; a wheel has the file next to this module."""
-    packaged = Path(__file__).with_name("fastest.yaml")
-    source = packaged if packaged.exists() else Path(__file__).parents[2] / "experiments" / "fastest.yaml"
-    text = source.read_text(encoding="utf-8")
-    return (
-        "# The methods that are searched, one branch each: delete a branch and its enqueued setting to leave it out.\n"
-        + text[text.index("\nsweep:") + 1 :]
     )
 
 

@@ -30,7 +30,7 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
     os.chdir("study")
     config, shown = with_recognised_fields(load_config("experiment.yaml"))
     assert shown == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
-    shared = yaml.safe_load((ROOT / "experiments" / "fastest.yaml").read_text())["sweep"]
+    shared = yaml.safe_load((ROOT / "sweeps" / "methods.yaml").read_text())["sweep"]
     assert list(config.get("sweep.space")) == list(shared["space"])
     found = [config.get(f"pair.{key}") for key in ("target", "draft", "device")]
     assert found == ["owner/target", "owner/draft", "cuda"]
