@@ -47,7 +47,7 @@ class Arm(ABC):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """What a study's tables and artifacts state of it besides its parts: here the clock of modelled seconds."""
+        """Further attributes in the tables of a study: the clock, if seconds are modelled."""
         return {} if self.latency is None else {"clock": self.latency.label}
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from specexp.commands.init import shipped
 from specexp.config.command import HELP, say
 
 USAGE = """usage: specexp demo [smollm2] [--key value ...]
@@ -26,11 +26,6 @@ _SMALL = {
     "generation.threads": min(2, os.cpu_count() or 1),
     "tracking.mode": "disabled",
 }
-
-
-def shipped(file: str) -> Path:
-    """Return a file such as ``experiments/demo.yaml``; a wheel has it and the files it composes next to this module."""
-    return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

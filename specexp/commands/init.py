@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from specexp.commands.demo import shipped
 from specexp.config.command import answered
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -55,6 +54,11 @@ def _act(given: argparse.Namespace) -> int:
         print(file)
     print(f"Next: cd {shlex.quote(str(folder))} && {command_line('sweep', 'experiment.yaml', '--dry-run')}")
     return 0
+
+
+def shipped(file: str) -> Path:
+    """Return a file such as ``experiments/demo.yaml``; a wheel has it and the files it composes next to this module."""
+    return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def _from_anywhere(source: str) -> str:

@@ -23,7 +23,7 @@ from specexp.sweep.space import Space, check_goals, directions_of
 from specexp.sweep.study_config import StudyConfig, StudyError
 
 if TYPE_CHECKING:
-    from specexp.sweep.conclusion import Concluded
+    from specexp.sweep.run import StudyResult
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--minutes N] [--n-trials N] [--storage URL]
     [--key value ...]
@@ -90,10 +90,10 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         except StudyError as error:
             return fail(error, 1)
     else:
-        from specexp.sweep.session import run_session
+        from specexp.sweep.run import run_sweep
 
         command = shlex.join(["python", "-m", "specexp.sweep", *typed])
-        status, ended = run_session(config, settings, command)
+        status, ended = run_sweep(config, settings, command)
     no_gain = settings.require_gain and ended is not None and not ended.gain
     return status or (NO_GAIN if no_gain else 0)
 
@@ -172,7 +172,7 @@ def run_study_workers(
     options: ClusterOptions,
     typed: Sequence[str],
     console: Console,
-) -> tuple[int, Concluded | None]:
+) -> tuple[int, StudyResult | None]:
     """Run a study by workers on a cluster, and print its conclusion.
 
     Returns the exit code, 1 if a worker failed, and the conclusion, if there is one. Raises ConfigError if the cluster
@@ -181,7 +181,7 @@ def run_study_workers(
     from optuna import load_study
     from sqlalchemy import make_url
 
-    from specexp.sweep.conclusion import Concluded
+    from specexp.sweep.run import StudyResult
     from specexp.sweep.storage import open_storage
     from specexp.sweep.workers import CONFIRMATIONS, requeue
 
@@ -211,7 +211,7 @@ def run_study_workers(
     )
     study = f"{config.name}{CONFIRMATIONS}"
     try:
-        kept = Concluded.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
+        kept = StudyResult.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
     except KeyError:
         kept = None
     text = (

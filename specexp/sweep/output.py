@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optuna.trial import FrozenTrial
-from rich.console import Console
 
 from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
@@ -44,20 +43,6 @@ if TYPE_CHECKING:
 
 BEST_TREE = "best-tree"
 """Alias of the fastest composition that drafts, even if plain decoding is faster."""
-
-
-@dataclass(frozen=True)
-class StudyOutput:
-    """The outputs of a study."""
-
-    folder: Path  # exists and is writable
-    console: Console
-    tracker: Tracker
-    command: str
-
-    def say(self, sentence: str) -> None:
-        """Print a sentence."""
-        self.console.print(sentence, highlight=False, soft_wrap=True)
 
 
 def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
@@ -141,14 +126,12 @@ class Deployed:
     folder: str
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The exported artifacts of a study."""
+class Exported(NamedTuple):
+    """The outcome of an export."""
 
-    sentences: Sequence[str]
-    gain: bool
-    deployed: Deployed | None = None  # the current aliases; None if no candidate is of the configured kind
-    written: Sequence[LoadedArtifact] = field(default=())  # new artifacts; empty if the earlier ones stay
+    sentences: Sequence[str] = ()
+    now: Deployed | None = None  # the present aliases; None if no candidate is of the configured kind
+    written: Sequence[LoadedArtifact] = ()  # new artifacts; empty if the earlier ones stay
 
 
 def payloads_of(
@@ -196,8 +179,8 @@ class Exporter:
     nothing is faster, one that decodes plainly and records the reason.
     """
 
-    def __init__(self, export: Export, confirmation: Confirmation, study: Study, output: StudyOutput) -> None:
-        self.export, self.confirmation, self.study, self.output = export, confirmation, study, output
+    def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
+        self.export, self.confirmation, self.study, self.command = export, confirmation, study, command
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
@@ -206,7 +189,7 @@ class Exporter:
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
             nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
-            return Exported([nothing], winner.over_plain.is_faster)
+            return Exported([nothing])
         export = digest_of(self.export.model_dump())
         if before is not None and (before.export != export or not Path(before.folder).is_dir()):
             before = None
@@ -216,7 +199,7 @@ class Exporter:
             stays = (
                 f"{best_alias} still decodes plainly" if best is None else f"{best.label} stays {best_alias}"
             )
-            return Exported([f"{stays} ({before.folder})."], best is not None, before)
+            return Exported([f"{stays} ({before.folder})."], before)
         tree = best or candidates[0]
         artifact, sentences = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
         written = [artifact]
@@ -231,7 +214,7 @@ class Exporter:
                 f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is."
             )
         now = Deployed(export, trial, tree.trial, str(written[0].folder))
-        return Exported(sentences, best is not None, now, written)
+        return Exported(sentences, now, written)
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None
@@ -257,7 +240,7 @@ class Exporter:
         if artifact is None:
             cold = None
             if learns:
-                cold = cold_figures(best, self.study.confirming, self.output.folder / "cold.jsonl")
+                cold = cold_figures(best, self.study.confirming, self.study.config.folder / "cold.jsonl")
             if cold is not None:
                 metrics["cold_tokens_per_step"] = cold[0]
                 metrics |= _speedups({"cold_speedup_over_plain": cold[1]})
@@ -291,7 +274,7 @@ class Exporter:
         provenance = {
             "study": config.name,
             "trial": one.trial,
-            "command": self.output.command,
+            "command": self.command,
             "device": self.study.device,
             "config": {**config.to_dict(), **one.attributes["resolved"]},
             "confirmations": self.confirmation.confirmations,

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from time import sleep
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -30,6 +31,10 @@ CONCLUDED = "concluded"
 """Name of the claim's attribute that holds the study's conclusion."""
 MAX_RETRIES = 3
 """Maximum retries of a trial after its worker died. They are limited, because a configuration may kill every worker."""
+
+POLL_SECONDS = 2.0
+"""Pause between two checks whether other workers still measure."""
+
 
 Result = TypeVar("Result")
 
@@ -154,24 +159,53 @@ def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
     )
 
 
-def claim_confirmation(
-    confirmations: optuna.Study, confirm: Callable[[Claim], Result], *, exclusive: bool
-) -> Result:
+def in_turn(
+    trials: optuna.Study,
+    confirmations: optuna.Study,
+    search: Callable[[], None],
+    kept: Callable[[], Result | None],
+    confirm: Callable[[Claim], Result],
+    say: Callable[[str], None],
+) -> Result | None:
+    """Confirm a searched study, or return the result of another worker; None if another is working on it.
+
+    If this worker dies, its claim goes to the next one. A worker that was stopped for so long that it lost its
+    claim writes nothing.
+
+    Args:
+        search: Measures the known configurations of workers that died meanwhile.
+        kept: Returns the stored result of the study; None if there is something to confirm.
+    """
+
+    def claimed(claim: Claim) -> Result:
+        if others_running(trials):
+            say("Waiting for the last trials of the other workers before the best trials are confirmed.")
+        while others_running(trials) or known_waiting(trials):
+            while others_running(trials):
+                sleep(POLL_SECONDS)
+            search()  # even if nothing is left: trials.csv then has the last trials of the other workers
+        return kept() or confirm(claim)
+
+    try:
+        return claim_confirmation(confirmations, claimed)
+    except TakenOverError:
+        say("Another worker confirms the best trials.")
+        return None
+
+
+def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], Result]) -> Result:
     """Claim the confirmation, and return the result of ``confirm``; TakenOverError if another worker has the claim.
 
-    The claim of a dead worker expires. With ``exclusive`` there are no other workers, so all other claims are dead.
+    The claim of a dead worker expires.
     """
     number, results, problems = -1, list[Result](), list[Exception]()
-
-    def is_gone(claim: FrozenTrial) -> bool:
-        return claim.user_attrs.get("worker") != worker() if exclusive else is_dead(claim)
 
     def claimed(trial: Trial) -> float:
         nonlocal number
         number = trial.number
         trial.set_user_attr("worker", worker())
         # If two workers claim at the same moment, the earlier claim counts.
-        if any(one.number < number for one in running(confirmations, is_gone)):
+        if any(one.number < number for one in running(confirmations, is_dead)):
             raise optuna.TrialPruned
         try:
             results.append(confirm(Claim(confirmations, trial)))

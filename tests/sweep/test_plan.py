@@ -12,8 +12,8 @@ from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
 
 from specexp.sweep.command import main
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan
+from specexp.sweep.run import SweepRun
 from specexp.sweep.search import StudySearch
-from specexp.sweep.session import Session
 from specexp.sweep.trials import distinct_finished
 from specexp.sweep.workers import sign_in
 
@@ -97,7 +97,7 @@ def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monke
     experiment["data"]["max_prompts"] = 7
     ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
     monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
-    monkeypatch.setattr("specexp.sweep.session.time", lambda: 1000.0)
+    monkeypatch.setattr("specexp.sweep.run.time", lambda: 1000.0)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: 1100.0)
     file = write(experiment)
     assert main([file, "--minutes", "5"]) == 0
@@ -125,8 +125,9 @@ def planned(kept, *, storage, clock, monkeypatch):
     if kept is not None:
         trials.set_user_attr(PLAN, kept)
     prompts = SimpleNamespace(prompts=[None] * 8)
-    monkeypatch.setattr("specexp.sweep.session.time", lambda: clock)
-    session = Session(SimpleNamespace(), chosen, SimpleNamespace(say=lambda sentence: None))
+    monkeypatch.setattr("specexp.sweep.run.time", lambda: clock)
+    quiet = SimpleNamespace(print=lambda *given, **named: None)
+    session = SweepRun(SimpleNamespace(), chosen, quiet, SimpleNamespace(), "")
     session.trials, session.study = trials, SimpleNamespace(data=lambda: prompts, cut=lambda *sizes: None)
     session._plan(1.0, 0)
     return trials.user_attrs[PLAN]["until"]

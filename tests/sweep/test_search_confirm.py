@@ -8,8 +8,8 @@ from helpers.made_records import record as made_record
 
 from specexp.bench.record import PromptRecord, SequenceGroup, write_records
 from specexp.bench.statistics import paired_speedup
-from specexp.sweep.conclusion import CONFIRM, Concluded, earlier_records
 from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
+from specexp.sweep.run import CONFIRM, StudyResult, earlier_records
 
 TREE = "80-node tree"
 CHAIN = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
@@ -144,7 +144,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
 
 
 def test_a_confirmation_is_pooled_with_concluded_ones_and_not_with_a_killed_one(tmp_path):
-    concluded = Concluded("end", "these", 2, "text", True, "", None, "here:1", str(tmp_path))
+    concluded = StudyResult("end", "these", 2, "text", True, "", None, "here:1", str(tmp_path))
     records = [made_record("plain", prompt, sample=sample) for prompt in range(2) for sample in range(3)]
     write_records(tmp_path / CONFIRM, records)  # the third was killed between its records and its conclusion
     pooled = earlier_records(tmp_path, concluded, samples=1)

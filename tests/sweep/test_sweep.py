@@ -274,7 +274,7 @@ def test_a_confirmation_that_another_worker_took_over_leaves_nothing(experiment,
 
     monkeypatch.setattr(Claim, "check", lost)
     experiment["sweep"] |= ONE_CHAIN
-    assert main([write(experiment)]) == 0
+    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
     assert (Path("runs/small") / "trials.csv").exists()
     assert not [*Path("runs/small").glob("*confirm*")]
     assert not [*Path("artifacts").rglob("artifact.json")]
@@ -284,7 +284,7 @@ def test_a_database_that_does_not_come_back_is_one_sentence(experiment, capsys, 
     def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
-    monkeypatch.setattr("specexp.sweep.session.Session._conclusion", lost)
+    monkeypatch.setattr("specexp.sweep.run.SweepRun._conclude_in_turn", lost)
     experiment["sweep"] |= ONE_CHAIN
     assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 1
     printed = capsys.readouterr().err.splitlines()[-1]

@@ -1,14 +1,10 @@
 """Workers of a study in a database: one of them confirms, and one that died gives its claim and its trials back."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from helpers.fake_bench import FakeBench, opened, settings
 from optuna.trial import TrialState
 
-from specexp.sweep import conclusion, workers
-from specexp.sweep.conclusion import Conclusion
+from specexp.sweep import workers
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import confirmable
@@ -16,6 +12,7 @@ from specexp.sweep.workers import (
     Claim,
     TakenOverError,
     claim_confirmation,
+    in_turn,
     open_confirmations,
     requeue,
     sign_in,
@@ -39,18 +36,18 @@ def test_of_two_confirmations_one_is_left_to_the_other_worker(url, tmp_path):
     def confirm(claim):
         claim.check()
         with pytest.raises(TakenOverError):
-            claim_confirmation(other, lambda claim: "other", exclusive=False)
+            claim_confirmation(other, lambda claim: "other")
         return "one"
 
-    assert claim_confirmation(one, confirm, exclusive=False) == "one"
-    assert claim_confirmation(other, lambda claim: "later", exclusive=False) == "later"
+    assert claim_confirmation(one, confirm) == "one"
+    assert claim_confirmation(other, lambda claim: "later") == "later"
 
 
 def test_the_claim_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url, tmp_path):
     confirmations = confirmations_of(url, tmp_path)
     dead = confirmations.ask()
     dead.set_user_attr("worker", workers.worker().partition(":")[0] + ":999999999")
-    assert claim_confirmation(confirmations, lambda claim: "confirmed", exclusive=False) == "confirmed"
+    assert claim_confirmation(confirmations, lambda claim: "confirmed") == "confirmed"
     with pytest.raises(TakenOverError):
         Claim(confirmations, dead).check()
 
@@ -63,8 +60,8 @@ def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url, tmp_path):
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
-        claim_confirmation(confirmations, fail, exclusive=False)
-    assert claim_confirmation(confirmations, lambda claim: 1, exclusive=False) == 1
+        claim_confirmation(confirmations, fail)
+    assert claim_confirmation(confirmations, lambda claim: 1) == 1
 
 
 def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tmp_path):
@@ -98,17 +95,16 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
 
     confirmed: list[str] = []
 
-    def conclude(self, study, claim):
-        confirmed.extend(trial.user_attrs.get("known", "") for trial in confirmable(self.trials))
+    def confirm(claim):
+        confirmed.extend(trial.user_attrs.get("known", "") for trial in confirmable(study))
         return "concluded"
 
-    monkeypatch.setattr(conclusion, "time", SimpleNamespace(sleep=dies))
-    monkeypatch.setattr(Conclusion, "conclude", conclude)
-    config: Any = SimpleNamespace(workload=dict)
-    output: Any = SimpleNamespace(say=lambda sentence: None, folder=tmp_path)
-    ours: Any = None
-    end = Conclusion(study, confirmations_of(url, tmp_path), chosen, config, output)
-    found: Any = end.in_turn(ours, lambda: StudySearch(study, chosen, bench).run())
+    def search():
+        StudySearch(study, chosen, bench).run()
+
+    monkeypatch.setattr("specexp.sweep.workers.sleep", dies)
+    claims = confirmations_of(url, tmp_path)
+    found = in_turn(study, claims, search, kept=lambda: None, confirm=confirm, say=print)
     assert found == "concluded"
     assert study.trials[dying.number].state is TrialState.FAIL
     assert name in confirmed

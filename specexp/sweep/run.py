@@ -1,0 +1,493 @@
+"""One sweep in one process: acceptance counts, reference, search, confirmation, export."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING
+
+import optuna
+from optuna import get_all_study_names
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, TrialState
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.text import Text
+from sqlalchemy.exc import SQLAlchemyError
+
+from specexp.artifacts.atomic_write import atomic_write
+from specexp.bench.equality import divergence, proof_of
+from specexp.bench.experiment import use_threads, warn_of_load
+from specexp.bench.page.sections import prompts_shown, texts_of
+from specexp.bench.progress import StageBar
+from specexp.bench.publish import (
+    PAGE,
+    Attached,
+    FolderBusyError,
+    Report,
+    publish,
+    sole_writer,
+    track,
+    tracked_config,
+    tracker_of,
+)
+from specexp.bench.record import PromptRecord, line_of, read_records
+from specexp.bench.report import busy_machine, failed_answers
+from specexp.bench.signatures import likely_causes
+from specexp.bench.trainer import quiet_libraries
+from specexp.config import ConfigError, save_resolved
+from specexp.config.command import current_result, fail
+from specexp.config.sweep import Sweep
+from specexp.core.messages import counted, first_line
+from specexp.core.start import masked
+from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
+from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
+from specexp.sweep.output import (
+    BEST_TREE,
+    Deployed,
+    Exported,
+    Exporter,
+    method_of,
+    next_steps,
+    summary_of,
+    track_trial,
+)
+from specexp.sweep.page import charts_of, pictures_of_winner, text_of
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, StudyPlan
+from specexp.sweep.sampler import check_sampler
+from specexp.sweep.search import StudySearch, open_study
+from specexp.sweep.space import directions_of
+from specexp.sweep.storage import check_journal, open_storage, retry_lost
+from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
+from specexp.sweep.trials import (
+    best_line,
+    confirmable,
+    distinct_finished,
+    trial_line,
+    trial_row,
+    write_trials,
+)
+from specexp.sweep.workers import (
+    CONCLUDED,
+    CONFIRMATIONS,
+    Claim,
+    known_waiting,
+    open_confirmations,
+    others_running,
+    requeue,
+    sign_in,
+    worker,
+)
+from specexp.tracking.names import PLAIN
+
+if TYPE_CHECKING:
+    from specexp.tracking import Tracker
+
+CONFIRM = "confirm.jsonl"
+WIDTH = 120
+"""Width of tables in redirected output, because their lines would wrap at 80 columns."""
+
+
+def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> tuple[int, StudyResult | None]:
+    """Run or resume a study, or print the result of one that has ended; return the exit code and the result."""
+    quiet_libraries()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
+    console = Console(highlight=False, force_jupyter=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    try:
+        check_sampler(settings, config.checker)
+        tracker = tracker_of(config, config.name, config.folder)
+        sweep = SweepRun(config, settings, console, tracker, command)
+        shares = "wait for it, or give --storage the URL of a database, which several workers can share"
+        with sole_writer(config.folder, shares) if sweep.exclusive else nullcontext():
+            return 0, sweep.run()
+    except (ConfigError, OSError):
+        raise
+    except (StudyError, FolderBusyError) as error:
+        return fail(error, 1), None
+    except (StorageInternalError, SQLAlchemyError) as error:
+        why = first_line(error.__cause__ or error)
+        return fail(f"storage {masked(str(settings.storage))!r} failed: {why}", 1), None
+    except ValueError as error:
+        return fail(error), None
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The result of a study, stored with the claim to its confirmation so that all workers can read it."""
+
+    of: str  # digest of the study, its confirmed trials, and the settings of the export
+    measured_on: str  # digest of everything that pooled confirmations must share
+    confirmations: int
+    text: str  # table and sentences, as they were printed
+    gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
+    answer: str
+    deployed: Deployed | None  # None if nothing was exported
+    worker: str
+    folder: str  # the worker's results, on its machine
+
+    @staticmethod
+    def last(confirmations: optuna.Study) -> StudyResult | None:
+        """Return the last result of a study; None if it has not ended yet."""
+        ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
+        kept = next(filter(None, reversed(ends)), None)
+        return None if kept is None else TypeAdapter(StudyResult).validate_python(kept)
+
+
+def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> list[PromptRecord]:
+    """Return the records of the confirmations that a new one is pooled with.
+
+    Each confirmation decoded ``samples`` further samples of every prompt. Samples of one that was killed have higher
+    numbers and are left out.
+    """
+    if pooled is None or not (folder / CONFIRM).exists():
+        return []
+    return [one for one in read_records(folder / CONFIRM) if one.sample < pooled.confirmations * samples]
+
+
+class SweepRun:
+    """A sweep in one process. Without a database, no other process shares the study (``exclusive``)."""
+
+    def __init__(
+        self, config: StudyConfig, settings: Sweep, console: Console, tracker: Tracker, command: str
+    ) -> None:
+        self.config, self.settings, self.command = config, settings, command
+        self.console, self.tracker = console, tracker
+        self.exclusive = settings.storage is None
+        self._started = time()
+        self._until: float | None = None  # when the search ends, in seconds since the epoch
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self.console.print(sentence, highlight=False, soft_wrap=True)
+
+    def run(self) -> StudyResult | None:
+        """Run the missing stages. Return the result; None if it is another worker's, or if nothing is confirmed."""
+        ended = self._ended()
+        if ended is not None:
+            self.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
+            self.say(
+                f"Study {self.config.name} has ended, so nothing was measured; --confirm-again confirms its best "
+                "trials once more, and pools both confirmations."
+            )
+        else:
+            self._prepare()
+            self._search()
+            if self.settings.confirm is not None:
+                ended = self._conclude_alone() if self.exclusive else self._conclude_in_turn()
+            if hint := self.tracker.sync_hint():
+                self.say(f"W&B: {hint}")
+        self._report(ended)
+        return ended
+
+    def _ended(self) -> StudyResult | None:
+        """Return the result of a study that has ended; None if stages are missing. No model is loaded."""
+        journal = self.config.folder / "journal.log"
+        if self.exclusive and (damage := check_journal(journal)):
+            self.say(damage)
+        if self.settings.confirm is None or (self.exclusive and not journal.exists()):
+            return None
+        try:
+            names = retry_lost(lambda: get_all_study_names(self._storage))
+        except (StorageInternalError, SQLAlchemyError):
+            return None  # the tables of another program, which ``open_study`` reports
+        if f"{self.config.name}{CONFIRMATIONS}" not in names:
+            return None
+        self._open()
+        done = self.trials.user_attrs.get("exhausted") or (
+            len(distinct_finished(self.trials)) >= self.settings.n_trials
+            or self.trials.user_attrs.get("timed_out", 0) == self.settings.minutes
+        )
+        if not done or others_running(self.trials) or known_waiting(self.trials):
+            return None
+        return self._unchanged()
+
+    @cached_property
+    def _storage(self) -> BaseStorage:
+        return open_storage(self.settings.storage, self.config.folder, requeue)
+
+    def _open(self) -> None:
+        learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
+        workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
+        name = self.config.name
+        self.trials = open_study(name, self.settings, self._storage, workload, self.config.clock)
+        self.confirmations = open_confirmations(name, self._storage)
+
+    def _prepare(self) -> None:
+        """Load the models or the recording, open the study, and measure plain decoding."""
+        warn_of_load(self.config)
+        use_threads(self.config)
+        self.study = study = open_models(self.config, self.settings)
+        check_prompts(study)
+        possible, impossible = without_impossible(self.config, self.settings, study.try_to_compose)
+        # Up to here nothing was written: a mistake in models, prompts or parts leaves nothing behind.
+        if not hasattr(self, "trials"):
+            self._open()
+        self.settings = possible  # only now, because the whole space identifies the study
+        save_resolved(self.config, self.config.folder, shlex.split(self.command))
+        with StageBar(self.console) as bar:
+            study.tick = bar.prompt
+            for sentence in left_out_lines(impossible):
+                self.say(sentence)
+            stated = {"device": self.config.clock, "placement": study.device}
+            again = sign_in(self.trials, self.settings, exclusive=self.exclusive, stated=stated)
+            done = len(distinct_finished(self.trials))
+            if done or again:
+                of = f"{done} of {self.settings.n_trials} trials are finished"
+                repeated = f"; {counted(again, 'interrupted trial')} will be repeated" if again else ""
+                self.say(f"Continuing study {self.config.name}: {of}{repeated}.")
+            if kept := self.trials.user_attrs.get(PLAN):
+                study.cut(kept["prompts"])
+            if study.load_reference():
+                self._plan(study.reference.per_prompt, done)
+            else:
+                bar.stage("plain decoding of every prompt", len(study.data().prompts))
+                study.measure_reference(partial(self._plan, done=done))
+            if self.settings.count_acceptances is not None:
+                begin = partial(bar.stage, "counting acceptances")
+                study.count_acceptances(self.settings.count_acceptances, begin)
+            busy = busy_machine(study.reference.seconds_per_token.values())
+            if busy and study.latency is None:
+                self.say(busy)
+
+    def _plan(self, seconds: float | None, done: int) -> None:
+        """Say how long the study takes, cut it to ``sweep.minutes``, and store the plan for later starts and workers.
+
+        Args:
+            seconds: Plain decoding's seconds per prompt; None if seconds are modelled, so that only the search ends.
+            done: Number of finished trials; their prompts stay.
+        """
+        minutes, kept = self.settings.minutes, self.trials.user_attrs.get(PLAN, {})
+        plan = StudyPlan.of(self.settings, self.study, max(self.settings.n_trials - done, 0))
+        if minutes is not None:
+            left = 60 * minutes - (time() - self._started) - AFTER_SECONDS
+            if seconds and kept.get("minutes") == minutes:
+                plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
+            elif seconds:
+                plan = plan.within(left / seconds, fixed=bool(done or kept))
+            self._until = time() + (left - plan.confirmation * seconds if seconds else SEARCHING * left)
+            shared = not self.exclusive and kept.get("minutes") == minutes and kept["until"] > time()
+            self._until = kept["until"] if shared else self._until
+        self.study.cut(plan.prompts, plan.counted, plan.confirmed)
+        self.trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": self._until})
+        if seconds:
+            self.say(plan.forecast(seconds, minutes))
+
+    def _search(self) -> None:
+        """Measure the missing trials, and write all trials to ``trials.csv``."""
+        trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
+        setting = tracked_config(self.config)
+
+        def after(trial: FrozenTrial) -> None:
+            if study.tracks_trials:
+                track_trial(self.tracker, trial, setting, objectives)
+            bar.show(Text(best_line(trials, objectives[0])))
+            bar.trial(len(distinct_finished(trials)), trial_line(trials, trial, objectives))
+
+        with StageBar(self.console) as bar:
+            study.tick = bar.prompt
+            done, prompts = len(distinct_finished(trials)), len(study.data().prompts)
+            bar.stage("search", self.settings.n_trials, done=done, prompts=prompts)
+            bar.show(Text(best_line(trials, objectives[0])))
+            exhausted = StudySearch(trials, self.settings, study, after, self._until).run()
+        done = len(distinct_finished(trials))
+        if exhausted:
+            trials.set_user_attr("exhausted", True)
+            self.say(exhausted)
+        elif done < self.settings.n_trials:
+            trials.set_user_attr("timed_out", self.settings.minutes)
+            of = f"{done} of {self.settings.n_trials} trials"
+            self.say(f"The {self.settings.minutes:g} minutes allow {of}, and now the confirmation.")
+        write_trials(trials, objectives, self.config.folder / "trials.csv")
+
+    def _unchanged(self) -> StudyResult | None:
+        """Return the kept result if nothing has changed since; None if there is something to measure."""
+        kept = StudyResult.last(self.confirmations)
+        again = self.settings.confirm is not None and self.settings.confirm.again
+        return kept if kept is not None and kept.of == self._digest() and not again else None
+
+    def _conclude_alone(self) -> StudyResult:
+        trial = self.confirmations.ask()
+        try:
+            found = self._conclude(Claim(self.confirmations, trial))
+        except Exception:
+            self.confirmations.tell(trial, state=TrialState.FAIL)
+            raise
+        self.confirmations.tell(trial, 0.0)
+        return found
+
+    def _conclude_in_turn(self) -> StudyResult | None:
+        from specexp.sweep.workers import in_turn
+
+        def kept() -> StudyResult | None:
+            if found := self._unchanged():
+                self.say(f"The best trials were confirmed by {found.worker}, in {found.folder}.")
+            return found
+
+        return in_turn(self.trials, self.confirmations, self._search, kept, self._conclude, self.say)
+
+    def _conclude(self, claim: Claim) -> StudyResult:
+        """Confirm the best trials on other prompts, publish and export the result, and keep it for all workers.
+
+        Earlier confirmations on the same prompts are pooled with this one. The claim is checked after the
+        measurement and again before the export.
+
+        Raises:
+            StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, so nothing is
+                exported; or, once all is published, prompts of the confirmation failed.
+        """
+        kept, measured_on = StudyResult.last(self.confirmations), self._measured_on()
+        pooled = kept if kept is not None and kept.measured_on == measured_on else None
+        confirmation = self._confirm(pooled)
+        claim.check()
+        report = self._publish(confirmation)
+        claim.check()  # it may have expired while pictures were drawn
+        exported = self._export(confirmation, None if pooled is None else pooled.deployed)
+        closing = [str(line) for part in report.whole() for line in part.closing()]
+        result = StudyResult(
+            self._digest(),
+            measured_on,
+            confirmation.confirmations,
+            text_of(report.tables["confirm"], [*closing, *exported.sentences], self.console.width),
+            confirmation.winner.over_plain.is_faster
+            if exported.now is None
+            else exported.now.trial is not None,
+            report.answer,
+            exported.now,
+            worker(),
+            str(self.config.folder.resolve()),
+        )
+        failed = failed_answers(confirmation.records)
+        if failed is None:
+            claim.sign(CONCLUDED, asdict(result))  # before W&B, where it may die
+        self._track(report, exported, confirmation)
+        if failed is not None:
+            reasons = f"the reasons are in {self.config.folder / CONFIRM}"
+            raise StudyError(f"{failed}; the confirmation uses the other answers, and {reasons}")
+        current_result().summary = summary_of(confirmation.winner)
+        return result
+
+    def _confirm(self, pooled: StudyResult | None) -> Confirmation:
+        """Measure the best few trials on other prompts, and predict them if the search was replayed."""
+        assert self.settings.confirm is not None
+        study, confirming, trials = self.study, self.study.confirming, self._selected(pooled)
+        earlier = earlier_records(self.config.folder, pooled, confirming.samples)
+        confirmations = 1 if pooled is None or not earlier else pooled.confirmations + 1
+        prompts, candidates = len(confirming.data("confirm").prompts), counted(len(trials), "candidate")
+        self.say(f"Confirming {candidates} on {counted(prompts, 'other prompt')}.")
+        with StageBar(self.console) as bar:
+            bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
+            of_each = self.settings.confirm.of_each
+            found = confirm(trials, confirming, bar.prompt, of_each, earlier, confirmations)
+        predicted = [
+            replace(one, predicted=study.predict(one.attributes["resolved"])) for one in found.confirmed
+        ]
+        return replace(found, confirmed=predicted)
+
+    def _publish(self, confirmation: Confirmation) -> Report:
+        """Write and print table, pictures and page; StudyError if outputs differ from plain decoding's in float32."""
+        study, confirming, folder = self.study, self.study.confirming, self.config.folder
+        confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
+        atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
+        float32 = confirming.in_float32(confirmed, records)
+        shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
+        data = confirming.data("confirm")
+        texts, preparation = texts_of(data.prompts), data.workload.preparation
+        shown.notes += preparation.notes()
+        titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
+        found = [*sentences(confirmed, records), *study.sentences(winner)]
+        found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
+        report = Report(
+            tables={"confirm": shown},
+            data={"confirm": shown},
+            files=preparation.files(),
+            sentences=found,
+            answer=answer(confirmed, records),
+            proof=proof_of(records, [one.name for one in confirmed], PLAIN),
+            charts=charts_of(self.trials, self.settings, confirmation, texts),
+            next_steps=next_steps(self.settings, self.config),
+            page="confirm",
+            parts=[
+                prompts_shown(texts, records, titles, confirming.backend.tokenizer),
+                pictures_of_winner(confirmation, study.data("confirm").prompts),
+            ],
+        )
+        publish(report, folder, console=self.console)
+        wrong = divergence([*records, *(() if float32 is None else float32.records)])
+        if wrong is not None:
+            raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
+        return report
+
+    def _export(self, confirmation: Confirmation, before: Deployed | None) -> Exported:
+        """Write the artifacts of the fastest candidate and of the setting to deploy, and say where they are."""
+        if self.settings.export is None:
+            return Exported()
+        exported = Exporter(self.settings.export, confirmation, self.study, self.command).run(before)
+        for sentence in exported.sentences:
+            self.say(sentence)
+        return exported
+
+    def _selected(self, pooled: StudyResult | None) -> list[FrozenTrial]:
+        """Return the trials to confirm, with those that are deployed already."""
+        trials = self._chosen()
+        if not trials:
+            why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            raise StudyError(why)
+        deployed = None if pooled is None else pooled.deployed
+        numbers = set() if deployed is None else {deployed.trial, deployed.tree}
+        numbers -= {trial.number for trial in trials}
+        return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
+
+    def _chosen(self) -> list[FrozenTrial]:
+        most = self.trials.user_attrs.get(PLAN, {}).get("candidates")
+        assert self.settings.confirm is not None
+        return select(self.trials, self.settings.confirm.best, self.settings.confirm.of_each)[:most]
+
+    def _digest(self) -> str:
+        trials = self._chosen()
+        export = None if self.settings.export is None else self.settings.export.model_dump()
+        return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
+
+    def _measured_on(self) -> str:
+        learn = None if self.settings.learn is None else self.settings.learn.model_dump()
+        prompts = self.trials.user_attrs.get(PLAN, {}).get("confirmed")
+        assert self.settings.confirm is not None
+        return digest_of([self.config.workload(), self.settings.confirm.data, learn, prompts])
+
+    def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
+        name, config, folder = self.config.name, self.config, self.config.folder
+        winner, objectives = confirmation.winner, list(self.settings.objectives)
+        artifacts = [
+            Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
+            for number, one in enumerate(exported.written)
+        ]
+        setting = {**tracked_config(config), "method": method_of(config, winner)}
+        with self.tracker.study(config=setting) as run:
+            rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
+            run.table("trials", rows)
+            for part in report.whole():
+                track(part, folder, run)
+            track(Report(artifacts=artifacts, summary=summary_of(winner)), folder, run)
+
+    def _report(self, ended: StudyResult | None) -> None:
+        """Fill in the command's result, which is printed as the last line or as JSON."""
+        result, folder, export = current_result(), self.config.folder, self.settings.export
+        result.answer = "" if ended is None else ended.answer
+        result.folder = str(folder)
+        if (folder / PAGE).exists():
+            result.page = str(folder / PAGE)
+        # If this worker did not conclude the study, another one does.
+        exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
+        if export is not None and result.answer and exports:
+            result.artifact = f"{export.to}/best"
+        result.next = next(iter(next_steps(self.settings, self.config).values()), "") if exports else ""
