@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import RowOrder, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
@@ -124,6 +124,7 @@ def correct(run: Run) -> None:
                 outputs = [one.generate(prompt, max_new_tokens=48, seed=seed).token_ids for one in decoders]
                 different += outputs[0] != outputs[1]
             run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
+        orders(run, name, model, prompts)
         run.say(f"{name}: steps captured", len(graphed._replayers))
         run.say(f"{name}: {graphed.provenance()['attention']}, replayed", graphed.provenance()["replayed"])
         run.say(f"{name}: GiB of cache and buffers", graphed.nbytes() / 2**30)
@@ -131,6 +132,19 @@ def correct(run: Run) -> None:
             run.say(f"{name}: GiB reserved", torch.cuda.memory_reserved(run.device) / 2**30)
     captured_drafts(run, pair, prompts)
     unexpected_waits(run, GraphedModel(pair.target), prompts[0])
+
+
+def orders(run: Run, name: str, model: Any, prompts: list[list[int]]) -> None:
+    """Check that rows in depth-first and heavy-path order leave the output as it is."""
+    texts = {}
+    for order in get_args(RowOrder):
+        runtime = GraphedModel(model)
+        runtime.row_order = order
+        decoder = Decoder(runtime, TokenRecycling(), TokenRecyclingTree())
+        texts[order] = [decoder.generate(prompt, max_new_tokens=48).token_ids for prompt in prompts]
+        run.say(f"{name}: attention, rows {order}", runtime.provenance()["attention"])
+    different = sum(one != texts["built"] for one in texts.values())
+    run.say(f"{name}: orders of rows with other outputs", different, 0)
 
 
 def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
@@ -228,6 +242,14 @@ def large_trees(run: Run) -> None:
         run.say(f"attention over {rows} rows, {name}, ms", took[name])
     ratio = took["random"] / took["depth-first"]
     run.say("random order over depth-first", ratio, 0.0 if run.small else 1.5, above=True)
+    model, tree = run.model("1B", torch.bfloat16), _random_tree(95 if run.small else 767)
+    for row_order in get_args(RowOrder):
+        runtime = GraphedModel(model, self_check=False)
+        runtime.row_order = row_order
+        runtime.prefill(0, [5] * 64)
+        ms = run.milliseconds(partial(runtime.tree_pass, [0], [tree]))
+        run.say(f"1B: pass of {tree.tokens.size} rows, {row_order}, ms", ms)
+        run.say(f"1B: attention, {row_order}", runtime.provenance()["attention"])
 
 
 # Parts "steps" and "lanes".

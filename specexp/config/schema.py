@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from specexp.artifacts import ControllerKind
 from specexp.config.sweep import Count, Sweep
 from specexp.core.checked import CallOf, PartOf, Section, refusal
+from specexp.core.runtime import RowOrder
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -28,6 +29,7 @@ class Pair(Section):
             of modules to devices, ``cpu`` or ``disk``. The draft stays on ``device``.
         offload_folder: Folder for the weights on ``disk`` if they cannot be read from the model's own files.
         attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
+        row_order: Order of a tree's rows in the target's pass, in the modes ``eager`` and ``graphed``.
         mode: Runtime of both models: ``eager`` runs the model's own code, ``compiled`` runs passes compiled for
             this machine (Llama-family models on a CPU), ``auto`` uses ``compiled`` if possible and, if
             it is installed, llama.cpp for GGUF files.
@@ -43,6 +45,7 @@ class Pair(Section):
     )
     offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
+    row_order: RowOrder = "built"
     mode: str = "auto"
 
 

@@ -18,6 +18,8 @@ from typing_extensions import override
 from specexp.core.runtime import Slots, inference
 
 SUPPORTED_ATTENTION = ("sdpa", "eager")
+BLOCK = 32
+"""Side of a block of :func:`block_mask`, in rows and in keys; DySpec's (appendix C)."""
 
 
 def check_attention(config: PreTrainedConfig) -> None:
@@ -85,6 +87,29 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
+    )
+
+
+def block_mask(mask: torch.Tensor) -> Any:
+    """Return FlexAttention's ``BlockMask`` of an additive mask ``[b, 1, q, k]``: it reads blocks with a visible key.
+
+    All sizes are those of the mask's shape, so a captured graph can make it.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    rows, keys = mask.shape[2:]
+    visible = mask == 0
+    whole = torch.nn.functional.pad(visible, (0, -keys % BLOCK, 0, -rows % BLOCK))
+    lanes, _, height, width = whole.shape
+    blocks = whole.view(lanes, 1, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
+    occupied = blocks.any(5).any(3)  # [b, 1, q / 32, k / 32]
+    chosen = occupied.int().argsort(dim=-1, descending=True, stable=True).int()  # occupied blocks first
+    return BlockMask.from_kv_blocks(
+        occupied.sum(-1, dtype=torch.int32),
+        chosen,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=lambda lane, head, row, key: visible[lane, 0, row, key],
+        seq_lengths=(rows, keys),
     )
 
 

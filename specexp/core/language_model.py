@@ -58,6 +58,7 @@ class HuggingFaceRuntime(Runtime):
         self.device, self.dtype = compute_device(model), model.dtype
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.context_limit = context_limit(model.config)
+        self.row_order = getattr(model.config, "row_order", self.row_order)
 
     @classmethod
     @override
@@ -135,12 +136,14 @@ class LanguageModel(HuggingFaceRuntime):
         self.cache.reserve(0, max(slots) + 1)
         for slot in slots:
             self.cache.uncommitted[slot] = 0
-        growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
-        logits = self._forward(slots, *self._inputs(slots, growths, trees[0].shape))
-        sizes = [tree.tokens.size for tree in trees]
+        growths = [self.whole_growth(slot, tree) for slot, tree in zip(slots, trees, strict=True)]
+        shape = trees[0].shape if self.row_order == "built" else None
+        logits = self._forward(slots, *self._inputs(slots, growths, shape))
+        rows = [slice(one.tokens.size) if one.pass_rows is None else one.pass_rows for one in growths]
         if self.keeps_hidden:
-            self.hidden = [self._states(index, size) for index, size in enumerate(sizes)]
-        return [logits[index, :size] for index, size in enumerate(sizes)]
+            found = [self._states(index, one.tokens.size) for index, one in enumerate(growths)]
+            self.hidden = [states[own] for states, own in zip(found, rows, strict=True)]
+        return [logits[index, own] for index, own in enumerate(rows)]
 
     @override
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from math import inf
 from sys import maxsize
 from threading import Lock, get_ident
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 
+RowOrder = Literal["built", "depth-first", "heavy-path"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -84,6 +85,8 @@ class Growth:
     visible: NDArray[
         np.bool_
     ]  # [m, u + m] true where a new row may attend to an uncommitted one, itself included
+    # [m] the row of the pass that holds each of the tree's rows; None if they are fed in the tree's own order
+    pass_rows: NDArray[np.int64] | None = None
 
 
 class TokenRule(Protocol):
@@ -197,6 +200,8 @@ class Runtime(Target):
     device: torch.device  # device and dtype of the logits
     dtype: torch.dtype
     max_leaves: int = maxsize  # most leaves of all trees of a pass
+    # order of a tree's rows in its pass. Depth first, the mask is block-sparse (DySpec, appendix C)
+    row_order: RowOrder = "built"
     # the logits of a row are bit-identical, whatever other rows its pass feeds
     independent_rows: bool = False
 
@@ -206,6 +211,7 @@ class Runtime(Target):
             None  # the sequence in slot 0; decoders that share the model compare it
         )
         self.requests: dict[int, TokenRequest] = {}  # by slot, those that passes answer
+        self._pass_rows: dict[int, NDArray[np.int64]] = {}  # by slot, until the commit of a reordered pass
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
@@ -355,7 +361,19 @@ class Runtime(Target):
 
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        self.cache.commit(slot, rows)
+        pass_rows = self._pass_rows.pop(slot, None)
+        # a node comes after its ancestors in every order, so these rows increase too
+        self.cache.commit(slot, rows if pass_rows is None else pass_rows[list(rows)].tolist())
+
+    def whole_growth(self, slot: int, tree: TokenTree) -> Growth:
+        """Return the rows of a tree pass, in :attr:`row_order`; the next commit of the slot takes the tree's rows."""
+        shape = tree.shape
+        if self.row_order == "built":
+            return Growth(tree.tokens, shape.depths, shape.ancestor_mask)
+        order = np.array(shape.depth_first if self.row_order == "depth-first" else shape.heavy_path)
+        pass_rows = self._pass_rows[slot] = np.argsort(order)
+        mask = shape.ancestor_mask[order][:, order]
+        return Growth(tree.tokens[order], shape.depths[order], mask, pass_rows)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -151,12 +151,21 @@ class TreeShape:
     @cached_property
     def depth_first(self) -> tuple[int, ...]:
         """All rows in depth-first order, children in row order. In this order the mask is block-sparse."""
+        return self._walk(lambda row: -row)
+
+    @cached_property
+    def heavy_path(self) -> tuple[int, ...]:
+        """All rows in depth-first order, the largest subtree first (heavy paths, Sleator & Tarjan 1981)."""
+        return self._walk(self.ancestor_mask.sum(axis=0).tolist().__getitem__)
+
+    def _walk(self, priority: Callable[[int], int]) -> tuple[int, ...]:
+        """Return all rows depth first, the child of the highest priority first."""
         order: list[int] = []
         stack = [0]
         while stack:
             row = stack.pop()
             order.append(row)
-            stack.extend(reversed(self.children[row]))  # the first child is popped first
+            stack.extend(sorted(self.children[row], key=priority))  # the last is popped first
         return tuple(order)
 
     def path(self, row: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
 from specexp.builders import KConfig
-from specexp.core.cache import additive_mask
+from specexp.core.cache import additive_mask, block_mask
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.kernels import CannotRunError, cache_folder
@@ -133,7 +133,7 @@ class GraphedModel(HuggingFaceRuntime):
     @override
     @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        growths = [Growth(tree.tokens, tree.shape.depths, tree.shape.ancestor_mask) for tree in trees]
+        growths = [self.whole_growth(slot, tree) for slot, tree in zip(slots, trees, strict=True)]
         choice, requests = self._choice(slots, trees)
         step = self._tree_step(slots, growths, choice, requests)
         lanes = [
@@ -233,7 +233,7 @@ class GraphedModel(HuggingFaceRuntime):
             step = make()
             small = step.logits.shape[0] * step.logits.shape[1] <= MOST_ROWS
             kind = self._kind if small else EagerReplay
-            if isinstance(step, TreeStep) and kind.measures:
+            if isinstance(step, TreeStep) and self._kind.measures:
                 step.attention = self._fastest(step.shape, kind)
             try:
                 replayer = kind(step)
@@ -297,10 +297,11 @@ class GraphedModel(HuggingFaceRuntime):
         Returns:
             ``[lanes, rows, d]`` input of the output layer.
         """
+        mask = additive_mask(visible[:, None], self.dtype)
         states: torch.Tensor = self._static.base_model(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=additive_mask(visible[:, None], self.dtype),
+            attention_mask=block_mask(mask) if attention == "flex" else mask,
             past_key_values=self.cache,
             use_cache=True,
             attention=attention,

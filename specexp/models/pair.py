@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.core.messages import did_you_mean, first_line, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
-from specexp.core.runtime import Runtime
+from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources
@@ -58,6 +58,7 @@ def load_pair(
     device_map: str | Mapping[str, str | int] | None = None,
     offload_folder: str | None = None,
     attn_implementation: str = "sdpa",
+    row_order: RowOrder = "built",
     mode: str = "auto",
     weights: bool = True,
 ) -> ModelPair:
@@ -78,6 +79,8 @@ def load_pair(
         offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
         attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
             ``eager`` or the precision is float32.
+        row_order: order of a tree's rows in the target's pass, in modes ``eager`` and ``graphed``. ``depth-first`` and
+            ``heavy-path`` (DySpec, appendix C) leave FlexAttention fewer blocks. The output is the same.
         mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
             ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode of an artifact's study, or the fastest
             mode that works. llama.cpp runs GGUF files in ``auto`` if it is installed (extra ``llama-cpp``); otherwise
@@ -126,6 +129,8 @@ def load_pair(
         mode = "eager"  # compiled passes need values
     for model in models[1:]:
         _pad(model, text.vocab_size)
+    if row_order != "built":
+        models[0].config.row_order = row_order
     for model in models:
         set_mode(model, mode)
     return ModelPair(

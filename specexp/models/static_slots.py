@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, Cache, PreTrainedModel
 from typing_extensions import override
 
-from specexp.core.cache import SlotLayer
+from specexp.core.cache import BLOCK, SlotLayer
 from specexp.core.runtime import Slots, inference
 
 _KEYS = 512  # smallest bucket of keys
@@ -156,18 +156,18 @@ def packed_attention(
 
 
 def flex_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, scale: float
 ) -> torch.Tensor:
-    """FlexAttention with the mask as data. Kernels are compiled for each shape that it supports."""
+    """FlexAttention over the blocks of a :func:`~specexp.core.cache.block_mask`. Each shape has its own kernel."""
     from torch.nn.attention import flex_attention as flex
 
-    def masked(score: torch.Tensor, b: Any, head: Any, row: Any, column: Any) -> torch.Tensor:
-        return score + mask[b, 0, row, column]
-
     run: Callable[..., Any] = flex.flex_attention
+    options = None
     if query.device.type == "cuda":
         run = torch.compile(run, dynamic=False, fullgraph=True)
-    answer: torch.Tensor = run(query, key, value, score_mod=masked, scale=scale, enable_gqa=True)
+        options = {"BLOCK_M": BLOCK, "BLOCK_N": BLOCK, "FORCE_USE_FLEX_ATTENTION": True}
+    more = {"scale": scale, "enable_gqa": True, "kernel_options": options}
+    answer: torch.Tensor = run(query, key, value, block_mask=mask, **more)
     return answer
 
 

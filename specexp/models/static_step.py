@@ -146,6 +146,8 @@ class Step(ABC):
         written: torch.Tensor,  # [lanes, rows] row of the cache that each row is written to
         among: torch.Tensor,  # [lanes, rows, width] which uncommitted rows are visible
         base: torch.Tensor,  # [lanes, 1] number of committed rows, which are all visible
+        pass_rows: torch.Tensor
+        | None = None,  # [lanes, rows] the row with each result; None if the order is kept
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits ``[lanes, rows, V]`` and hidden states ``[lanes, rows, d]``."""
         first, lanes, keys = self.window
@@ -156,6 +158,8 @@ class Step(ABC):
         visible = (behind < 0)[:, None] | (uncommitted & among.gather(2, index))  # [lanes, rows, keys]
         self.cache.open(first, lanes, keys, written)
         states = self._runtime.states(tokens, positions, visible, self.attention)
+        if pass_rows is not None:
+            states = states.gather(1, pass_rows[..., None].expand_as(states))
         return self._runtime.head(states), states
 
     def outputs(self) -> list[torch.Tensor]:
@@ -191,7 +195,7 @@ class TreeStep(Step):
     ) -> None:
         self.shape, self.choice, self._verifier = shape, choice, verifier
         lanes, rows = shape.window.lanes, shape.rows
-        sizes = {"tokens": rows, "positions": rows, "written": rows, "base": 1}
+        sizes = {"tokens": rows, "positions": rows, "written": rows, "pass_rows": rows, "base": 1}
         given: Arrays = {name: ((lanes, size), INT) for name, size in sizes.items()}
         # masks are sent as bits, lowest first: 8 KiB for 256 rows that attend to each other
         given["visible"] = ((lanes, rows, shape.width // 8), np.dtype(np.uint8))
@@ -221,6 +225,7 @@ class TreeStep(Step):
         given["positions"][lane] = past
         given["positions"][lane, :size] += growth.depths
         given["written"][lane, :size] = np.arange(start, start + size)
+        given["pass_rows"][lane, :size] = np.arange(size) if growth.pass_rows is None else growth.pass_rows
         given["base"][lane] = past
         packed = np.packbits(growth.visible, axis=1, bitorder="little")
         given["visible"][lane, :size] = 0
@@ -233,13 +238,13 @@ class TreeStep(Step):
         given = self._inputs.device
         among = (given["visible"][..., None] >> self._bit & 1).flatten(2).bool()  # [lanes, rows, width]
         logits, states = self._pass(
-            given["tokens"], given["positions"], given["written"], among, given["base"]
+            given["tokens"], given["positions"], given["written"], among, given["base"], given["pass_rows"]
         )
         self.logits.copy_(logits)
         if self.hidden is not None:
             self.hidden.copy_(states)
         if self.choice is not None:
-            self._choose(self.choice, given["positions"] - given["base"])
+            self._choose(self.choice, given["positions"].gather(1, given["pass_rows"]) - given["base"])
 
     def _choose(self, choice: TokenChoice, depths: torch.Tensor) -> None:
         """Compute the results for verifier and drafter; ``depths [lanes, rows]`` selects the noise."""

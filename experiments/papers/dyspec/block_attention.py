@@ -36,20 +36,6 @@ def value_order(tree: TokenTree) -> tuple[int, ...]:
     return tuple(np.argsort(-values, kind="stable").tolist())
 
 
-def heavy_path(shape: TreeShape) -> tuple[int, ...]:
-    """Return the rows depth first, at each row the largest subtree first (heavy path decomposition, Sleator & Tarjan
-    1981).
-    """
-    sizes = np.ones(shape.parents.size, dtype=np.int64)
-    for row in range(sizes.size - 1, 0, -1):  # children follow their parents
-        sizes[shape.parents[row]] += sizes[row]
-    order, waiting = [], [0]
-    while waiting:
-        order.append(row := waiting.pop())
-        waiting += sorted(shape.children[row], key=lambda child: int(sizes[child]))  # the last is taken next
-    return tuple(order)
-
-
 def permuted(shape: TreeShape, rows: Sequence[int]) -> TreeShape:
     """Return the shape with its rows in the order ``rows``: each row once, root first, parents before children."""
     parents = shape.parents[list(rows)]
@@ -107,7 +93,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
             return
         shape = TreeShape(tree.shape.parents, tree.shape.ranks)  # without the cached mask
         orders = {AS_BUILT: shape, DEPTH_FIRST: permuted(shape, shape.depth_first)}
-        orders[HEAVY_PATH] = permuted(shape, heavy_path(shape))
+        orders[HEAVY_PATH] = permuted(shape, shape.heavy_path)
         if tree.values is not None:
             orders[HEAP] = permuted(shape, value_order(tree))
         state.append(orders)

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 from experiments.papers.dyspec.block_attention import (
     TreeReorder,
     block_count,
-    heavy_path,
     permuted,
     random_shape,
     value_order,
@@ -32,12 +31,6 @@ def test_the_heap_order_is_that_of_falling_value():
         TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.arange(4), values=np.array([1, 0.9, 0.05, 0.81])
     )
     assert value_order(tree) == (0, 1, 3, 2)
-
-
-def test_the_heavy_path_takes_the_largest_subtree_first():
-    """Below the root 1 is a leaf and 2 has four nodes, of which 3 has none below it and 4 a chain of two."""
-    assert heavy_path(TreeShape([-1, 0, 0, 2, 2, 4], [-1, 0, 1, 0, 1, 0])) == (0, 2, 4, 5, 3, 1)
-    assert heavy_path(ROOT_ONLY) == (0,)
 
 
 TWO_CHAINS = [-1, 0, 0, 1, 2, 3, 4, 5]  # built breadth first, each chain in every other row
