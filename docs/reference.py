@@ -11,11 +11,11 @@ from typing import Any, get_args
 import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
+from specexp.base.checked import Section
 from specexp.bench.report import metric_table
 from specexp.config.check import find_part, parts_of
 from specexp.config.explain import arguments, contracts
 from specexp.config.schema import Experiment
-from specexp.core.checked import Section
 from specexp.deploy.export.export_format import all_formats
 from specexp.deploy.hugging_face import custom_generate
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
-from specexp.core.start import begin
+from specexp.base.start import begin
 
 COMMANDS = {
     "demo": ("specexp.commands.demo", "find the fastest tree for the embedded pair here, in a minute"),

@@ -61,7 +61,7 @@ class NodeFlag(ExportFormat):
 from typing import Annotated
 
 from specexp.builders.static_tree import StaticTree
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 
 
 class Sized(StaticTree):

@@ -8,7 +8,7 @@ Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``
 from __future__ import annotations
 
 if __name__ == "__main__":  # before the imports that take seconds
-    from specexp.core.start import begin
+    from specexp.base.start import begin
 
     begin()
 
@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from experiments.engine.gguf_writer import write_gguf
 from experiments.engine.loops import Commitment, LlamaCppLoop, LlamaDecode, OpenVinoLoop, TimedLoop
 from specexp.artifacts import ArtifactError
+from specexp.base.messages import first_line
 from specexp.bench.experiment import load_prompts, use_threads
 from specexp.bench.live import LiveBackend
 from specexp.bench.publish import publish, terminal, tracker_of
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import Config, ConfigError, build_pair, save_resolved
 from specexp.config.command import fail, run_command
-from specexp.core.messages import first_line
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.engine.contest import DECODE, Contest
+from specexp.base.messages import counted
 from specexp.bench.publish import Attached, Report
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
 from specexp.bench.table import Column, Table, columns
-from specexp.core.messages import counted
 from specexp.profile.check import check_table, headline
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.base.messages import did_you_mean
 from specexp.bench.analysis import Analysis, check_arms, drafting
 from specexp.bench.pictures import INK, rule
 from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup
 from specexp.bench.table import Cell, Column, Table, columns
-from specexp.core.messages import did_you_mean
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree

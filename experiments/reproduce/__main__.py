@@ -7,7 +7,7 @@ The command keeps a record of every row in ``experiments/results/ROW.json``, and
 from __future__ import annotations
 
 if __name__ == "__main__":  # before the imports that take seconds
-    from specexp.core.start import begin
+    from specexp.base.start import begin
 
     begin()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from experiments.reproduce.paper_row import Run
 from experiments.reproduce.resampled import ON_A_GRID
 from experiments.reproduce.row_record import RowRecord, summarize
+from specexp.base.messages import first_line
 from specexp.bench.experiment import baselines_of, check_experiment
 from specexp.config import ConfigError, load_config
-from specexp.core.messages import first_line
 from specexp.tracking.names import PLAIN
 
 _AT_ONCE = 2

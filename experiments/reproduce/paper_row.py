@@ -16,8 +16,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from experiments.reproduce.trend import Clause, Term
+from specexp.base.messages import did_you_mean
 from specexp.config.layers import ConfigError
-from specexp.core.messages import did_you_mean
 from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")

@@ -22,11 +22,11 @@ from experiments.reproduce.paper_row import PaperRow, Run
 from experiments.reproduce.resampled import Resampled, interval
 from experiments.reproduce.trend import INFINITE, Clause, Figure, Term, value_of
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.base.messages import first_line
 from specexp.bench.clock import clock_of
 from specexp.bench.record import read_records
 from specexp.bench.statistics import categories
 from specexp.config.layers import ConfigError, read_layers
-from specexp.core.messages import first_line
 from specexp.models.sources import sources_of
 from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 

@@ -52,7 +52,7 @@ class Artifact:
         of_studies: Whether a study can export the kind, i.e. whether the class overrides :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
         plain: Whether the kind stands for plain decoding, without drafter and builder.
-        value: The value for arguments that refer to the artifact (see :class:`~specexp.core.checked.Reference`); None
+        value: The value for arguments that refer to the artifact (see :class:`~specexp.base.checked.Reference`); None
             if no argument takes this kind.
         recorded: The parts of ``parts.json`` by family.
         state: Learned state of drafter and controller by family; empty if they start without one.

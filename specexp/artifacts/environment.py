@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from specexp.artifacts.manifest import Provenance
+from specexp.base.start import all_masked
 from specexp.core.noise import NOISE_VERSION
-from specexp.core.start import all_masked
 
 # the packages that results may depend on
 PACKAGES = (

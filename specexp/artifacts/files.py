@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.validation import ArtifactError, validated
-from specexp.core.checked import IntegerKey
+from specexp.base.checked import IntegerKey
 from specexp.core.tree import RankPath, TreeShape
 
 MOST_NODES = 4096

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from specexp.artifacts.validation import ArtifactError, validated
-from specexp.core.checked import distinct
+from specexp.base.checked import distinct
 
 SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"

@@ -38,7 +38,7 @@ from specexp.artifacts.manifest import (
 )
 from specexp.artifacts.parts import init_args_of
 from specexp.artifacts.validation import ArtifactError
-from specexp.core.messages import did_you_mean, type_and_line
+from specexp.base.messages import did_you_mean, type_and_line
 
 BEST = "best"
 _VERSION = re.compile(r"v[1-9][0-9]*")
@@ -132,7 +132,7 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a :class:`~specexp.core.checked.Reference` names; it is cached, so do not modify it.
+    """Return the plain value that a :class:`~specexp.base.checked.Reference` names; it is cached, so do not modify it.
 
     Args:
         kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError, create_model
 
-from specexp.core.checked import Section, violation
-from specexp.core.messages import did_you_mean
+from specexp.base.checked import Section, violation
+from specexp.base.messages import did_you_mean
 
 _LONGEST = 1000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from specexp.artifacts.atomic_write import atomic_write
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 
 if TYPE_CHECKING:
     from specexp.bench.publish import Report

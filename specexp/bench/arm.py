@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from specexp.base.messages import type_and_line
 from specexp.bench.record import COUNTS, MEASURED, PromptRecord, by_position, describe as describe
 from specexp.config.schema import Generation as Generation
-from specexp.core.messages import type_and_line
 from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:

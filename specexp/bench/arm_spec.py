@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import kind_for
+from specexp.base.messages import first_line
 from specexp.config import ConfigError, build_data, build_parts
 from specexp.config.artifacts import save_artifact
-from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.data import PromptSetError
 

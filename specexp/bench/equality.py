@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specexp.base.messages import counted, type_and_line
 from specexp.bench.arm import decode_safely
 from specexp.bench.record import Difference, PromptRecord
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.messages import counted, type_and_line
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specexp.artifacts.environment import high_load, usable_cores
+from specexp.base.messages import counted, first_line
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
 from specexp.config import (
@@ -32,7 +33,6 @@ from specexp.config import (
     is_multi_sequence,
     prompts_error,
 )
-from specexp.core.messages import counted, first_line
 from specexp.models.gguf import runs_in_llama_cpp
 from specexp.tracking.names import EAGER, PLAIN
 

@@ -21,10 +21,10 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from specexp.base.messages import counted
 from specexp.bench import clock
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarise
-from specexp.core.messages import counted
 from specexp.core.tree import RankPath, TreeShape
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
 from specexp.tracking.names import PLAIN

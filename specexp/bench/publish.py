@@ -222,7 +222,7 @@ def _chart_library() -> Markup:
     """
     from markupsafe import Markup
 
-    from specexp.core.kernels import cache_folder
+    from specexp.base.kernels import cache_folder
 
     file = cache_folder("pages") / f"vega-{version('vl-convert-python')}.js"
     if not file.exists():

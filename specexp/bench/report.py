@@ -8,13 +8,13 @@ from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import counted
 from specexp.bench import clock, metrics
 from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
 from specexp.bench.table import Cell, Column, Table, columns
-from specexp.core.messages import counted
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.checked import import_object
+from specexp.base.messages import first_line
 from specexp.config import Config
 from specexp.config.check import announce_import
-from specexp.core.checked import import_object
-from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from lightning import Trainer

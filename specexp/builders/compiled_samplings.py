@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.base.kernels import CannotCompileError, library
 from specexp.builders.samplings import ROW, SAMPLING, USED_UP, Samplings, probabilities
 from specexp.core.dialogue import Candidates
-from specexp.core.kernels import CannotCompileError, library
 from specexp.core.tree import NodeKind
 
 _COLUMNS = (*SAMPLING, *ROW)

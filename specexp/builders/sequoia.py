@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from pydantic import Field
 
+from specexp.base.checked import Reference
 from specexp.builders.static_tree import StaticTree
-from specexp.core.checked import Reference
 from specexp.core.dialogue import Selection
 from specexp.core.tree import RankPath
 

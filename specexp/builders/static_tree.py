@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Request, Selection, kind_of
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree

@@ -9,8 +9,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from specexp.base.checked import Reference
 from specexp.builders.static_tree import MOST_NODES, StaticTree
-from specexp.core.checked import Reference
 from specexp.core.tree import RankPath
 
 

@@ -18,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from specexp.base import supervisor
+from specexp.base.messages import counted, first_line
+from specexp.base.start import SIGNALS
 from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
-from specexp.core import supervisor
-from specexp.core.messages import counted, first_line
-from specexp.core.start import SIGNALS
 
 CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
 """Package needed by each value of ``--on``."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from specexp.artifacts.atomic_write import held
+from specexp.base.messages import counted
 from specexp.cluster.launch import ClusterOptions, run_workers
 from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
-from specexp.core.messages import counted
 
 SHARDS = ".shards"
 """Folder inside the result's folder, with a folder for each shard, such as ``0-of-3``."""

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from specexp.base.messages import first_line
 from specexp.bench.experiment import check_experiment, is_plain
 from specexp.config import Config, ConfigError
 from specexp.config.command import check_tracking, current_result, fail, run_command
-from specexp.core.messages import first_line
 from specexp.tracking.dashboard import (
     build_workspace,
     describe_comparison,

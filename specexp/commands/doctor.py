@@ -15,7 +15,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from specexp.core.messages import counted, first_line
+from specexp.base.messages import counted, first_line
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
@@ -163,7 +163,7 @@ def devices() -> Iterator[Diagnosis]:
 
 def compiled() -> Iterator[Diagnosis]:
     """Compile the passes of the embedded target."""
-    from specexp.core.kernels import CannotCompileError
+    from specexp.base.kernels import CannotCompileError
     from specexp.models.compiled import CompiledModel
     from specexp.models.pair import load_pair
 
@@ -201,7 +201,7 @@ def services() -> Iterator[Diagnosis]:
     """Examine the destination of W&B runs, and the caches of models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    from specexp.core.kernels import cache_folder
+    from specexp.base.kernels import cache_folder
     from specexp.models.smollm2 import smollm2_file
     from specexp.tracking.mode import logged_in, resolve_mode
 

@@ -17,11 +17,11 @@ from typing_extensions import override
 from specexp.artifacts import Artifact, ArtifactError, Fingerprint, read_artifact, write_artifact
 from specexp.artifacts.parts import PARTS, STATE, Spec
 from specexp.artifacts.trust import NO_PACKAGES, Trust, is_inside, trust_in
+from specexp.base.checked import PartOf, Reference, refusal
+from specexp.base.messages import first_line, type_and_line
 from specexp.config.check import FOLDERS, Checker
 from specexp.config.layers import ConfigError
 from specexp.config.named_artifacts import local
-from specexp.core.checked import PartOf, Reference, refusal
-from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import first_line
 from specexp.config.config import SECTIONS, Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
 from specexp.config.schema import Generation
-from specexp.core.messages import first_line
 from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:

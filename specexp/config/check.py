@@ -19,8 +19,7 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticCustomError
 
-from specexp.config.layers import ConfigError, Key, SourceOf
-from specexp.core.checked import (
+from specexp.base.checked import (
     Checked,
     PartOf,
     Reference,
@@ -34,7 +33,8 @@ from specexp.core.checked import (
     refusal,
     violation,
 )
-from specexp.core.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line
+from specexp.config.layers import ConfigError, Key, SourceOf
 
 # packages of the families that are not in the package of their contract
 FOLDERS = {

@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from specexp.base.checked import keys_below
+from specexp.base.messages import did_you_mean
+from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, entries_of, parse_overrides
 from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
-from specexp.core.checked import keys_below
-from specexp.core.messages import did_you_mean
-from specexp.core.start import acting, masked
 from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import wanted_mode
 

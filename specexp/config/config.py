@@ -18,12 +18,12 @@ from pydantic import create_model
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
+from specexp.base.checked import Section, arguments_of, keys_below
+from specexp.base.messages import did_you_mean, first_line
+from specexp.base.start import all_masked
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
 from specexp.config.schema import Experiment
-from specexp.core.checked import Section, arguments_of, keys_below
-from specexp.core.messages import did_you_mean, first_line
-from specexp.core.start import all_masked
 
 SECTIONS = arguments_of(Experiment) or {}
 """Annotation and default of each section of a file."""

@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from specexp.config.check import parts_of
-from specexp.config.config import SECTIONS, Config
-from specexp.config.layers import ConfigError, steps_of
-from specexp.config.schema import OVERRIDES, Experiment
-from specexp.config.sweep import Confirm, CountAcceptances, Learn
-from specexp.core.checked import (
+from specexp.base.checked import (
     CallOf,
     PartOf,
     argument_docs,
@@ -25,7 +20,12 @@ from specexp.core.checked import (
     model_of,
     summary_of,
 )
-from specexp.core.messages import did_you_mean
+from specexp.base.messages import did_you_mean
+from specexp.config.check import parts_of
+from specexp.config.config import SECTIONS, Config
+from specexp.config.layers import ConfigError, steps_of
+from specexp.config.schema import OVERRIDES, Experiment
+from specexp.config.sweep import Confirm, CountAcceptances, Learn
 
 _WIDTH = 110
 Schema = dict[str, Any]
@@ -221,7 +221,7 @@ def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if schema.get("type") == "array":
         each = _words(schema.get("items", {}), definitions)
         return "a list" + ("" if each == "a value" else f", each {each}")
-    if str(schema.get("description", "")).startswith("Path of"):  # of core.checked.Reference
+    if str(schema.get("description", "")).startswith("Path of"):  # of base.checked.Reference
         return f"p{schema['description'][1:].partition(',')[0]}"
     bounds = " and ".join(f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if name in schema)
     return f"{_NAMES.get(schema.get('type', ''), 'a value')} {bounds}".rstrip()

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from specexp.core.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line
 
 Key: TypeAlias = tuple[str, ...]
 SourceOf: TypeAlias = Callable[[Key], str]

@@ -12,6 +12,8 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
+from specexp.base.checked import arguments_of, import_object
+from specexp.base.messages import did_you_mean
 from specexp.config.build import (
     build_engine,
     build_latency,
@@ -26,9 +28,7 @@ from specexp.config.config import Config, apply_overrides, check_key, has_key, i
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, Categorical, Sweep, overrides_of
-from specexp.core.checked import arguments_of, import_object
 from specexp.core.contracts import TreeBuilder
-from specexp.core.messages import did_you_mean
 
 # stages of a sweep that may have their own prompts, and a study's files of acceptance counts and costs of steps
 STAGES = ("confirm", "count_acceptances", "learn")

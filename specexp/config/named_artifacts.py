@@ -10,7 +10,7 @@ from typing import Any
 
 from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.artifacts.validation import ArtifactError
-from specexp.core.messages import first_line
+from specexp.base.messages import first_line
 from specexp.models.sources import embedded_artifact
 from specexp.tracking.mode import logged_in
 

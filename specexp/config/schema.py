@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from specexp.artifacts import ControllerKind
+from specexp.base.checked import CallOf, PartOf, Section, refusal
 from specexp.config.sweep import Count, Sweep
-from specexp.core.checked import CallOf, PartOf, Section, refusal
 from specexp.core.runtime import RowOrder
 
 Dtype = Literal["bfloat16", "float16", "float32"]

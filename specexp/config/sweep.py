@@ -11,8 +11,8 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from specexp.artifacts import StudyKind
-from specexp.core.checked import Section, SpecOf, refusal
-from specexp.core.messages import did_you_mean
+from specexp.base.checked import Section, SpecOf, refusal
+from specexp.base.messages import did_you_mean
 
 METHOD = "method"
 """Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""

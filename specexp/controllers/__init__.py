@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specexp.core.checked import classes_in
+from specexp.base.checked import classes_in
 
 if TYPE_CHECKING:
     from specexp.controllers.bandit import Bandit as Bandit, RuleBandit as RuleBandit

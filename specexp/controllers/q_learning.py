@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.base.checked import Reference
+from specexp.base.messages import type_and_line
 from specexp.controllers.costs import Costs
 from specexp.controllers.q_table import CONTINUE, STOP, Decision, DraftSummary, Episode, QTable, StepMeans
-from specexp.core.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import type_and_line
 from specexp.core.outcome import Outcome
 
 Signal = Literal["acceptance", "cache_hits", "cost_slope"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from typing_extensions import override
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 from specexp.core.context import Context
 from specexp.core.dialogue import Build, Candidates, DraftState, Filled, Plan, Request, Verdict
 from specexp.core.outcome import Outcome

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from specexp.base.messages import counted
 from specexp.core.cache import SlotCache, additive_mask, check_attention, context_limit
-from specexp.core.messages import counted
 from specexp.core.runtime import Growth, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from specexp.core.checked import Checked, IntegerKey, Reference
+from specexp.base.checked import Checked, IntegerKey, Reference
 from specexp.core.dialogue import PLAIN
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from specexp.core.checked import check_arguments
+from specexp.base.checked import check_arguments
+from specexp.base.messages import shown
 from specexp.core.context import Context, repeats
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
-from specexp.core.messages import shown
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import TargetTokens, TokenRequest

@@ -79,7 +79,7 @@ def gumbel(
 @cache
 def noise_kernels() -> Any:
     """Return the library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
-    from specexp.core.kernels import CannotCompileError, library
+    from specexp.base.kernels import CannotCompileError, library
 
     try:
         found = library(Path(__file__).with_name("gumbel.cpp"), ("-ftree-vectorize",))

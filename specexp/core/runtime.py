@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.base.kernels import CannotRunError
+from specexp.base.messages import shown, type_and_line
 from specexp.core.context import Context
-from specexp.core.kernels import CannotRunError
-from specexp.core.messages import shown, type_and_line
 from specexp.core.tree import TokenTree, TreeShape
 
 if TYPE_CHECKING:

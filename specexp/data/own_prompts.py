@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from specexp.core.messages import shown
+from specexp.base.messages import shown
 from specexp.data.prompt_set import Message, PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.source import Row, is_text, read_rows
 

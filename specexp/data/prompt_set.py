@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -19,8 +19,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from specexp.core.checked import distinct
-from specexp.core.messages import did_you_mean, first_line, shown
+from specexp.base.checked import distinct
+from specexp.base.messages import did_you_mean, first_line, shown
 from specexp.data.prompt_set import PromptSetError
 
 PATH = ("prompts", "init_args", "path")

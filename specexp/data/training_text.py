@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.tasks.task import Ending
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from specexp.core.checked import Checked
-from specexp.core.messages import counted, first_line
+from specexp.base.checked import Checked
+from specexp.base.messages import counted, first_line
 from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.drafters.draft_model import SelfDrafter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from specexp.core.messages import first_line
+from specexp.base.messages import first_line
 from specexp.drafters.eagle import StatesDrafter
 
 if TYPE_CHECKING:

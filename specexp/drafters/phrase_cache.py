@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
+from specexp.base.kernels import CannotCompileError, address, library
 from specexp.core.context import Context
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Filled, Request
-from specexp.core.kernels import CannotCompileError, address, library
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair

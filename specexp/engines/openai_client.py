@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from specexp.core.messages import did_you_mean
+from specexp.base.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

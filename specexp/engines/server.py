@@ -14,8 +14,8 @@ from tempfile import TemporaryFile
 
 import httpx
 
-from specexp.core import supervisor
-from specexp.core.messages import did_you_mean
+from specexp.base import supervisor
+from specexp.base.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ConfigDict, Field
 from typing_extensions import override
 
-from specexp.core.checked import Checked, IntegerKey
+from specexp.base.checked import Checked, IntegerKey
 from specexp.models.gguf import is_gguf
 
 Positive = Annotated[int, Field(ge=1)]

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field
 
+from specexp.base.checked import PartOf, arguments_of
+from specexp.base.messages import counted, first_line
 from specexp.config import Config, ConfigError, is_replayed
 from specexp.config.check import Checker
 from specexp.config.command import (
@@ -29,8 +31,6 @@ from specexp.config.command import (
 from specexp.config.config import check_trainer
 from specexp.config.layers import read_layers
 from specexp.config.next_step import command_line, experiment_again
-from specexp.core.checked import PartOf, arguments_of
-from specexp.core.messages import counted, first_line
 from specexp.data.prompt_set import PromptSetError
 from specexp.tracking.mode import wanted_mode
 

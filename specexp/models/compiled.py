@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from specexp.base.kernels import CannotCompileError
 from specexp.core.cache import SlotCache
-from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape

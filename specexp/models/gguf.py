@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from specexp.core.kernels import cache_folder
-from specexp.core.messages import first_line
+from specexp.base.kernels import cache_folder
+from specexp.base.messages import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from typing_extensions import override
 
+from specexp.base.kernels import CannotRunError, cache_folder
+from specexp.base.messages import type_and_line
 from specexp.builders import KConfig
 from specexp.core.cache import additive_mask, block_mask
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.kernels import CannotRunError, cache_folder
 from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, tolerance
 from specexp.core.loop import Decoder
-from specexp.core.messages import type_and_line
 from specexp.core.runtime import Growth, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel

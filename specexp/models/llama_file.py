@@ -13,7 +13,7 @@ from weakref import finalize
 import torch
 from transformers import PreTrainedConfig
 
-from specexp.core.messages import did_you_mean
+from specexp.base.messages import did_you_mean
 from specexp.models.gguf import sampled_hash
 
 CacheType = Literal["bfloat16", "float16", "float32"]

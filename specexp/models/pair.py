@@ -9,7 +9,7 @@ from functools import cached_property
 from os import environ, fspath
 from typing import TYPE_CHECKING, Any
 
-from specexp.core.messages import did_you_mean, first_line, type_and_line
+from specexp.base.messages import did_you_mean, first_line, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked

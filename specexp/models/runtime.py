@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from specexp.core.kernels import CannotRunError
+from specexp.base.kernels import CannotRunError
 from specexp.core.runtime import Runtime
 
 if TYPE_CHECKING:

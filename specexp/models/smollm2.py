@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile
 
-from specexp.core.kernels import cache_folder
-from specexp.core.messages import first_line
+from specexp.base.kernels import cache_folder
+from specexp.base.messages import first_line
 
 SMOLLM2 = "smollm2"
 """Name of the model as a target or draft."""

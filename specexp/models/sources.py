@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from specexp.core.messages import first_line
+from specexp.base.messages import first_line
 from specexp.models.gguf import is_gguf, is_local, runs_in_llama_cpp, unpacked
 from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 

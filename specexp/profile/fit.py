@@ -13,10 +13,10 @@ import torch
 
 from specexp.artifacts.environment import device_name
 from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass
+from specexp.base.messages import counted
 from specexp.core.dialogue import PLAIN
 from specexp.core.language_model import compute_device
 from specexp.core.latency import LatencyProfile, Overhead
-from specexp.core.messages import counted
 from specexp.models.smollm2 import described
 from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass

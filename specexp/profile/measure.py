@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.base.messages import counted, first_line
 from specexp.bench.arm import LearningArm, ModelledSeconds
 from specexp.bench.arm_spec import make_arm
 from specexp.bench.experiment import arm_specs
 from specexp.config import Config, ConfigError
-from specexp.core.messages import counted, first_line
 from specexp.drafters import DraftModel
 from specexp.profile.passes import DraftPass, PassSamples, TargetPass, TimedPass, longest_prefix, sizes_up_to
 from specexp.profile.roofline import limit_samples

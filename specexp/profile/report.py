@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from specexp.base.messages import counted
 from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
 from specexp.bench.publish import Attached, Report
 from specexp.bench.table import Cell, Column, Table, columns
-from specexp.core.messages import counted
 from specexp.profile.check import check_table, headline
 from specexp.profile.roofline import verdict
 

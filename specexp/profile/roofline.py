@@ -13,8 +13,8 @@ import torch
 from typing_extensions import override
 
 from specexp.artifacts.kinds.latency_profile import Roofline
+from specexp.base.messages import counted
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import counted
 from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than caches hold

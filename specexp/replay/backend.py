@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
+from specexp.base.messages import first_line
 from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
@@ -22,7 +23,6 @@ from specexp.config import (
     prompts_error,
     recording_folder,
 )
-from specexp.core.messages import first_line
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
 from specexp.data import Prompt, PromptSetError, Workload

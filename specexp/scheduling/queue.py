@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 from specexp.core.tree import TokenTree
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.parts import Parts, check_composition
 from specexp.scheduling.queue import FirstCome, QueuePolicy

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
+from specexp.base.messages import first_line
 from specexp.bench.trainer import build_trainer
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
-from specexp.core.messages import first_line
 from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
 from specexp.artifacts.parts import PARTS, state_payloads
+from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.publish import parts_label
 from specexp.bench.record import MEASURED
@@ -28,7 +29,6 @@ from specexp.config.next_step import (
     trusted_packages,
 )
 from specexp.config.sweep import Export, Sweep
-from specexp.core.messages import counted, size_of
 from specexp.core.parts import Parts
 from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
 from specexp.sweep.study import Study

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from specexp.base.messages import counted
 from specexp.bench.equality import SECONDS
 from specexp.config.sweep import Categorical, Sweep
-from specexp.core.messages import counted
 from specexp.sweep.space import Space
 from specexp.sweep.study import EVERY
 

@@ -23,6 +23,8 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.base.messages import counted, first_line
+from specexp.base.start import masked
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.experiment import use_threads, warn_of_load
 from specexp.bench.page.sections import prompts_shown, texts_of
@@ -45,8 +47,6 @@ from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result, fail
 from specexp.config.sweep import Sweep
-from specexp.core.messages import counted, first_line
-from specexp.core.start import masked
 from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import (

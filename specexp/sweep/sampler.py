@@ -15,9 +15,9 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from typing_extensions import override
 
+from specexp.base.messages import first_line
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
-from specexp.core.messages import first_line
 from specexp.sweep.space import Space, directions_of
 from specexp.sweep.trials import FINISHED
 

@@ -19,10 +19,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from specexp.base.messages import first_line
+from specexp.base.start import masked
 from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
-from specexp.core.messages import first_line
-from specexp.core.start import masked
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
 from specexp.sweep.storage import causes_of, is_lost, retry_creation, retry_lost

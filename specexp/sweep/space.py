@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from specexp.base.messages import did_you_mean
 from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
 from specexp.config.sweep import METHOD, SpaceEntry, Sweep, overrides_of
-from specexp.core.messages import did_you_mean
 from specexp.tracking.names import MODELLED, SPEEDUP
 
 Applies = Callable[[str, Mapping[str, Any]], bool]

@@ -28,10 +28,10 @@ from sqlalchemy.exc import (
 )
 from typing_extensions import override
 
+from specexp.base.messages import first_line
+from specexp.base.start import HIDDEN, masked
 from specexp.bench.publish import OF_A_STUDY
 from specexp.config.layers import ConfigError
-from specexp.core.messages import first_line
-from specexp.core.start import HIDDEN, masked
 from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60

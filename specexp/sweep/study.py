@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.base.messages import first_line, type_and_line
 from specexp.bench.analysis import AcceptanceCounter
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec
@@ -36,7 +37,6 @@ from specexp.config.load import COSTS, with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.latency import outcome_seconds
-from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError

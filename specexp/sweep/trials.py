@@ -15,8 +15,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.base.messages import counted
 from specexp.bench.statistics import Speedup, bootstrap_interval
-from specexp.core.messages import counted
 from specexp.tracking.names import MODELLED
 
 _RESAMPLES = 1000

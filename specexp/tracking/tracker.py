@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from specexp.core.messages import type_and_line
+from specexp.base.messages import type_and_line
 from specexp.tracking.mode import Mode, resolve_mode
 from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, plain, table_columns
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
+from specexp.base.messages import first_line, type_and_line
 from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
@@ -36,7 +37,6 @@ from specexp.config import (
 )
 from specexp.config.command import current_result
 from specexp.config.named_artifacts import local
-from specexp.core.messages import first_line, type_and_line
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors

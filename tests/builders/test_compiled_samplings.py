@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from specexp.base.kernels import CannotCompileError
 from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled_samplings
 from specexp.builders.compiled_samplings import CompiledSamplings, samplings_of
 from specexp.builders.samplings import Samplings
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan
-from specexp.core.kernels import CannotCompileError
 from specexp.core.tree import NodeKind
 from specexp.testing.fakes import DistributionDrafter, result_of
 

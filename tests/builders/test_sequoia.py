@@ -11,11 +11,11 @@ from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import example, given, reject, strategies as st
 
+from specexp.base.checked import arguments_of
 from specexp.builders import Sequoia
 from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
 from specexp.config.schema import Experiment
-from specexp.core.checked import arguments_of
 from specexp.core.tree import NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 

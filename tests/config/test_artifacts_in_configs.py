@@ -17,7 +17,7 @@ from specexp.drafters import TokenRecycling
 FOREIGN = """
 from typing import Annotated
 
-from specexp.core.checked import Reference
+from specexp.base.checked import Reference
 from specexp.builders import StaticTree
 
 

@@ -9,11 +9,11 @@ from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
 
+from specexp.base.checked import keys_below
 from specexp.config import Config, ConfigError, load_config
 from specexp.config.command import run_command
 from specexp.config.explain import explain
 from specexp.config.schema import Experiment
-from specexp.core.checked import keys_below
 
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "demo.yaml"

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
+from specexp.base.checked import IntegerKey, Section, arguments_of
 from specexp.config import ConfigError, load_config
 from specexp.config.check import Checker, parts_of
 from specexp.config.explain import contracts
-from specexp.core.checked import IntegerKey, Section, arguments_of
 from specexp.core.contracts import Drafter
 
 CHECKER = Checker(lambda key: "mine.yaml")

@@ -9,11 +9,11 @@ import pytest
 import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
+from specexp.base.checked import arguments_of
 from specexp.bench.metrics import METRICS
 from specexp.config.check import parts_of
 from specexp.config.explain import contracts
 from specexp.config.schema import Experiment
-from specexp.core.checked import arguments_of
 from specexp.deploy.export.export_format import all_formats
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from helpers.first_hour import FILE, SWEEP, Row, check, dry, file, make, run, study, table
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from specexp.core.start import masked
+from specexp.base.start import masked
 from specexp.sweep.storage import retry_creation
 
 TAKEN = {"taken": ""}
@@ -138,7 +138,7 @@ def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
 
 def test_a_traceback_has_no_password():
     program = (
-        "from specexp.core.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
+        "from specexp.base.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "ValueError: redis://:***@host is down" in ended.stderr
@@ -156,5 +156,5 @@ def test_a_wrong_mode_of_wandb_is_reported_before_anything_is_decoded(answered, 
 
 
 def test_a_wrong_backend_of_matplotlib_stops_no_command():
-    program = "from specexp.core.start import begin; begin(); import matplotlib.pyplot"
+    program = "from specexp.base.start import begin; begin(); import matplotlib.pyplot"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "MPLBACKEND": "foo"}, check=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from specexp.base.start import SIGNALS, begin
 from specexp.config.command import GOES_ON, answered
-from specexp.core.start import SIGNALS, begin
 
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
@@ -54,7 +54,7 @@ def test_a_signal_that_nohup_ignores_stays_ignored():
     assert answered(lambda: os.kill(os.getpid(), signal.SIGHUP) or 0) == 0
 
 
-IMPORTING = "from specexp.core.start import begin; begin(); print('begun', flush=True); import takes_long"
+IMPORTING = "from specexp.base.start import begin; begin(); print('begun', flush=True); import takes_long"
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

@@ -149,7 +149,7 @@ from pathlib import Path
 from specexp.cluster.launch import run_workers
 from specexp.cluster.launch import ClusterOptions
 from specexp.config.command import answered
-from specexp.core.start import begin
+from specexp.base.start import begin
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 begin()
 folder, options, commands, gpus, threads = json.loads(sys.argv[1])

@@ -14,11 +14,11 @@ import torch
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp import load_pair
+from specexp.base import kernels
+from specexp.base.kernels import CannotCompileError, library
 from specexp.builders import TokenRecyclingTree
 from specexp.builders.static_tree import FixedShape
-from specexp.core import kernels
 from specexp.core.context import Context
-from specexp.core.kernels import CannotCompileError, library
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.runtime import TokenRequest

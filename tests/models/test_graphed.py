@@ -14,10 +14,10 @@ from helpers.checked_replay import CheckedReplay
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
 from helpers.small_models import FULL_ATTENTION, build
 
+from specexp.base.kernels import CannotRunError
 from specexp.builders import Chain, KConfig, TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.kernels import CannotRunError
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.noise import gumbel, place_key

@@ -10,8 +10,8 @@ from helpers.small_models import FULL_ATTENTION, build
 from transformers import PreTrainedModel
 
 from specexp import Decoder, load_pair
+from specexp.base.kernels import CannotCompileError
 from specexp.builders import Chain
-from specexp.core.kernels import CannotCompileError
 from specexp.core.language_model import LanguageModel
 from specexp.drafters import DraftModel
 from specexp.models.compiled import CompiledModel

@@ -17,7 +17,7 @@ from specexp.models.runtime import modes, runtime_of, set_mode
 
 GRAPHED = """
 from specexp.core.language_model import LanguageModel
-from specexp.core.kernels import CannotRunError
+from specexp.base.kernels import CannotRunError
 
 
 class Graphed(LanguageModel):

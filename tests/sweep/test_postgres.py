@@ -18,8 +18,8 @@ from helpers.waiting import wait_for
 from optuna.trial import TrialState
 from sqlalchemy import NullPool, create_engine, text
 
+from specexp.base.start import masked
 from specexp.config import ConfigError
-from specexp.core.start import masked
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import check_storage
 from specexp.sweep.workers import MAX_RETRIES, enqueue, sign_in

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.messages import did_you_mean
+from specexp.base.messages import did_you_mean
 from specexp.data.prompt_set import PromptSetError
 from specexp.data.tasks.task import Check, Ending, Item, Prompts, Task, read_json, read_prompt, read_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specexp.core.checked import classes_of
+from specexp.base.checked import classes_of
 
 
 def classes_with(package: str, attribute: str) -> dict[str, Any]:

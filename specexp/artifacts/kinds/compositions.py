@@ -12,7 +12,7 @@ from specexp.artifacts.artifact import Artifact
 from specexp.artifacts.files import rank_paths
 from specexp.artifacts.parts import PARTS, PartSpec, Recorded, Spec, WithDrafter, init_args_of
 from specexp.artifacts.validation import ArtifactError, check_fields
-from specexp.core.checked import Section
+from specexp.base.checked import Section
 from specexp.core.dialogue import Selection
 
 TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"

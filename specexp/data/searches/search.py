@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import cast
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 
 
 @dataclass(frozen=True)

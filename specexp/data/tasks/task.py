@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from specexp.core.checked import Checked
+from specexp.base.checked import Checked
 from specexp.data.prompt_set import PromptSetError
 
 Prompts = Literal["own", "published"]

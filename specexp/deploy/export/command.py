@@ -13,10 +13,10 @@ from typing import Any
 from specexp.artifacts import ArtifactError
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import read_bytes, read_json
+from specexp.base.messages import did_you_mean
 from specexp.config.command import check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
-from specexp.core.messages import did_you_mean
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, all_formats
 from specexp.engines.settings import SettingsError
 

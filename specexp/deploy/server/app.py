@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from specexp.core.messages import did_you_mean, shown
+from specexp.base.messages import did_you_mean, shown
 from specexp.deploy.server.decoding_thread import DecodingThread, Ended
 from specexp.deploy.server.request_schema import (
     ChatRequest,

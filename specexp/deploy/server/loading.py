@@ -9,12 +9,12 @@ from pathlib import Path
 from specexp.artifacts import ArtifactError, fingerprint, value_of
 from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.parts import state_payloads
+from specexp.base.messages import first_line
 from specexp.bench.arm import eos_of
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.named_artifacts import local
 from specexp.controllers import NodeBudget
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.deploy.server.decoding_thread import DecodingThread

@@ -20,8 +20,8 @@ from pydantic import (
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
-from specexp.core.checked import Section, violation
-from specexp.core.messages import shown
+from specexp.base.checked import Section, violation
+from specexp.base.messages import shown
 from specexp.data.own_prompts import ROLES
 
 _LEAST_TEMPERATURE = 0.01

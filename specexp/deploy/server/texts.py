@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from specexp.core.messages import type_and_line
+from specexp.base.messages import type_and_line
 from specexp.data.own_prompts import ROLES
 from specexp.data.prompt_set import Message
 from specexp.data.workload import first_turn_ids, renders_turns

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specexp.base.messages import first_line
 from specexp.config import (
     Config,
     ConfigError,
@@ -22,7 +23,6 @@ from specexp.config.command import check_here, current_result, run_command
 from specexp.config.layers import read_layers
 from specexp.config.schema import WhatIf
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import first_line
 
 if TYPE_CHECKING:
     from specexp.core.parts import Parts

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import first_line
 from specexp.config import (
     Config,
     ConfigError,
@@ -26,7 +27,6 @@ from specexp.config.command import check_here, current_result, run_command
 from specexp.config.next_step import command_line, experiment_again, init_options
 from specexp.controllers import ConfidenceThreshold, Fixed
 from specexp.core.latency import LatencyProfile
-from specexp.core.messages import first_line
 from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup
 from specexp.replay.record.plan import plan_recording

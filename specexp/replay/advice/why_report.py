@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import counted
 from specexp.bench.page.sections import ratios_chart
 from specexp.bench.publish import Report
 from specexp.bench.report import acceptance_table
 from specexp.bench.statistics import breakdown
 from specexp.bench.table import Table, columns
-from specexp.core.messages import counted
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

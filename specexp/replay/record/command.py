@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
+from specexp.base.messages import counted, first_line, size_of, type_and_line
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.config import (
@@ -33,7 +34,6 @@ from specexp.config import (
 )
 from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
 from specexp.config.next_step import command_line, experiment_again, measured_by
-from specexp.core.messages import counted, first_line, size_of, type_and_line
 from specexp.data import Prompt, PromptSetError
 from specexp.replay.format.recording import (
     MANIFEST,

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import COUNTS
 from specexp.bench.table import Table, columns
 from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_generation, build_latency
 from specexp.core.contracts import Controller, TreeBuilder
-from specexp.core.messages import counted, first_line
 from specexp.core.parts import Parts
 from specexp.replay.backend import ReplayArm, ReplayBackend
 from specexp.replay.format.trie import RecordingError

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from specexp.base.checked import arguments_of
+from specexp.base.messages import counted, first_line
 from specexp.bench.arm import describe
 from specexp.config import (
     Config,
@@ -22,9 +24,7 @@ from specexp.config import (
 from specexp.config.check import Checker, contracts_in
 from specexp.config.load import STAGES, with_prompts_of
 from specexp.config.schema import Record
-from specexp.core.checked import arguments_of
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
-from specexp.core.messages import counted, first_line
 from specexp.core.parts import check_composition
 from specexp.core.tree import NodeKind
 from specexp.models.sources import sources_of

@@ -8,10 +8,10 @@ import json
 from helpers.made_records import record
 
 from specexp.artifacts.kinds.latency_profile import Roofline
+from specexp.base.kernels import CannotCompileError
 from specexp.bench.record import write_records
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
-from specexp.core.kernels import CannotCompileError
 from specexp.core.latency import LatencyProfile
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.core.messages import first_line
+from specexp.base.messages import first_line
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 from specexp.engines.settings import VllmSettings
 

@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from specexp.core.messages import did_you_mean, shown
+from specexp.base.messages import did_you_mean, shown
 
 Key = tuple[str, ...]
 REQUIRED = inspect.Parameter.empty

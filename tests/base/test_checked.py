@@ -13,11 +13,11 @@ import pytest
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
+from specexp.base.checked import Checked, Reference, check_arguments, model_of
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.check import Checker, parts_of
 from specexp.config.explain import schema_of
 from specexp.controllers import Fixed, SwitchOff
-from specexp.core.checked import Checked, Reference, check_arguments, model_of
 from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
 from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
@@ -130,7 +130,7 @@ class Window(metaclass=Checked):
 def test_only_given_arguments_are_checked_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Window().sizes == (0,)
     given: list[Any] = []
-    monkeypatch.setattr("specexp.core.checked.check_arguments", lambda cls, *args: given.append(args))
+    monkeypatch.setattr("specexp.base.checked.check_arguments", lambda cls, *args: given.append(args))
     Window([3], name="a").sizes = [0]
     assert given == [(([3],), {"name": "a"})]
 
@@ -140,6 +140,6 @@ def test_a_part_of_a_configuration_is_checked_when_it_is_read_and_not_again_when
 ) -> None:
     checker, key = Checker(lambda key: "mine.yaml"), ("builder",)
     spec = checker.value({"class_path": "Chain", "init_args": {"length": 3}}, TreeBuilder, key)
-    monkeypatch.setattr("specexp.core.checked.check_arguments", lambda *args: pytest.fail("checked again"))
+    monkeypatch.setattr("specexp.base.checked.check_arguments", lambda *args: pytest.fail("checked again"))
     monkeypatch.setattr(model_of(Chain), "model_validate", lambda *args: pytest.fail("read again"))
     assert checker.build(spec, TreeBuilder, key).max_nodes == 3

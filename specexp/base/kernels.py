@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specexp.core.messages import first_line
+from specexp.base.messages import first_line
 
 
 def cache_folder(what: str) -> Path:
