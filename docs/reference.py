@@ -12,12 +12,12 @@ import specexp
 from specexp.__main__ import COMMANDS
 from specexp.artifacts import all_kinds
 from specexp.base.checked import Section
-from specexp.bench.report import metric_table
 from specexp.config.check import find_part, parts_of
 from specexp.config.explain import arguments, contracts
 from specexp.config.schema import Experiment
 from specexp.deploy.export.export_format import all_formats
 from specexp.deploy.hugging_face import custom_generate
+from specexp.report.comparison import metric_table
 
 PACKAGE = Path(specexp.__file__).parent
 FAMILIES = {

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specexp.bench.pictures import new_figure, png
+from specexp.report.pictures import new_figure, png
 
 COLUMNS = {
     "speedup": "speedup",

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from specexp.bench import clock
-from specexp.bench.analysis import Analysis, check_arms, drafting, over
 from specexp.bench.equality import token_equality
-from specexp.bench.publish import Report
 from specexp.bench.record import by_position
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
-from specexp.bench.table import Table, columns
+from specexp.report.analysis import Analysis, check_arms, drafting, over
+from specexp.report.publish import Report
+from specexp.report.table import Table, columns
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from specexp.bench.pictures import INK, new_figure, png
-from specexp.bench.table import Column, Table
 from specexp.core.latency import LatencyProfile
 from specexp.profile.rule import payoff
+from specexp.report.pictures import INK, new_figure, png
+from specexp.report.table import Column, Table
 
 SPEEDS = (10, 30, 100, 300, 1000, 3000)  # tokens per second of plain decoding
 ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)

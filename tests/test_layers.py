@@ -17,6 +17,7 @@ LAYERS = [
     {"models", "scheduling", "artifacts", "tracking", "data"},
     {"config"},
     {"bench"},
+    {"report"},
     {"cluster"},
     {"engines", "replay"},
     COMMANDS,

@@ -30,7 +30,6 @@ from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
 from specexp.bench.experiment import load_prompts, use_threads
 from specexp.bench.live import LiveBackend
-from specexp.bench.publish import publish, terminal, tracker_of
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import Config, ConfigError, build_pair, save_resolved
 from specexp.config.command import fail, run_command
@@ -38,6 +37,7 @@ from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
 from specexp.profile.measure import TimedBackend, dtype_of, measure, pass_samples, text_of, time_backend
+from specexp.report.publish import publish, terminal, tracker_of
 
 USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
 BACKENDS = ("eager", "compiled", "llama.cpp", "llama.cpp Q4_1", "openvino")

@@ -11,11 +11,11 @@ import numpy as np
 
 from experiments.engine.contest import DECODE, Contest
 from specexp.base.messages import counted
-from specexp.bench.publish import Attached, Report
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Column, Table, columns
 from specexp.profile.check import check_table, headline
+from specexp.report.publish import Attached, Report
+from specexp.report.table import Column, Table, columns
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.first_page.drawings import Line, recording, tokens_by_pass
-from specexp.bench.analysis import steps_of
+from specexp.bench.observers import steps_of
 from specexp.bench.record import PromptRecord, read_records
 from specexp.models.pair import load_pair
 

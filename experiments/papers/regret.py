@@ -11,13 +11,13 @@ from typing_extensions import override
 from experiments.papers.oracle import Oracle
 from experiments.papers.shared import table_of
 from specexp.bench import clock
-from specexp.bench.analysis import Analysis, check_arms, drafting
-from specexp.bench.pictures import bars_of
-from specexp.bench.publish import Report
 from specexp.bench.record import MEASURED, PromptRecord
 from specexp.bench.statistics import paired_speedup, summarise
-from specexp.bench.table import Cell, Column, Table
 from specexp.core.parts import Parts
+from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.pictures import bars_of
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Column, Table
 
 
 class Regret(Analysis):

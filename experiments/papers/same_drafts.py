@@ -11,11 +11,11 @@ from pydantic import Field
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, report_of, table_of
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import bootstrap_interval
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
+from specexp.report.publish import Report
 from specexp.verifiers import BlockVerification, RejectionSampling, TraversalVerification
 
 VERIFIERS = (RejectionSampling, BlockVerification, TraversalVerification)

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.base.messages import did_you_mean
-from specexp.bench.analysis import Analysis, check_arms, drafting
-from specexp.bench.pictures import INK, rule
-from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree
+from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.pictures import INK, rule
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import PLAIN
 
 State = TypeVar("State")
@@ -88,7 +88,7 @@ def report_of(analysis: Analysis, table: Table, figure: Figure | None = None) ->
 def table_of(
     title: str, heads: str | Sequence[Column], *notes: str, rows: Iterable[Sequence[Cell]] = ()
 ) -> Table:
-    """Return a table; a string of headings is parsed by :func:`~specexp.bench.table.columns`."""
+    """Return a table; a string of headings is parsed by :func:`~specexp.report.table.columns`."""
     found = columns(heads) if isinstance(heads, str) else heads
     return Table(title, found, [list(row) for row in rows], list(notes))
 

@@ -9,10 +9,10 @@ import torch
 from typing_extensions import override
 
 from experiments.papers.shared import report_of, table_of
-from specexp.bench.analysis import Analysis, drafting
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.core.parts import Parts
+from specexp.report.analysis import Analysis, drafting
+from specexp.report.publish import Report
 
 VOCABULARY = 32_000  # vocabulary size of the paper's models, to which bytes are scaled
 

@@ -1,1 +1,1 @@
-"""Honest comparison of decoding setups: arms, records, metrics, paired statistics, and how results are published."""
+"""Comparison of decoding setups: arms, records, metrics, paired statistics."""

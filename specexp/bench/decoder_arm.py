@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.bench.analysis import Sources
 from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, eos_of, sequence_name, turns
+from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
 from specexp.core.outcome import PHASES, GenerationResult
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from specexp.config import (
     ConfigError,
     arms_of,
     build_analyses,
-    build_builder,
     build_data,
     build_engine,
     build_execution,
@@ -37,16 +34,13 @@ from specexp.models.gguf import runs_in_llama_cpp
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
-    from specexp.bench.analysis import Analysis
     from specexp.bench.arm import Arm
     from specexp.bench.live import LiveBackend
-    from specexp.bench.pictures import Curve
+    from specexp.bench.observers import Observer
     from specexp.data import Prompt
     from specexp.data.prompts import LoadedPrompts
     from specexp.models.pair import ModelPair
 
-_AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
-"""Axis label by argument: builders have different arguments for the number of nodes."""
 _SAME_FOR_ALL = ("generation", "latency", "pair")
 
 
@@ -58,7 +52,7 @@ class ExperimentArms:
     baselines: Sequence[str]  # names of the arms over which speedups are computed
     # by name of each arm with its own order of prompts, the seed; None is the data set's order
     shuffle_seeds: Mapping[str, int | None]
-    analyses: Sequence[Analysis] = ()  # observers of our arms
+    analyses: Sequence[Observer] = ()  # observers of our arms
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
 
 
@@ -207,7 +201,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     return ExperimentArms(arms, baselines, seeds, analyses, left_out)
 
 
-def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[Arm]) -> None:
+def begin_analyses(config: Config, analyses: Sequence[Observer], arms: Sequence[Arm]) -> None:
     """Start the analyses before anything is decoded; raises ConfigError if one names an arm that does not exist."""
     parts = {arm.name: arm.parts for arm in arms if isinstance(arm, LearningArm)}
     for number, analysis in enumerate(analyses):
@@ -218,7 +212,7 @@ def begin_analyses(config: Config, analyses: Sequence[Analysis], arms: Sequence[
 
 
 def _check_without_models(
-    config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Analysis]
+    config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Observer]
 ) -> None:
     advice = "leave it out to replay, or set backend to live"
     for number, analysis in enumerate(analyses):
@@ -330,29 +324,3 @@ def warn_of_load(config: Config) -> None:
             "if it still is, times will be too long and too uncertain.",
             file=sys.stderr,
         )
-
-
-def curves_of(config: Config) -> list[Curve]:
-    """Return a curve for each ``grid`` of one key.
-
-    The values of the key are numbers, or lists that shape a tree; a list is drawn at the tree's number of nodes.
-    """
-    from specexp.bench.pictures import Curve
-
-    composed, curves = iter(arms_of(config)), []
-    for name, arm in (config.get("arms") or {}).items():
-        grid: dict[str, list[Any]] = arm.get("grid") or {}
-        points = list(islice(composed, prod(len(values) for values in grid.values())))
-        if len(grid) != 1 or len(points) < 2:
-            continue
-        ((key, values),) = grid.items()
-        argument = key.rpartition(".")[2]
-        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            axis = [float(value) for value in values]
-        elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
-            axis = [float(build_builder(point.config).max_nodes) for point in points]
-        else:
-            continue
-        titles = [(value, point.title) for value, point in zip(axis, points, strict=True)]
-        curves.append(Curve(arm.get("title") or name, _AXES.get(argument, argument), titles))
-    return curves

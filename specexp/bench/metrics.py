@@ -1,7 +1,7 @@
 """The metrics of a comparison, each declared once.
 
 Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`. To add a metric, decorate
-a function with :func:`metric`. ``python -m specexp.bench.report`` prints all metrics.
+a function with :func:`metric`. ``python -m specexp.report.comparison`` prints all metrics.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from specexp.tracking.names import PLAIN
 if TYPE_CHECKING:
     import torch
 
-    from specexp.bench.analysis import Analysis
     from specexp.bench.arm import Arm
+    from specexp.bench.observers import Observer
     from specexp.data import Prompt
 
 WARM_UP_TOKENS = 16
@@ -57,7 +57,7 @@ class EvaluationModule(LightningModule):
         orders: Mapping[str, Sequence[Prompt]] | None = None,
         every: Mapping[str, int] | None = None,
         on_records: Callable[[Sequence[PromptRecord]], bool | None] | None = None,
-        analyses: Sequence[Analysis] = (),
+        analyses: Sequence[Observer] = (),
     ) -> None:
         super().__init__()
         names = [arm.name for arm in arms]

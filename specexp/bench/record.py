@@ -117,7 +117,7 @@ class PromptRecord:
     # steps with a tree that reached each depth, from depth 1 on; empty if it was not counted
     drafted_at: tuple[int, ...] = ()
     accepted_at: tuple[int, ...] = ()  # steps with an accepted path that reached each depth
-    # source of each new token (:class:`~specexp.bench.analysis.Sources`); empty if no steps were observed
+    # source of each new token (:class:`~specexp.bench.observers.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0

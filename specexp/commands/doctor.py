@@ -228,10 +228,10 @@ def services() -> Iterator[Diagnosis]:
 
 def acceptance(folder: str) -> Iterator[Diagnosis]:
     """Judge the drafts of a run by their acceptance by position."""
-    from specexp.bench.publish import RECORDS
     from specexp.bench.record import RecordError, read_records
-    from specexp.bench.report import acceptance_table
     from specexp.bench.signatures import likely_causes
+    from specexp.report.comparison import acceptance_table
+    from specexp.report.publish import RECORDS
 
     try:
         records = read_records(Path(folder) / RECORDS)

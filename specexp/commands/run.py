@@ -19,14 +19,6 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
-from specexp.bench.publish import (
-    RECORDS,
-    FolderBusyError,
-    check_run_folder,
-    replaced_results,
-    sole_writer,
-)
-from specexp.bench.report import failed_answers
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.config import (
@@ -39,6 +31,14 @@ from specexp.config import (
 )
 from specexp.config.command import check_here, fail, run_command
 from specexp.config.config import unwritable
+from specexp.report.comparison import failed_answers
+from specexp.report.publish import (
+    RECORDS,
+    FolderBusyError,
+    check_run_folder,
+    replaced_results,
+    sole_writer,
+)
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         OSError: The results cannot be written.
     """
     from specexp.bench.live import LiveBackend
-    from specexp.bench.publish import publish, tracked_config, tracker_of
     from specexp.commands.run_report import report
+    from specexp.report.publish import publish, tracked_config, tracker_of
 
     folder = _folder_of(config)
     warn_of_load(config)
@@ -243,9 +243,9 @@ def _decode(
     """Decode every prompt with every arm under Lightning's Trainer, and write the records to ``path``."""
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
-    from specexp.bench.publish import PAGE
     from specexp.bench.trainer import interruptible
     from specexp.data.workload import PROMPTS
+    from specexp.report.publish import PAGE
 
     use_threads(config)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run

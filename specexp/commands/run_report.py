@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from specexp.bench import clock
 from specexp.bench.equality import proof_of
-from specexp.bench.experiment import curves_of
 from specexp.bench.metrics import figures_of
-from specexp.bench.page.sections import prompts_shown, ratios_chart, texts_of
-from specexp.bench.pictures import parameter_curves, phase_bars, speedup_bars
-from specexp.bench.publish import Report
-from specexp.bench.report import (
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup
+from specexp.config import Config, arms_of, build_builder, is_replayed
+from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options
+from specexp.report.analysis import Analysis
+from specexp.report.comparison import (
     acceptance_table,
     busy_machine_of,
     category_table,
@@ -21,9 +23,9 @@ from specexp.bench.report import (
     phase_table,
     results_table,
 )
-from specexp.bench.statistics import Speedup, arm_names, paired_speedup
-from specexp.config import Config, is_replayed
-from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options
+from specexp.report.page.sections import prompts_shown, ratios_chart, texts_of
+from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.report.publish import Report
 from specexp.tracking.names import PLAIN, SPEEDUP
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
     from specexp.data.prompts import LoadedPrompts
+
+_AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
+"""Axis label by argument: builders have different arguments for the number of nodes."""
 
 
 def report(
@@ -69,7 +74,7 @@ def report(
     artifact = artifact_again(config, config.artifact) if config.artifact else None
     parts = [
         prompts_shown(texts, records, titles, tokenizer),
-        *(analysis.report(records) for analysis in experiment.analyses),
+        *(one.report(records) for one in experiment.analyses if isinstance(one, Analysis)),
     ]
     return Report(
         {name: table for name, table in tables.items() if table is not None},
@@ -149,3 +154,27 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
         if item.get("speedup") is not None and "category" not in item
     }
     return speedup_bars(records, baseline=baseline, title=title, published=published)
+
+
+def curves_of(config: Config) -> list[Curve]:
+    """Return a curve for each ``grid`` of one key.
+
+    The values of the key are numbers, or lists that shape a tree; a list is drawn at the tree's number of nodes.
+    """
+    composed, curves = iter(arms_of(config)), []
+    for name, arm in (config.get("arms") or {}).items():
+        grid: dict[str, list[Any]] = arm.get("grid") or {}
+        points = list(islice(composed, prod(len(values) for values in grid.values())))
+        if len(grid) != 1 or len(points) < 2:
+            continue
+        ((key, values),) = grid.items()
+        argument = key.rpartition(".")[2]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            axis = [float(value) for value in values]
+        elif key.startswith("builder.init_args.") and all(isinstance(value, list) for value in values):
+            axis = [float(build_builder(point.config).max_nodes) for point in points]
+        else:
+            continue
+        titles = [(value, point.title) for value, point in zip(axis, points, strict=True)]
+        curves.append(Curve(arm.get("title") or name, _AXES.get(argument, argument), titles))
+    return curves

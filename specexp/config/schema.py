@@ -360,6 +360,6 @@ class Experiment(Section):
     published: list[dict[str, str | float | None]] = Field(default=[])
     figure: str | None = None
     float32_prompts: Annotated[int, Field(ge=0)] = 8
-    analyses: list[Annotated[Any, PartOf("specexp.bench.analysis.Analysis")]] = Field(default=[])
+    analyses: list[Annotated[Any, PartOf("specexp.report.analysis.Analysis")]] = Field(default=[])
     fit: Fit | None = None
     sweep: Sweep | None = None

@@ -162,7 +162,7 @@ def _learn(config: Config, dry: bool) -> int:
         print(f"{config.get('name')}: {learner} learns from the prompts of data, {fitted['epochs']} x")
         return 0
     from specexp.artifacts import ArtifactError
-    from specexp.bench.publish import publish
+    from specexp.report.publish import publish
 
     module = learn(config)
     if module.failed:

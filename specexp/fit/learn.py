@@ -18,9 +18,9 @@ from specexp.core.parts import Parts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from specexp.bench.publish import Report
     from specexp.fit.budgeted import ControllerLearning
     from specexp.models.pair import ModelPair
+    from specexp.report.publish import Report
 
 _MOST_BLOCKS = 4  # maximum number drawn of a table with extra signals
 
@@ -118,8 +118,8 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 def report(config: Config, module: ControllerLearning) -> Report:
     """Export the learned state, and return sentences and a picture of it."""
-    from specexp.bench.publish import Attached, Report
     from specexp.config.artifacts import save_artifact
+    from specexp.report.publish import Attached, Report
 
     arm, name = module.arm, config.get("name")
     controller: Any = arm.parts.controller

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Cell, Table, columns
 from specexp.core.latency import MOST_OFF
+from specexp.report.table import Cell, Table, columns
 
 if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile

@@ -106,11 +106,11 @@ def run(config: Config) -> Profiled:
     """
     from specexp.bench.experiment import load_prompts, use_threads, warn_of_load
     from specexp.bench.live import LiveBackend
-    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.bench.trainer import quiet_libraries
     from specexp.config import build_pair
     from specexp.profile.measure import measure, text_of, time_backend
     from specexp.profile.report import report
+    from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     quiet_libraries()
     warn_of_load(config)

@@ -7,11 +7,11 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import counted
-from specexp.bench.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
-from specexp.bench.publish import Attached, Report
-from specexp.bench.table import Cell, Column, Table, columns
 from specexp.profile.check import check_table, headline
 from specexp.profile.roofline import verdict
+from specexp.report.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
+from specexp.report.publish import Attached, Report
+from specexp.report.table import Cell, Column, Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

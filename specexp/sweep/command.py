@@ -13,12 +13,12 @@ from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.start import masked
-from specexp.bench.publish import check_study_folder
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, run_workers, take_options
 from specexp.config import Config, ConfigError, build_sweep
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
+from specexp.report.publish import check_study_folder
 from specexp.sweep.space import Space, check_goals, directions_of
 from specexp.sweep.study_config import StudyConfig, StudyError
 

@@ -13,15 +13,14 @@ from typing_extensions import override
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
-from specexp.bench.analysis import AcceptanceCounter, Analysis
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
-from specexp.bench.publish import Report
+from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
-from specexp.bench.report import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
-from specexp.bench.table import Cell, Column, Table
 from specexp.core.latency import MOST_OFF
+from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
+from specexp.report.table import Cell, Column, Table
 from specexp.sweep.study import WARM_UP_TOKENS, Study
 from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
 from specexp.tracking.names import EAGER, PLAIN
@@ -35,15 +34,13 @@ BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
 """Labels of the arms that decode plainly."""
 
 
-class Watch(Analysis):
+class Watch(Observer):
     """Counts accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
 
     Attributes:
         acceptance_counts: Counts of accepted rank paths by arm; empty if several sequences are decoded together.
         time_lines: Time line of the first prompt by arm; empty if one sequence is decoded at a time.
     """
-
-    name = "confirmation"
 
     def __init__(self) -> None:
         self.acceptance_counts: dict[str, AcceptanceCounter] = {}
@@ -61,10 +58,6 @@ class Watch(Analysis):
     @override
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
         self.time_lines.setdefault(arm, timeline)
-
-    @override
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        return Report()  # ``pictures_of_winner`` draws the winner only
 
 
 @dataclass(frozen=True)

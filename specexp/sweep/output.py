@@ -15,7 +15,6 @@ from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
 from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.base.messages import counted, size_of
 from specexp.bench import clock
-from specexp.bench.publish import parts_label
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import Config, build_engine
@@ -30,6 +29,7 @@ from specexp.config.next_step import (
 )
 from specexp.config.sweep import Export, Sweep
 from specexp.core.parts import Parts
+from specexp.report.publish import parts_label
 from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, digest_of
@@ -75,7 +75,7 @@ def track_trial(
     """Write a finished trial as a W&B run: one history step per prompt, and the trial's row as the summary.
 
     Args:
-        setting: See :func:`~specexp.bench.publish.tracked_config`.
+        setting: See :func:`~specexp.report.publish.tracked_config`.
     """
     attributes = trial.user_attrs.get("attributes", {})
     speedup = f"{MODELLED if 'clock' in attributes else ''}{SPEEDUP}"

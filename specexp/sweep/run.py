@@ -27,9 +27,16 @@ from specexp.base.messages import counted, first_line
 from specexp.base.start import masked
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.experiment import use_threads, warn_of_load
-from specexp.bench.page.sections import prompts_shown, texts_of
-from specexp.bench.progress import StageBar
-from specexp.bench.publish import (
+from specexp.bench.record import PromptRecord, line_of, read_records
+from specexp.bench.signatures import likely_causes
+from specexp.bench.trainer import quiet_libraries
+from specexp.config import ConfigError, save_resolved
+from specexp.config.command import current_result, fail
+from specexp.config.sweep import Sweep
+from specexp.report.comparison import busy_machine, failed_answers
+from specexp.report.page.sections import prompts_shown, texts_of
+from specexp.report.progress import StageBar
+from specexp.report.publish import (
     PAGE,
     Attached,
     FolderBusyError,
@@ -40,13 +47,6 @@ from specexp.bench.publish import (
     tracked_config,
     tracker_of,
 )
-from specexp.bench.record import PromptRecord, line_of, read_records
-from specexp.bench.report import busy_machine, failed_answers
-from specexp.bench.signatures import likely_causes
-from specexp.bench.trainer import quiet_libraries
-from specexp.config import ConfigError, save_resolved
-from specexp.config.command import current_result, fail
-from specexp.config.sweep import Sweep
 from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import (

@@ -30,8 +30,8 @@ from typing_extensions import override
 
 from specexp.base.messages import first_line
 from specexp.base.start import HIDDEN, masked
-from specexp.bench.publish import OF_A_STUDY
 from specexp.config.layers import ConfigError
+from specexp.report.publish import OF_A_STUDY
 from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60

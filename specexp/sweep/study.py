@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.messages import first_line, type_and_line
-from specexp.bench.analysis import AcceptanceCounter
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.metrics import figures_of, metric_named
+from specexp.bench.observers import AcceptanceCounter
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import (

@@ -12,10 +12,8 @@ from typing import Any, cast
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Generation
 from specexp.bench.decoder_arm import DecoderArm
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.builders import DySpecGreedy, KConfig
 from specexp.core.language_model import LanguageModel
@@ -23,6 +21,8 @@ from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.data import Prompt
 from specexp.drafters import DraftModel
+from specexp.report.analysis import Analysis
+from specexp.report.publish import Report
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine
 from specexp.testing.fakes import FakeDrafter, hashed_model
 from specexp.tracking.names import PLAIN

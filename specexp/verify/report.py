@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from specexp.base.messages import counted
-from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, new_figure
-from specexp.bench.publish import Report
-from specexp.bench.table import Cell, Table, columns
+from specexp.report.pictures import BLUE, GREY, INK, ORANGE, new_figure
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Table, columns
 from specexp.verify.result import LosslessCheck, LosslessReport, as_json
 from specexp.verify.statistics import POWER, SHARE
 from specexp.verify.toy import MANNERS

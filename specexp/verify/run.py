@@ -21,8 +21,6 @@ from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
 from specexp.bench.experiment import arm_specs, load_prompts, use_threads
 from specexp.bench.live import LiveBackend
-from specexp.bench.progress import StageBar
-from specexp.bench.publish import publish, terminal
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import (
     ComposedArm,
@@ -40,6 +38,8 @@ from specexp.config.named_artifacts import local
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
+from specexp.report.progress import StageBar
+from specexp.report.publish import publish, terminal
 from specexp.tracking.names import PLAIN
 from specexp.verify.first_tokens import Starts, first_tokens, likely_starts, sample_starts
 from specexp.verify.joint import EqualityTest, JointTest

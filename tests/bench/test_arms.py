@@ -12,13 +12,13 @@ from specexp import Decoder
 from specexp.bench.arm import Generation, describe
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm
-from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
-from specexp.bench.report import category_table, long_table, phase_table, results_table
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.commands.run_report import summary_of
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
+from specexp.report.comparison import category_table, long_table, phase_table, results_table
+from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.verifiers import Greedy, KeyedSampling
 
 REFERENCES = ("hf-eager", "hf-assisted", "hf-prompt-lookup")

@@ -20,11 +20,11 @@ from specexp.bench.equality import (
     near_tie_sentence,
 )
 from specexp.bench.record import Difference
-from specexp.bench.report import results_table
 from specexp.builders import TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.drafters import TokenRecycling
 from specexp.models.pair import ModelPair
+from specexp.report.comparison import results_table
 from specexp.verifiers import KeyedSampling
 
 GENERATION = Generation(max_new_tokens=12, stop_at_eos=False)

@@ -12,13 +12,13 @@ from lightning import Trainer
 from torch.utils.data import DataLoader
 
 from specexp import Decoder
-from specexp.bench.analysis import Analysis
 from specexp.bench.arm import Arm, Generation
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.module import EvaluationModule
+from specexp.bench.observers import Observer
 from specexp.bench.record import Difference, RecordError, Role, SequenceGroup, read_records, write_records
 from specexp.bench.statistics import paired_speedup
 from specexp.builders import Chain, KConfig
@@ -252,7 +252,7 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
 def test_all_arms_of_one_run_decode_the_same_and_show_their_time_lines(arm, items, tmp_path):
     executions = {"plain": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
     arms = [arm(name, execution) for name, execution in executions.items()]
-    watcher = Mock(spec=Analysis)
+    watcher = Mock(spec=Observer)
     module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", analyses=[watcher])
     test(module, items)
     assert len(module.records) == 4 * len(items)

@@ -15,7 +15,6 @@ from rich.console import Console
 from experiments.by_task import FastestByTask
 from specexp.bench import metrics
 from specexp.bench.equality import token_equality
-from specexp.bench.experiment import curves_of
 from specexp.bench.metrics import (
     METRICS,
     Counted,
@@ -28,9 +27,14 @@ from specexp.bench.metrics import (
     objectives,
     violation,
 )
-from specexp.bench.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
-from specexp.bench.report import (
+from specexp.bench.statistics import bootstrap_interval, breakdown, paired_speedup, summarise
+from specexp.builders import Chain
+from specexp.commands.run_report import curves_of, summary_of
+from specexp.config import load_config
+from specexp.core.parts import Parts
+from specexp.drafters import PromptLookup
+from specexp.report.comparison import (
     FEWEST_TOKENS,
     acceptance_table,
     category_table,
@@ -40,13 +44,8 @@ from specexp.bench.report import (
     results_table,
     short_answers,
 )
-from specexp.bench.statistics import bootstrap_interval, breakdown, paired_speedup, summarise
-from specexp.bench.table import Column, Table, columns
-from specexp.builders import Chain
-from specexp.commands.run_report import summary_of
-from specexp.config import load_config
-from specexp.core.parts import Parts
-from specexp.drafters import PromptLookup
+from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.report.table import Column, Table, columns
 from specexp.verifiers import Greedy
 
 

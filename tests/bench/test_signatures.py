@@ -8,11 +8,11 @@ from helpers.examples import examples
 from helpers.made_records import record
 from hypothesis import given, strategies as st
 
-from specexp.bench.report import acceptance_table
 from specexp.bench.signatures import LEAST, likely_cause, likely_causes
 from specexp.builders import Chain
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
+from specexp.report.comparison import acceptance_table
 from specexp.testing.fakes import hashed_model
 
 STEPS = 1000

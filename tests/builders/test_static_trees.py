@@ -7,7 +7,7 @@ from helpers.contracts import contract_of
 from hypothesis import given, strategies as st
 
 from specexp.artifacts import value_of
-from specexp.bench.analysis import AcceptanceCounter
+from specexp.bench.observers import AcceptanceCounter
 from specexp.builders import Chain, FittedTree, ParametricTree, StaticTree, TokenRecyclingTree
 from specexp.builders.static_tree import FixedShape
 from specexp.builders.tree_search import most_accepted_paths

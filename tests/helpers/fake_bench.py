@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from specexp.bench.publish import sole_writer
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
+from specexp.report.publish import sole_writer
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
 from specexp.sweep.trials import Candidate, Measurement, Report

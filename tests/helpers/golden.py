@@ -42,7 +42,7 @@ FAMILIES = {
     "tasks": ("specexp.data", "specexp.data.tasks.task.Task"),
     "searches": ("specexp.data.searches", "specexp.data.searches.search.Search"),
     "engines": ("specexp.engines", "specexp.engines.engine.ForeignEngine"),
-    "analyses": ("experiments.papers", "specexp.bench.analysis.Analysis"),
+    "analyses": ("experiments.papers", "specexp.report.analysis.Analysis"),
     "artifacts": ("specexp.artifacts.kinds", "specexp.artifacts.Artifact"),
 }
 """The package of each family's parts, and their contract."""

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.report.publish import Report
 from specexp.verifiers import Greedy
 
 PHASES = ("draft", "build", "target", "verify", "commit", "update")

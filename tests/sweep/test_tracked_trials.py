@@ -9,9 +9,9 @@ import pytest
 from helpers.fake_bench import PROMPTS, FakeBench, search, settings
 from helpers.offline_runs import forget_account, offline_runs, records
 
-from specexp.bench.publish import tracked_config
 from specexp.bench.statistics import Speedup
 from specexp.config import load_config
+from specexp.report.publish import tracked_config
 from specexp.sweep.output import method_of, summary_of, track_trial
 from specexp.sweep.trials import Confirmed
 from specexp.tracking import Tracker

@@ -18,9 +18,9 @@ from helpers.offline_runs import forget_account, offline_runs, records
 from matplotlib.figure import Figure
 
 from specexp.bench.metrics import figures_of
-from specexp.bench.page.sections import folding_tree, prompts_shown
-from specexp.bench.publish import Report, publish
 from specexp.core.outcome import PHASES as PHASES_OF_A_STEP
+from specexp.report.page.sections import folding_tree, prompts_shown
+from specexp.report.publish import Report, publish
 from specexp.tracking import Tracker, logged_in, resolve_mode
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
 from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns

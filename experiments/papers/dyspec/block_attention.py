@@ -11,11 +11,11 @@ import numpy as np
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, table_of
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Cell, Table
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Table
 
 AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
 TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}

@@ -17,16 +17,16 @@ from scipy.stats import binned_statistic
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited
-from specexp.bench.analysis import Analysis, check_arms, drafting
-from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup
-from specexp.bench.table import Cell, Column, columns
 from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
+from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Column, columns
 
 Values = NDArray[np.float64]
 Sizes = list[tuple[int, int]]  # nodes and accepted nodes of each step

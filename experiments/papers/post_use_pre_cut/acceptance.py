@@ -27,13 +27,14 @@ from experiments.papers.shared import (
     report_of,
     table_of,
 )
-from specexp.bench.analysis import ended_inside, over
-from specexp.bench.pictures import BLUE, GREY, ORANGE, legend_below, name_rows, new_figure
-from specexp.bench.publish import Report
+from specexp.bench.observers import ended_inside
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Cell, Table
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.report.analysis import over
+from specexp.report.pictures import BLUE, GREY, ORANGE, legend_below, name_rows, new_figure
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Table
 
 PUBLISHED = {"accepted": "accepted/step", "with_bonus": "with bonus", "utilisation": "accepted / drafted"}
 KINDS = {

@@ -25,16 +25,17 @@ from experiments.papers.shared import (
     table_of,
 )
 from specexp.bench import clock
-from specexp.bench.analysis import Analysis, check_arms, drafting, ended_inside
-from specexp.bench.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure, whole_numbers
-from specexp.bench.publish import Report
+from specexp.bench.observers import ended_inside
 from specexp.bench.record import PromptRecord
-from specexp.bench.report import PROMPTS_PER_CATEGORY
 from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summarise
-from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.contracts import TreeBuilder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.report.analysis import Analysis, check_arms, drafting
+from specexp.report.comparison import PROMPTS_PER_CATEGORY
+from specexp.report.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import PLAIN
 
 ALL = "all"

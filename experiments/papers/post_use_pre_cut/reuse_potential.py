@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of
-from specexp.bench.analysis import over
-from specexp.bench.pictures import BLUE, ORANGE, legend_below, new_figure
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Cell
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
+from specexp.report.analysis import over
+from specexp.report.pictures import BLUE, ORANGE, legend_below, new_figure
+from specexp.report.publish import Report
+from specexp.report.table import Cell
 
 AFTER = ("after draft passes", "after target passes")
 """The two groups of counted tokens: drafted tokens, and output tokens."""

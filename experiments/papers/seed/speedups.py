@@ -10,15 +10,15 @@ from typing import ClassVar
 from typing_extensions import override
 
 from experiments.papers.shared import MultiSequenceAnalysis, Row, add_rows, check_rows, report_of, table_of
-from specexp.bench.analysis import over
 from specexp.bench.equality import token_equality
 from specexp.bench.metrics import metric_named
-from specexp.bench.pictures import bars_of
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
 from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
-from specexp.bench.table import Cell, Table
 from specexp.data.tasks import Task
+from specexp.report.analysis import over
+from specexp.report.pictures import bars_of
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Table
 
 BY_TASK = {"task": "task", "depth": "tree depth", "speedup": "end to end"}
 BY_ROLE = {"role": "component", "acceptance": "alpha", "speedup": "with prefills"}

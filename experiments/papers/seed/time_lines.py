@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from experiments.papers.shared import MultiSequenceAnalysis, label, report_of, table_of
-from specexp.bench.analysis import over
-from specexp.bench.pictures import BLUE, INK, draw_time_line, new_figure
-from specexp.bench.publish import Report
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Cell
 from specexp.core.parts import Parts
+from specexp.report.analysis import over
+from specexp.report.pictures import BLUE, INK, draw_time_line, new_figure
+from specexp.report.publish import Report
+from specexp.report.table import Cell
 from specexp.scheduling.timeline import BUSY, TARGET, TimeLine, What, chrome_trace, start_of
 
 DECISIONS: tuple[What, ...] = ("verify", "resample")

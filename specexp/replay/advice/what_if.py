@@ -60,8 +60,8 @@ def run(config: Config) -> Comparison:
 
     Raises ConfigError if the file cannot be used, or the recording lacks a prediction; no file is written then.
     """
-    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.replay.advice.what_if_report import report
+    from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     found, recording = compare_devices(config)
     name = config.get("name")

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.base.messages import counted
-from specexp.bench.pictures import CURVE_COLOURS, INK, draw_trees, legend_below, new_figure, rule
-from specexp.bench.publish import Report
 from specexp.bench.statistics import Speedup, mean_by_prompt
-from specexp.bench.table import Cell, Column, Table, columns
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.play.ranks import RankTable, StaticCounts
+from specexp.report.pictures import CURVE_COLOURS, INK, draw_trees, legend_below, new_figure, rule
+from specexp.report.publish import Report
+from specexp.report.table import Cell, Column, Table, columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

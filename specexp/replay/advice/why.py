@@ -112,8 +112,8 @@ def run(config: Config) -> Explained:
     Raises ConfigError if the file cannot be used, the profile or the recording cannot be made, or the recording lacks
     a prediction.
     """
-    from specexp.bench.publish import publish, terminal, tracked_config, tracker_of
     from specexp.replay.advice.why_report import report
+    from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     name = config.get("name")
     folder = Path(config.get("output")) / name / "why"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import counted
-from specexp.bench.page.sections import ratios_chart
-from specexp.bench.publish import Report
-from specexp.bench.report import acceptance_table
 from specexp.bench.statistics import breakdown
-from specexp.bench.table import Table, columns
+from specexp.report.comparison import acceptance_table
+from specexp.report.page.sections import ratios_chart
+from specexp.report.publish import Report
+from specexp.report.table import Table, columns
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

@@ -52,10 +52,10 @@ from specexp.replay.format.trie import RecordingError
 from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
-    from specexp.bench.progress import StageBar
     from specexp.models.pair import ModelPair
     from specexp.replay.format.recorded_turn import RecordedTurn
     from specexp.replay.record.recorder import Recorder
+    from specexp.report.progress import StageBar
 
 USAGE = """usage: python -m specexp.record CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -117,10 +117,10 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
         NotRecordableError: A prompt failed.
         OSError: The recording cannot be written.
     """
-    from specexp.bench.progress import StageBar
-    from specexp.bench.publish import terminal
     from specexp.bench.trainer import quiet_libraries
     from specexp.replay.record.live_sample import to_table
+    from specexp.report.progress import StageBar
+    from specexp.report.publish import terminal
 
     quiet_libraries()
     console = terminal(180)  # the live sample has many columns

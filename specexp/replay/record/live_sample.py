@@ -10,7 +10,6 @@ from specexp.base.messages import counted, first_line
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import COUNTS
-from specexp.bench.table import Table, columns
 from specexp.config import Config, ConfigError, apply_overrides, arms_of, build_generation, build_latency
 from specexp.core.contracts import Controller, TreeBuilder
 from specexp.core.parts import Parts
@@ -18,6 +17,7 @@ from specexp.replay.backend import ReplayArm, ReplayBackend
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import Grade, learns
 from specexp.replay.record.plan import RecordingPlan, describe_part
+from specexp.report.table import Table, columns
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord

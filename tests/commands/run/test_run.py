@@ -10,15 +10,15 @@ import pytest
 import yaml
 from helpers import made_records
 
-from specexp.bench.publish import sole_writer
 from specexp.bench.record import read_records
 from specexp.commands.run import main
 from specexp.commands.run_report import answer_of
 from specexp.config.artifacts import load_artifact
+from specexp.report.publish import sole_writer
 
 STEP_COUNT = """
-from specexp.bench.analysis import Analysis
-from specexp.bench.publish import Report
+from specexp.report.analysis import Analysis
+from specexp.report.publish import Report
 
 class StepCount(Analysis):
     name = "step_count"
@@ -369,7 +369,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records
     pattern = r"error: .*tiny\.yaml: output: .*tiny cannot be written \(No space left on device\)"
     assert re.fullmatch(pattern, error)
     assert not (tmp_path / "runs").exists()
-    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
+    monkeypatch.setattr("specexp.report.publish.atomic_write", full)
     assert main([experiment(), "--data.max_prompts", "1"]) == 1
     shown = capsys.readouterr()
     assert re.fullmatch(

@@ -18,12 +18,12 @@ from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
-from specexp.bench.table import Table, columns
 from specexp.builders import Chain, KConfig
 from specexp.controllers import Fixed
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.report.table import Table, columns
 from specexp.testing.analyses import AnalysisContract
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, RejectionSampling

@@ -8,9 +8,9 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Circle
 from PIL import Image
 
-from specexp.bench.pictures import SPANS, draw_time_line, draw_tree, draw_trees, lay_out, new_figure, png
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
+from specexp.report.pictures import SPANS, draw_time_line, draw_tree, draw_trees, lay_out, new_figure, png
 from specexp.scheduling.timeline import TimeLine
 
 

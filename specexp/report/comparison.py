@@ -14,7 +14,7 @@ from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
-from specexp.bench.table import Cell, Column, Table, columns
+from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from specexp.bench.table import Table
+    from specexp.report.table import Table
     from specexp.tracking import TrackedRun, Tracker
 
 _LONGEST_TAG = 64  # characters of a tag in W&B
@@ -209,7 +209,7 @@ def render(template: str, **values: Any) -> Markup:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    loader = PackageLoader("specexp.bench.page", ".")
+    loader = PackageLoader("specexp.report.page", ".")
     look: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     templates = Environment(loader=loader, undefined=StrictUndefined, **look)
     return Markup(templates.get_template(template).render(values))
@@ -271,7 +271,7 @@ def _short(class_path: str) -> str:
 
 def files_of(report: Report) -> dict[str, str | bytes]:
     """Return the content of every file of a report and its parts, by file name."""
-    from specexp.bench.pictures import png
+    from specexp.report.pictures import png
 
     files: dict[str, str | bytes] = {}
     for part in report.whole():

@@ -16,8 +16,9 @@ from helpers.made_records import outcome_of, record as four_tokens
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from specexp.bench.analysis import BONUS, CORRECTED, Sources, steps_of
-from specexp.bench.page.sections import (
+from specexp.bench.observers import BONUS, CORRECTED, Sources, steps_of
+from specexp.bench.record import PromptRecord
+from specexp.report.page.sections import (
     folding_tree,
     importances_chart,
     pieces,
@@ -26,10 +27,9 @@ from specexp.bench.page.sections import (
     ratios_chart,
     search_chart,
 )
-from specexp.bench.pictures import new_figure
-from specexp.bench.publish import PAGE, Attached, Report, files_of, html_page, publish
-from specexp.bench.record import PromptRecord
-from specexp.bench.table import Column, Table
+from specexp.report.pictures import new_figure
+from specexp.report.publish import PAGE, Attached, Report, files_of, html_page, publish
+from specexp.report.table import Column, Table
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("specexp.bench.publish.atomic_write", full)
+    monkeypatch.setattr("specexp.report.publish.atomic_write", full)
     with pytest.raises(OSError, match="No space"):
         publish(Report({"arms": table()}), tmp_path)
     assert "plain" in capsys.readouterr().out

@@ -1,11 +1,11 @@
-"""Observers of the steps of a run: analyses, the sources of new tokens, and counts of accepted nodes."""
+"""Observers of the steps of a run: their contract, the sources of new tokens, and counts of accepted nodes."""
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,8 +14,6 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.checked import Checked
 
 if TYPE_CHECKING:
-    from specexp.bench.publish import Report
-    from specexp.bench.record import PromptRecord
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
     from specexp.core.tree import RankPath
@@ -25,10 +23,9 @@ CORRECTED, BONUS = -1, -2
 """Sources of the target's own tokens: after rejecting all drafted candidates, or where none was drafted."""
 
 
-class Analysis(metaclass=Checked):
+class Observer(metaclass=Checked):
     """Observes our arms during ``python -m specexp.run``, outside measured time and without side effects."""
 
-    name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
     # whether it observes single steps of arms that decode one sequence at a time, or time lines and records
     watches_steps: ClassVar[bool] = True
     needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which a recording lacks
@@ -49,32 +46,10 @@ class Analysis(metaclass=Checked):
         """Observe the time line of all of an arm's runs for one prompt, in sequence."""
         return None
 
-    @abstractmethod
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        """Return the result, given the records of all arms."""
-
-
-def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
-    """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
-    known = list(arms)
-    if unknown := [name for name in given if name not in known]:
-        kind = type(analysis).__name__
-        raise ValueError(f"{kind}: {argument} must name one of the arms {known}, got {unknown[0]!r}")
-
-
-def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
-    """Return the arms that draft: all but plain decoding."""
-    return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
-
 
 def ended_inside(outcome: Outcome) -> bool:
     """Return whether the output ended inside the draft, without a bonus token."""
     return len(outcome.new_token_ids) == len(outcome.accepted)
-
-
-def over(part: float, whole: float) -> float | None:
-    """Return ``part / whole``; None if ``whole`` is 0."""
-    return part / whole if whole else None
 
 
 class Sources:

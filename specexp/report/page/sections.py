@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import pandas as pd
 
-from specexp.bench.analysis import BONUS, CORRECTED, steps_of
-from specexp.bench.publish import Report, render
+from specexp.bench.observers import BONUS, CORRECTED, steps_of
 from specexp.bench.record import PromptRecord
-from specexp.bench.table import Cell, Table, columns
+from specexp.report.publish import Report, render
+from specexp.report.table import Cell, Table, columns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

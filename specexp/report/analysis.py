@@ -1,0 +1,42 @@
+"""Tables and pictures from the steps of a run, such as those of a paper."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from specexp.bench.observers import Observer
+
+if TYPE_CHECKING:
+    from specexp.bench.record import PromptRecord
+    from specexp.core.parts import Parts
+    from specexp.report.publish import Report
+
+
+class Analysis(Observer):
+    """An observer of a run with a report of its own."""
+
+    name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
+
+    @abstractmethod
+    def report(self, records: Sequence[PromptRecord]) -> Report:
+        """Return the result, given the records of all arms."""
+
+
+def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
+    """Raise ValueError if an ``argument`` of an analysis names an arm that does not exist."""
+    known = list(arms)
+    if unknown := [name for name in given if name not in known]:
+        kind = type(analysis).__name__
+        raise ValueError(f"{kind}: {argument} must name one of the arms {known}, got {unknown[0]!r}")
+
+
+def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
+    """Return the arms that draft: all but plain decoding."""
+    return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
+
+
+def over(part: float, whole: float) -> float | None:
+    """Return ``part / whole``; None if ``whole`` is 0."""
+    return part / whole if whole else None
