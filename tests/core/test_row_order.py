@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.checked_replay import CheckedReplay
+from helpers.drawn_trees import random_shape
 from helpers.small_models import FULL_ATTENTION, build
 
-from experiments.papers.dyspec.block_attention import block_count, permuted, random_shape
+from experiments.papers.dyspec.block_attention import block_count, permuted
 from specexp.builders import DySpecGreedy, TokenRecyclingTree
 from specexp.core.cache import additive_mask, block_mask
 from specexp.core.language_model import LanguageModel

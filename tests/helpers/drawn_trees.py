@@ -124,3 +124,14 @@ DRAFTS = {
     "certain and wrong": lambda path: (1.0, 0.0, 0.0),
     "two of three": lambda path: (0.5, 0.5, 0.0),
 }
+
+
+def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
+    """Return a random tree of ``rows`` rows: each node's parent is any earlier row with equal probability."""
+    parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
+    children = [0] * rows
+    ranks = [-1]
+    for parent in parents[1:]:
+        ranks.append(children[parent])
+        children[parent] += 1
+    return TreeShape(parents, ranks)

@@ -1,5 +1,5 @@
-"""Orders of a tree's rows with fewer non-empty blocks in its attention mask (Xiong et al. 2024, appendix C, table 5 and
-figure 9).
+"""Orders of a tree's rows with fewer non-empty blocks in its attention mask (Xiong et al. 2024, appendix C, figure
+9).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from specexp.report.publish import Report
 from specexp.report.table import Cell, Table
 
 AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
-TABLE_5 = {256: (36.0, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
-"""Published numbers of blocks of random trees, before and after reordering, by number of rows."""
 FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
 """Published numbers of blocks of real trees, before and after reordering, by nodes; for an unstated prefix length."""
 BLOCK_OF_PAPER = 32
@@ -62,29 +60,16 @@ def block_count(shape: TreeShape, block: int = BLOCK_OF_PAPER, prefix: int = 0) 
     return int(seen.sum())
 
 
-def random_shape(rows: int, generator: np.random.Generator) -> TreeShape:
-    """Return a random tree of ``rows`` rows: each node's parent is any earlier row with equal probability."""
-    parents = [-1, *generator.integers(0, np.arange(1, rows)).tolist()]
-    children = [0] * rows
-    ranks = [-1]
-    for parent in parents[1:]:
-        ranks.append(children[parent])
-        children[parent] += 1
-    return TreeShape(parents, ranks)
-
-
 class TreeReorder(DraftingAnalysis[list[Orders]]):
-    """Non-empty blocks of the tree mask in four orders of the rows: breadth-first (as built), heap, depth-first
-    and heavy-path.
-
-    The trees are random (table 5), or the run's trees after prefixes of several lengths (figure 9).
+    """Non-empty blocks of the masks of the run's trees, after prefixes of several lengths (figure 9), in four orders of
+    the rows: breadth-first (as built), heap, depth-first and heavy-path.
     """
 
     name: ClassVar[str] = "tree_reorder"
     block = BLOCK_OF_PAPER
     prefixes: Sequence[int] = range(0, 1025, 256)  # committed tokens before the tree
-    most_trees, random_trees = 64, 20
-    """Number of trees of each arm (its first ones larger than a block), and of random trees of each size."""
+    most_trees = 64
+    """Number of trees of each arm: its first ones larger than a block."""
 
     @override
     def watch(self, arm: str, state: list[Orders], outcome: Outcome) -> None:
@@ -101,27 +86,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
         seen = {arm: trees for arm, trees in self.states.items() if trees}
-        tables = {f"{self.name}_random": self._random_table()}
-        if seen:
-            tables[f"{self.name}_real"] = self._real_table(seen)
-        return Report(tables)
-
-    def _random_table(self) -> Table:
-        table = table_of(
-            f"Blocks of {self.block} of random trees (table 5)",
-            "rows | unordered, paper:.1 | unordered:.1 | reordered, paper:.1 | depth-first:.1"
-            " | depth-first to paper:.1%",
-            f"Means of {self.random_trees} trees, seed 0.",
-        )
-        for rows, published in TABLE_5.items():
-            generator = np.random.default_rng([0, rows])
-            trees = [random_shape(rows, generator) for _ in range(self.random_trees)]
-            orders = (trees, [permuted(tree, tree.depth_first) for tree in trees])
-            built, depth_first = (self._mean_blocks(shapes) for shapes in orders)
-            before, after = published if self.block == BLOCK_OF_PAPER else (None, None)
-            gap = None if after is None else depth_first / after - 1
-            table.rows.append([str(rows), before, built, after, depth_first, gap])
-        return table
+        return Report({f"{self.name}_real": self._real_table(seen)} if seen else {})
 
     def _mean_blocks(self, shapes: Sequence[TreeShape], prefix: int = 0) -> float:
         return float(np.mean([block_count(shape, self.block, prefix) for shape in shapes]))

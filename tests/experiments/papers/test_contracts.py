@@ -62,7 +62,7 @@ TestFastestByTask = contract(FastestByTask)
 class TestTreeReorder(AnalysisContract):
     def make_analysis(self):
         analysis = TreeReorder()
-        analysis.prefixes, analysis.random_trees = (0, 2, 4), 1
+        analysis.prefixes = (0, 2, 4)
         return analysis
 
 

@@ -1,6 +1,8 @@
 """Reordering moves rows and nothing else; blocks are those of the mask."""
 
 import numpy as np
+import pytest
+from helpers.drawn_trees import random_shape
 from helpers.examples import examples
 from helpers.made_records import outcome_of, report_of, strategy
 from hypothesis import given, strategies as st
@@ -9,7 +11,6 @@ from experiments.papers.dyspec.block_attention import (
     TreeReorder,
     block_count,
     permuted,
-    random_shape,
     value_order,
 )
 from specexp.builders import DySpecGreedy
@@ -39,7 +40,7 @@ TWO_CHAINS = [-1, 0, 0, 1, 2, 3, 4, 5]  # built breadth first, each chain in eve
 def reordered(*outcomes, **settings):
     """Rows of the table of the run's trees, in blocks of two unless ``settings`` have others."""
     analysis = TreeReorder()
-    for name, value in {"block": 2, "prefixes": (0, 2, 4), "random_trees": 1, **settings}.items():
+    for name, value in {"block": 2, "prefixes": (0, 2, 4), **settings}.items():
         setattr(analysis, name, value)
     parts = strategy(Greedy())._replace(builder=DySpecGreedy(768))
     return report_of(analysis, *outcomes, parts=parts).tables["tree_reorder_real"].records()
@@ -84,3 +85,10 @@ def test_blocks_are_those_of_the_mask_with_a_visible_key(rows, prefix, block, se
 def test_depth_first_order_leaves_fewer_blocks():
     shape = random_shape(64, np.random.default_rng(0))
     assert block_count(permuted(shape, shape.depth_first), 8) < block_count(shape, 8)
+
+
+@pytest.mark.parametrize(("rows", "built", "reordered"), [(256, 36.0, 22.5), (512, 135.5, 52.8)])
+def test_random_trees_have_the_blocks_of_table_5(rows, built, reordered):
+    shapes = [random_shape(rows, np.random.default_rng([seed, rows])) for seed in range(20)]
+    counts = [(block_count(one), block_count(permuted(one, one.depth_first))) for one in shapes]
+    assert np.mean(counts, axis=0) == pytest.approx([built, reordered], rel=0.1)
