@@ -41,6 +41,7 @@ from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 PROMPTS = [f"def task_{n}(numbers):\n    " for n in range(20)]
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+NEW = {False: 48, True: 16}  # tokens of each output that part "correct" compares, by Run.small
 SHAPES = {"tiny": (64, 128, 2, 4), "1B": (2048, 8192, 16, 32), "8B": (4096, 14336, 32, 32)}
 
 
@@ -121,7 +122,10 @@ def correct(run: Run) -> None:
             ]
             different = 0
             for seed, prompt in enumerate(prompts):
-                outputs = [one.generate(prompt, max_new_tokens=48, seed=seed).token_ids for one in decoders]
+                outputs = [
+                    one.generate(prompt, max_new_tokens=NEW[run.small], seed=seed).token_ids
+                    for one in decoders
+                ]
                 different += outputs[0] != outputs[1]
             run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
         orders(run, name, model, prompts)
@@ -141,7 +145,9 @@ def orders(run: Run, name: str, model: Any, prompts: list[list[int]]) -> None:
         runtime = GraphedModel(model)
         runtime.row_order = order
         decoder = Decoder(runtime, TokenRecycling(), TokenRecyclingTree())
-        texts[order] = [decoder.generate(prompt, max_new_tokens=48).token_ids for prompt in prompts]
+        texts[order] = [
+            decoder.generate(prompt, max_new_tokens=NEW[run.small]).token_ids for prompt in prompts
+        ]
         run.say(f"{name}: attention, rows {order}", runtime.provenance()["attention"])
     different = sum(one != texts["built"] for one in texts.values())
     run.say(f"{name}: orders of rows with other outputs", different, 0)
@@ -155,7 +161,7 @@ def captured_drafts(run: Run, pair: Any, prompts: list[list[int]]) -> None:
         for draft in (GraphedModel(pair.draft), LanguageModel(pair.draft)):
             drafter = DraftModel(draft)
             decoder = Decoder(GraphedModel(pair.target), drafter, builder)
-            results = [decoder.generate(prompt, max_new_tokens=48) for prompt in prompts]
+            results = [decoder.generate(prompt, max_new_tokens=NEW[run.small]) for prompt in prompts]
             steps[draft.kind] = sum(result.steps for result in results)
             for runtime in drafter.models:
                 if isinstance(runtime, GraphedModel):
@@ -168,7 +174,7 @@ def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
     """Forbid waits for the device within steps, in a second run that has nothing left to capture."""
     for mode in ("default", "error"):
         decoding = Decoding(target)
-        start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 200)
+        start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 4 * NEW[run.small])
         if run.device.type == "cuda":
             torch.cuda.set_sync_debug_mode(mode)
         try:
