@@ -23,7 +23,6 @@ COUNTS = (
 OWN: dict[str, Callable[[PromptRecord], Share | None]] = {
     "tokens_per_draft_pass": lambda record: Share(record.new_tokens, record.draft_passes),
     "accepted_per_step": lambda record: Share(record.accepted_drafts, record.steps),
-    "accuracy": lambda record: _is_correct(record),
 }
 """Figures beyond the metrics of a run's tables."""
 SPEEDS = ("throughput", "speedup", "end_to_end_throughput", "end_to_end_speedup")
@@ -137,12 +136,6 @@ class Resampled:
         weights = self._weights[:, known]
         mean: Draws = np.exp(weights @ np.array(logs)[known] / weights.sum(axis=1))
         return mean
-
-
-def _is_correct(record: PromptRecord) -> Share | None:
-    if record.group is None or record.group.correct is None:
-        return None
-    return Share(float(record.group.correct), 1)
 
 
 def _pace(name: str, record: PromptRecord) -> Share:

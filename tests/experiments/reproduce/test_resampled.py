@@ -64,7 +64,7 @@ def test_the_best_length_is_that_of_the_highest_throughput():
     assert found.names("chain") == ["best_length"]
 
 
-def test_a_search_has_an_accuracy_and_figures_of_its_roles():
+def test_a_search_has_figures_of_its_roles():
     def group(seconds, accepted, correct):
         roles = {"generator": Role(1, 8, 4, accepted, 0, 0, 1.0, seconds - 1.0, 8)}
         return SequenceGroup(1, seconds, seconds, 0.0, roles=roles, correct=correct)
@@ -76,14 +76,12 @@ def test_a_search_has_an_accuracy_and_figures_of_its_roles():
         record_of("SEED", 1, group=group(4.0, 2, True)),
     ]
     found = Resampled(records)
-    assert found.figure("accuracy", "plain")[0] == 0.5
-    assert found.figure("accuracy", "SEED")[0] == 1.0
     assert found.figure("generator_alpha", "SEED")[0] == 6 / 16
     assert found.figure("generator_throughput", "SEED")[0] == 2.0
     assert found.figure("end_to_end_throughput", "SEED")[0] == 2.0
 
 
-@pytest.mark.parametrize("name", ["utilisation", "accuracy", "throughput", "share of draft"])
+@pytest.mark.parametrize("name", ["utilisation", "throughput", "share of draft"])
 def test_a_figure_that_an_arm_lacks_is_a_lookup_error(found, name):
     with pytest.raises(LookupError):
         found.figure(name, "plain")
