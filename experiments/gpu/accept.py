@@ -174,7 +174,7 @@ def unexpected_waits(run: Run, target: GraphedModel, prompt: list[int]) -> None:
     """Forbid waits for the device within steps, in a second run that has nothing left to capture."""
     for mode in ("default", "error"):
         decoding = Decoding(target)
-        start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 4 * NEW[run.small])
+        start(decoding, Parts(TokenRecycling(), TokenRecyclingTree()), prompt, 0, 32 if run.small else 200)
         if run.device.type == "cuda":
             torch.cuda.set_sync_debug_mode(mode)
         try:
@@ -295,7 +295,7 @@ def scripted(run: Run) -> tuple[Scripted, Any]:
     def learn(outcome: Outcome) -> None:
         best[int(outcome.tree.tokens[0])] = outcome.logits[0].topk(8).indices.cpu()
 
-    new = 160 if run.small else 500
+    new = 64 if run.small else 500
     output = Decoder(model).generate(prompt, max_new_tokens=new, observers=[learn]).token_ids
     target = Scripted(run.model("8B", torch.bfloat16), self_check=False)
     target.script, target.best = [*prompt, *output], best
@@ -305,7 +305,7 @@ def scripted(run: Run) -> tuple[Scripted, Any]:
 def steps(run: Run) -> None:
     """Time whole steps with the acceptance of real text."""
     target, draft = scripted(run)
-    new = 64 if run.small else 400
+    new = 24 if run.small else 400
     plain, _ = rate(target, (), new)
     run.say("plain tokens/s", plain)
     own = GraphedModel(draft, self_check=False)
@@ -330,7 +330,7 @@ def steps(run: Run) -> None:
 def lanes(run: Run) -> None:
     """Time several sequences in shared passes, and rejection sampling."""
     target, _ = scripted(run)
-    prompt, new = target.script[:32], 32 if run.small else 200
+    prompt, new = target.script[:32], 16 if run.small else 200
     for count in (1, 4) if run.small else (1, 4, 8, 16):
         for name in ("plain", "recycling"):
             decoding, made = Decoding(target), []
