@@ -13,18 +13,12 @@ if TYPE_CHECKING:
 
 
 class Texts(PromptSet):
-    """The texts of each set in turn, with the name of the set as their category.
-
-    Args:
-        sets: one or more sets of different classes, such as ``C4``, with equal ``prompt_tokens``.
-    """
+    """The texts of each set in turn, cut to the first set's ``prompt_tokens``. Their category is the set's name."""
 
     continued = True
 
     def __init__(self, sets: list[PromptSet]) -> None:
-        kinds, (self.prompt_tokens, *others) = {type(one) for one in sets}, {one.prompt_tokens for one in sets}
-        if len(kinds) < len(sets) or others:
-            raise ValueError("Texts: sets must be of different classes and have equal prompt_tokens")
+        self.prompt_tokens = sets[0].prompt_tokens
         self.sets = sets
 
     @override

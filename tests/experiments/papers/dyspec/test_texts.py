@@ -41,11 +41,6 @@ def test_a_text_gives_its_first_128_tokens(sets):
     assert len(last.token_ids) == 128
 
 
-def test_sets_of_one_class_are_refused():
-    with pytest.raises(ValueError, match="different classes"):
-        Texts([C4(), C4("other.json")])
-
-
 def test_the_paper_has_an_arm_for_each_method_and_temperature():
     experiment = load_config("experiments/dyspec/paper.yaml")
     arms = {arm.title: arm.config.get("verifier.class_path") for arm in check_experiment(experiment)}
