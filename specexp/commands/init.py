@@ -36,7 +36,7 @@ def _act(given: argparse.Namespace) -> int:
     from specexp.models.sources import PairError, check_source
 
     for role, source in (("target", given.target), ("draft", given.draft)):
-        if source not in (None, "stdlib", "smollm2"):
+        if source not in (None, "stdlib", "smollm2", "smollm2.gguf"):
             try:
                 check_source(role, source)
             except PairError as error:

@@ -49,7 +49,8 @@ class DraftModel(Drafter):
         vocabulary: a JSON file with a list of token ids, most frequent first: only these are drafted, which makes the
             output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one. None: the ids of
             ``draft_vocabulary`` in the model's configuration, or all.
-        vocabulary_size: number of ids that are used; None for all of the file.
+        vocabulary_size: number of ids that are used; None for all of the file. Without a file, the lowest ids, which
+            are about the most frequent tokens of a BPE tokenizer.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a string.

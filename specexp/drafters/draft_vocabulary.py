@@ -41,7 +41,9 @@ class DraftVocabulary:
 
     @classmethod
     def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
-        """Return the first ``most`` ids of a JSON list of ids, most frequent first; None without a file.
+        """Return the first ``most`` ids of a JSON list of ids, most frequent first; without a file, ids below ``most``.
+
+        The ids of a BPE tokenizer are in the order of its merges, so the first ones are about the most frequent.
 
         Raises:
             ValueError: the file has no list of different ids below ``size``.
@@ -49,7 +51,7 @@ class DraftVocabulary:
         import torch
 
         if file is None:
-            return None
+            return None if most is None else cls(torch.arange(min(most, size)), size)
         try:
             ids = json.loads(Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -236,7 +236,7 @@ class Eagle3Training(HeadTraining):
         steps: Draft steps of a row in training.
         decay: Ratio of each step's loss weight to that of the step before it.
         vocabulary: JSON file with a list of the token ids that are drafted, most frequent first; None for all.
-        vocabulary_size: Number of ids that are used; None for all of the file.
+        vocabulary_size: Number of ids that are used; None for all of the file. Without a file, the lowest ids.
         training: Other arguments of `HeadTraining`.
     """
 

@@ -66,7 +66,8 @@ def load_pair(
 
     Args:
         target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with weights from Q4_1
-            (fetched on first use, 93 MB), or the target's hub id, folder or GGUF file.
+            (fetched on first use, 93 MB), ``"smollm2.gguf"`` for its file, which llama.cpp runs, or the target's hub
+            id, folder or GGUF file.
         draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for two layers trained for that target, with
             its embeddings. If None, the embedded pair has its own draft and other targets have none. Both must have the
             same tokenizer. If their vocabularies are padded to different lengths, as Qwen2.5's are, the draft's is

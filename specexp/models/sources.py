@@ -30,7 +30,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
 
     ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
     in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache as a
-    target, and an embedded draft.
+    target, and an embedded draft. ``smollm2.gguf`` is that file in either role.
 
     Example:
         >>> sources_of("my/target")
@@ -42,7 +42,7 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
 
 
 def _named(role: str, name: str) -> str:
-    return _embedded(role, name) or (str(smollm2_file()) if name == SMOLLM2 else name)
+    return _embedded(role, name) or (str(smollm2_file()) if name in (SMOLLM2, f"{SMOLLM2}.gguf") else name)
 
 
 def embedded_artifact(name: str) -> Path | None:
@@ -95,6 +95,9 @@ def check_source(role: str, source: str) -> None:
     if is_gguf(source):
         if not path.is_file():
             why = "does not exist: make it with llama.cpp's convert_hf_to_gguf.py"
+        elif os.access(path, os.R_OK):
+            with path.open("rb") as file:
+                why = "" if file.read(4) == b"GGUF" else "is not a GGUF file: it does not begin with GGUF"
     elif path.is_file():
         why = "must be the folder of a saved model or a .gguf file, but it is another file"
     elif not path.is_dir():

