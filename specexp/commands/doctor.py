@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from specexp.base.messages import counted, first_line
+from specexp.config.command import Options
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
@@ -269,7 +269,7 @@ def examine() -> Iterator[Diagnosis]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, or 1 if a problem keeps specexp from working."""
-    parser = argparse.ArgumentParser(
+    parser = Options(
         prog="python -m specexp.doctor",
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
         "The output is not sent anywhere; paste it into a bug report.",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from specexp.config.command import answered
+from specexp.config.command import Options, answered
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
@@ -68,15 +68,9 @@ def _from_anywhere(source: str) -> str:
 
 def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     """Return the experiment, the methods it searches, the prompts and the commands, by file name."""
-    from specexp.config.explain import schema_text
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
 
-    methods = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
-    files = {
-        "methods.yaml": methods.replace("../specexp/config/schema.json", "schema.json"),
-        "README.md": _readme(folder, given),
-        "schema.json": schema_text(),
-    }
+    files = {}
     if given.prompts is None:
         prompts, count = "prompts.jsonl", _EXAMPLES
         rows = StdlibFunctions("validation").load().select(range(count))
@@ -96,7 +90,16 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
         )
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
-    return {"experiment.yaml": _experiment(folder.name, given, prompts, count), **files}
+    from specexp.config.explain import schema_text  # imports every part, which takes seconds
+
+    methods = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
+    return {
+        "experiment.yaml": _experiment(folder.name, given, prompts, count),
+        "methods.yaml": methods.replace("../specexp/config/schema.json", "schema.json"),
+        "README.md": _readme(folder, given),
+        "schema.json": schema_text(),
+        **files,
+    }
 
 
 def _write(folder: Path, files: dict[str, str]) -> list[Path]:
@@ -174,7 +177,7 @@ print(pair.tokenizer.decode(result.token_ids))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Options(
         prog="python -m specexp.init",
         description="Write a folder with everything to find the fastest lossless decoding of a model: an experiment, "
         "the methods to search, prompts, and the commands.",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_core import to_json
+from typing_extensions import override
 
 from specexp.base.checked import keys_below
 from specexp.base.messages import did_you_mean
@@ -43,6 +46,15 @@ def fail(why: object, status: int = 2) -> int:
     current_result().error = sentence = masked(str(why))
     print(f"error: {sentence}", file=sys.stderr)
     return status
+
+
+class Options(argparse.ArgumentParser):
+    """A parser of options that reports a mistake in one sentence, without its usage."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+        self.exit(fail(message + (did_you_mean(unknown[1], self._option_string_actions) if unknown else "")))
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:

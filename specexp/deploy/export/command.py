@@ -14,7 +14,7 @@ from specexp.artifacts import ArtifactError
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.base.messages import did_you_mean
-from specexp.config.command import check_writable, fail
+from specexp.config.command import Options, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, all_formats
@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Options(
         prog="python -m specexp.export",
         description="Convert an artifact to a file that another program reads.",
     )

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.config.command import answered, check_threads, check_writable, fail
+from specexp.config.command import Options, answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
 from specexp.engines.openai_client import KEY
@@ -69,15 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from specexp.bench.trainer import quiet_libraries
     from specexp.config.artifacts import load_artifact
     from specexp.deploy.server.http_server import listen
-    from specexp.models.pair import load_pair
+    from specexp.models.sources import checked_sources
 
     _check(options)
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
     with listen(options.host, options.port) as listener:
+        checked_sources(options.target, options.draft, options.mode)
+        from specexp.bench.trainer import quiet_libraries
+        from specexp.models.pair import load_pair
+
         quiet_libraries()
         pair = load_pair(
             options.target,
@@ -175,7 +178,7 @@ def _key(file: str | None) -> str | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Options(
         prog="python -m specexp.serve",
         description="Serve an artifact: /v1/completions, /v1/chat/completions, /v1/models, /health and /metrics.",
         epilog=f"Requests must send the API key in {KEY} or --api-key-file, if one is set. After SIGTERM or Ctrl-C the "

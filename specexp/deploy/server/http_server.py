@@ -8,14 +8,16 @@ import socket
 from collections.abc import Callable
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from specexp.config.layers import ConfigError
-from specexp.deploy.server.app import Server
+
+if TYPE_CHECKING:
+    from specexp.deploy.server.app import Server
 
 BACKLOG = 64
 """Number of connections that the kernel queues, and that asyncio accepts in one go."""

@@ -113,3 +113,11 @@ def test_a_mistake_is_one_sentence(capsys, tmp_path, tiny, model_folder, parts, 
         assert main([str(folder), "--target", model_folder, "--port", "0", *given]) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     assert words in sentence
+
+
+def test_a_misspelt_option_is_one_sentence_with_the_right_one(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["smollm2:tree", "--saved-state", "folder"])
+    assert capsys.readouterr().err == (
+        "error: unrecognized arguments: --saved-state folder; did you mean '--save-state'?\n"
+    )

@@ -49,7 +49,6 @@ class ServeBundle(ExportFormat):
 
     @override
     def make(self, request: ExportRequest) -> ExportedFile:
-        from specexp.deploy.hugging_face.bundle import ARTIFACT, DRAFT, HOOK, HOOK_TEXT
         from specexp.models.gguf import is_gguf
 
         if request.trust:
@@ -63,6 +62,8 @@ class ServeBundle(ExportFormat):
             raise ArtifactError(
                 "--to serve-bundle: transformers cannot run GGUF files; give the original model of the file"
             )
+        from specexp.deploy.hugging_face.bundle import ARTIFACT, DRAFT, HOOK, HOOK_TEXT
+
         dtype = artifact.provenance.get("dtype") or "bfloat16"
         pair = _loaded(self.name, target, draft, target_dtype=dtype)
         artifact.check(pair.target, pair.tokenizer)
