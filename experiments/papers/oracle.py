@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.bench.arm import sequence_name, turns
+from specexp.bench.arm import sequence_name
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.module import EvaluationModule
 from specexp.core.context import Context
@@ -137,7 +137,7 @@ class Hindsight(Callback):
         for arm in pl_module.arms:
             if isinstance(arm, DecoderArm) and isinstance(arm.parts.controller, Oracle):
                 prompt = pl_module.orders[arm.name][batch_idx] if arm.name in pl_module.orders else batch
-                for sample in range(pl_module.first_sample, pl_module.first_sample + pl_module.samples):
+                for sample in range(pl_module.samples):
                     look_ahead(arm, arm.parts.controller, prompt, sample)
 
 
@@ -151,9 +151,11 @@ def look_ahead(arm: DecoderArm, oracle: Oracle, prompt: Prompt, sample: int = 0)
     temperature, deepest = verifier.noise_temperature or 0.0, min(oracle.max_depth, builder.max_nodes)
     schedule: dict[int, int] = {}
 
-    def answer(context: list[int], turn: int) -> list[int]:
+    context: list[int] = []
+    for turn in range(len(prompt.turns)):
+        longer = prompt.turn_ids(arm.tokenizer, turn, context)
         output = plain.generate(
-            context,
+            longer,
             max_new_tokens=most,
             eos_token_id=arm.eos,
             stop_at_repetition=arm.generation.stop_at_repetition,
@@ -161,14 +163,11 @@ def look_ahead(arm: DecoderArm, oracle: Oracle, prompt: Prompt, sample: int = 0)
             sequence=sequence,
         ).token_ids
         with torch.inference_mode():
-            matches = draft_matches(drafter, context, output, seed, sequence, temperature)
-        room = min(most, plain.model.context_limit - len(context))
-        depths = best_schedule(matches, oracle.latency, deepest, room, prefix=len(context) - 1)
-        schedule.update(enumerate(depths, start=len(context)))
-        return output
-
-    for _ in turns(prompt, arm.tokenizer, answer):
-        pass
+            matches = draft_matches(drafter, longer, output, seed, sequence, temperature)
+        room = min(most, plain.model.context_limit - len(longer))
+        depths = best_schedule(matches, oracle.latency, deepest, room, prefix=len(longer) - 1)
+        schedule.update(enumerate(depths, start=len(longer)))
+        context = [*longer, *output]
     oracle.set_schedule(Context([0], seed=seed, sequence=sequence), schedule)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -143,12 +143,16 @@ class LearningArm(Arm):
         # called after every prompt with its time line, by arms that have one
         self.timeline_observers: Sequence[TimeLineObserver] = ()
 
-    @abstractmethod
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt once more, untimed.
 
         ``observe`` is called with every step's outcome in the order of the record's tokens; it may raise to stop.
         """
+        earlier, self.observers = self.observers, (observe,)
+        try:
+            self.decode(prompt, sample)
+        finally:
+            self.observers = earlier
 
     @override
     def reset(self) -> None:
@@ -197,18 +201,6 @@ class ModelledSeconds:
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
     """Return the key of the random numbers of a prompt's sample, the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
-
-
-def turns(
-    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, answer: Callable[[list[int], int], list[int]]
-) -> Iterator[tuple[int, list[int]]]:
-    """Run a conversation by ``answer(context, turn)``; yields each turn's number of prompt tokens, and its answer."""
-    context: list[int] = []
-    for turn in range(len(prompt.turns)):
-        longer = prompt.turn_ids(tokenizer, turn, context)
-        tokens = answer(longer, turn)
-        yield len(longer) - len(context), tokens
-        context = [*longer, *tokens]
 
 
 def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, eos_of, sequence_name, turns
+from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, eos_of, sequence_name
 from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
 from specexp.core.outcome import PHASES, GenerationResult
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.core.latency import LatencyProfile
-    from specexp.core.loop import Decoder, OutcomeObserver
+    from specexp.core.loop import Decoder
     from specexp.data import Prompt
 
 
@@ -45,15 +45,27 @@ class DecoderArm(LearningArm):
         self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
 
     @override
-    def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        self._conversation(prompt, sample, None, (observe,))
-
-    @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
-        sources = Sources()
-        observers: list[OutcomeObserver] = [*self.observers, sources, *([modelled] if modelled else [])]
-        prompt_tokens, results = self._conversation(prompt, sample, max_new_tokens, observers)
+        sources, generation = Sources(), self.generation
+        context: list[int] = []
+        results: list[GenerationResult] = []
+        prompt_tokens = 0
+        for turn in range(len(prompt.turns)):
+            longer = prompt.turn_ids(self.tokenizer, turn, context)
+            prompt_tokens += len(longer) - len(context)
+            result = self.decoder.generate(
+                longer,
+                max_new_tokens=max_new_tokens or generation.max_new_tokens,
+                eos_token_id=self.eos,
+                seed=generation.seed,
+                sequence=sequence_name(prompt, sample),
+                continue_conversation=turn > 0,
+                stop_at_repetition=generation.stop_at_repetition,
+                observers=[*self.observers, sources, *([modelled] if modelled else [])],
+            )
+            results.append(result)
+            context = [*longer, *result.token_ids]
         measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
         return self.record(
             prompt,
@@ -64,24 +76,3 @@ class DecoderArm(LearningArm):
             beyond_profile=0 if modelled is None else modelled.beyond,
             sources=tuple(sources.found),
         )
-
-    def _conversation(
-        self, prompt: Prompt, sample: int, max_new_tokens: int | None, observers: Sequence[OutcomeObserver]
-    ) -> tuple[int, list[GenerationResult]]:
-        results: list[GenerationResult] = []
-        settings: dict[str, Any] = {
-            "max_new_tokens": max_new_tokens or self.generation.max_new_tokens,
-            "eos_token_id": self.eos,
-            "stop_at_repetition": self.generation.stop_at_repetition,
-            "seed": self.generation.seed,
-            "sequence": sequence_name(prompt, sample),
-        }
-
-        def answer(context: list[int], turn: int) -> list[int]:
-            result = self.decoder.generate(
-                context, continue_conversation=turn > 0, observers=observers, **settings
-            )
-            results.append(result)
-            return result.token_ids
-
-        return sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer)), results

@@ -16,7 +16,7 @@ from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
-from specexp.bench.arm import Arm, Generation, eos_of, sequence_name, turns
+from specexp.bench.arm import Arm, Generation, eos_of, sequence_name
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
@@ -171,12 +171,13 @@ class HuggingFaceArm(Arm):
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         runs: list[GenerateRun] = []
-
-        def answer(context: list[int], turn: int) -> list[int]:
-            runs.append(self.generate(context, sequence_name(prompt, sample), max_new_tokens))
-            return runs[-1].token_ids
-
-        prompt_tokens = sum(tokens for tokens, _ in turns(prompt, self.tokenizer, answer))
+        context: list[int] = []
+        prompt_tokens = 0
+        for turn in range(len(prompt.turns)):
+            longer = prompt.turn_ids(self.tokenizer, turn, context)
+            prompt_tokens += len(longer) - len(context)
+            runs.append(self.generate(longer, sequence_name(prompt, sample), max_new_tokens))
+            context = [*longer, *runs[-1].token_ids]
         return self.record(
             prompt,
             sample,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from specexp.bench.arm import LearningArm, eos_of, turns
+from specexp.bench.arm import LearningArm, eos_of
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
@@ -92,27 +92,29 @@ class ServedArm(LearningArm):
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         found: list[EngineAnswer] = []
         wanted = max_new_tokens or self.generation.max_new_tokens
-
-        def answer(prompt_ids: list[int], turn: int) -> list[int]:
-            length, room = len(prompt_ids), self._limit - len(prompt_ids)
+        context: list[int] = []
+        prompt_tokens = 0
+        for turn in range(len(prompt.turns)):
+            longer = prompt.turn_ids(self.pool.pair.tokenizer, turn, context)
+            prompt_tokens += len(longer) - len(context)
+            room = self._limit - len(longer)
             if room < 1:
                 raise ValueError(
-                    f"the prompt must be shorter than the model's context of {self._limit} tokens, got {length} tokens"
+                    f"the prompt must be shorter than the model's context of {self._limit} tokens, "
+                    f"got {len(longer)} tokens"
                 )
             try:
                 running = self.pool.take(self.engine, id(self))
-                found.append(running.answer(self.engine, prompt_ids, min(wanted, room), self._eos))
+                found.append(running.answer(self.engine, longer, min(wanted, room), self._eos))
             except EngineError:
                 self.pool.drop(self.engine)
                 raise
-            return found[-1].token_ids
-
-        prompt_tokens = [tokens for tokens, _ in turns(prompt, self.pool.pair.tokenizer, answer)]
+            context = [*longer, *found[-1].token_ids]
         return self.record(
             prompt,
             sample,
             found,
-            prompt_tokens=sum(prompt_tokens),
+            prompt_tokens=prompt_tokens,
             prefill_seconds=sum(one.prefill_seconds for one in found),
             decode_seconds=sum(one.decode_seconds for one in found),
             decode_tokens=sum(len(one.token_ids) - one.first_tokens for one in found),

@@ -15,6 +15,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
+from specexp.bench.measuring import records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
@@ -113,27 +114,27 @@ def confirm(
         earlier: Records of the earlier confirmations that are pooled with this one.
         confirmations: Number of pooled confirmations, including this one.
     """
-    from specexp.bench.module import EvaluationModule  # imports Lightning, which takes seconds
-
     arms = {}
     for trial in trials:
         config = study.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
         arm = study.compose(name_of_trial(trial), config)
         arms[arm.name] = study.deployed(arm)
     watch = Watch()
-    module = EvaluationModule(
-        [study.plain(), *study.other_arms(), *arms.values()],
-        baseline=PLAIN,
-        samples=study.samples,
-        first_sample=(confirmations - 1) * study.samples,
-        on_records=lambda records: tick(),
-        analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
-    )
+    compared = [study.plain(), *study.other_arms(), *arms.values()]
+    records = [*earlier]
     try:
-        study.test(module, "confirm")
+        for new in records_by_prompt(
+            compared,
+            study.data("confirm").prompts,
+            samples=study.samples,
+            first_sample=(confirmations - 1) * study.samples,
+            analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
+        ):
+            records += new
+            tick()
     finally:
-        module.close()
-    records = [*earlier, *module.records]
+        for one in compared:
+            one.close()
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
     # Fastest first. A refused comparison has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))

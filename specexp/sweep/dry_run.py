@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import first_line
-from specexp.bench.trainer import build_trainer
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
@@ -145,8 +144,6 @@ def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str
     if no candidate can be exported as ``sweep.export.kind``.
     """
     check_sampler(settings, config.checker)
-    if config.get("trainer"):  # importing Lightning takes seconds
-        build_trainer(config)
     study = open_models(config, settings, None if config.replayed else build_outline(config))
     check_prompts(study)
     possible, left_out = without_impossible(config, settings, study.try_to_compose)

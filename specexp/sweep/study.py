@@ -20,10 +20,10 @@ from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
+from specexp.bench.measuring import records_by_prompt
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.observers import AcceptanceCounter
 from specexp.bench.record import PromptRecord, write_records
-from specexp.bench.trainer import build_trainer, interruptible
 from specexp.config import (
     Config,
     build_data,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
-    from specexp.bench.module import EvaluationModule
     from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
@@ -274,9 +273,9 @@ class Study:
             prompt = self.data().prompts[len(seconds)]
             try:
                 if not seconds:
-                    self._engine.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
+                    self._plain.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
                     started = perf_counter()
-                seconds[prompt.prompt_id] = seconds_per_token(self.decode(self._engine, prompt))
+                seconds[prompt.prompt_id] = seconds_per_token(self.decode(self._plain, prompt))
             except Exception as error:
                 raise StudyError(
                     f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
@@ -290,57 +289,43 @@ class Study:
         self.reference.save(self.config.folder / REFERENCE, self._workload)
 
     @cached_property
-    def _engine(self) -> LearningArm:
+    def _plain(self) -> LearningArm:
         return self.plain()
-
-    @cached_property
-    def _trainer(self) -> Any:
-        return build_trainer(self.config, enable_progress_bar=False)
-
-    def test(self, module: EvaluationModule, stage: str | None = None) -> None:
-        """Decode the prompts of the search, or of a stage, with the arms of a module."""
-        with interruptible():
-            self._trainer.test(module, dataloaders=self.data(stage).loader(), verbose=False)
 
     def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
         """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
-        from specexp.bench.module import EvaluationModule
-
         arm: LearningArm = candidate.arm
         arm.name = f"trial {trial}"
         # Modelled seconds do not drift, so plain decoding need not run again.
-        engine = [self._engine] if self.latency is None else []
+        reference = [self._plain] if self.latency is None else []
         log_speedups: dict[int, float] = {}
-
-        def note(records: Sequence[PromptRecord]) -> bool:
-            plain = [record for record in records if record.arm != arm.name]
-            own = [record for record in records if record.arm == arm.name]
-            prompt_id, place = own[0].prompt_id, len(log_speedups)
-            if plain:
-                self.reference.observe(prompt_id, seconds_per_token(plain))
-            log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
-            self.tick()
-            return report(place, log_speedups[place])
-
-        module = EvaluationModule(
-            [*engine, arm],
-            baseline=None,
-            samples=self.samples,
-            every={one.name: EVERY for one in engine},
-            on_records=note,
-        )
+        measured: list[PromptRecord] = []
         try:
-            if engine:
+            if reference:
                 arm.decode(self.data().prompts[0], max_new_tokens=WARM_UP_TOKENS)
             self.warm_started(arm)
-            self.test(module)
+            every = {one.name: EVERY for one in reference}
+            rounds = records_by_prompt(
+                [*reference, arm], self.data().prompts, baseline=None, samples=self.samples, every=every
+            )
+            for place, records in enumerate(rounds):
+                measured += records
+                plain = [record for record in records if record.arm != arm.name]
+                own = [record for record in records if record.arm == arm.name]
+                prompt_id = own[0].prompt_id
+                if plain:
+                    self.reference.observe(prompt_id, seconds_per_token(plain))
+                log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
+                self.tick()
+                if report(place, log_speedups[place]):
+                    break
         finally:
             arm.close()
-        records = self.config.folder / "records"
-        records.mkdir(exist_ok=True)
-        write_records(records / f"trial_{trial:04d}.jsonl", module.records)
-        drift = {"drift": self.reference.drift} if engine else {}
-        own = [record for record in module.records if record.arm == arm.name]
+        folder = self.config.folder / "records"
+        folder.mkdir(exist_ok=True)
+        write_records(folder / f"trial_{trial:04d}.jsonl", measured)
+        drift = {"drift": self.reference.drift} if reference else {}
+        own = [record for record in measured if record.arm == arm.name]
         return Measurement(log_speedups, {**figures_of(own), **drift})
 
     def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
@@ -430,7 +415,7 @@ class Study:
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         """Return further provenance of an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
-        return self.backend.provenance(self._engine) if own else {}
+        return self.backend.provenance(self._plain) if own else {}
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:

@@ -1,6 +1,7 @@
-"""Lightning drives the comparison, and groups of sequences decode the same however they are executed."""
+"""Every prompt is decoded by every arm, with Lightning or without; groups decode the same however executed."""
 
 import dataclasses
+from itertools import chain, islice
 from unittest.mock import Mock
 
 import pytest
@@ -17,6 +18,7 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.measuring import by_key, records_by_prompt
 from specexp.bench.module import EvaluationModule
 from specexp.bench.observers import Observer
 from specexp.bench.record import Difference, RecordError, Role, SequenceGroup, read_records, write_records
@@ -72,15 +74,19 @@ def arms(target, tokenizer):
 
 
 def test_every_arm_decodes_every_prompt_in_rotated_order(arms, prompts, tmp_path):
-    steps = []
-    module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl", on_records=steps.append)
-    (logged,) = test(module, prompts[:4])
+    steps = list(records_by_prompt(arms, prompts[:4]))
     names = ["plain", "chain", "hf-eager"]
     rotated = [names[shift:] + names[:shift] for shift in (0, 1, 2, 0)]
     assert [[record.arm for record in step] for step in steps] == rotated
     assert [record.turn_in_rotation for record in steps[1]] == [0, 1, 2]
     expected = {(name, prompt.prompt_id, 0) for name in names for prompt in prompts[:4]}
-    assert {(one.arm, *one.key) for one in module.records} == expected
+    assert set(by_key(chain(*steps))) == expected
+
+
+def test_lightning_writes_the_records_and_logs_the_speedup(arms, prompts, tmp_path):
+    module = EvaluationModule(arms, records_path=tmp_path / "r.jsonl")
+    (logged,) = test(module, prompts[:4])
+    assert len(module.records) == 12
     assert read_records(tmp_path / "r.jsonl") == module.records
     assert all(record.difference is None for record in module.records)
     assert not module.state_dict(), "models stay out of it"
@@ -111,12 +117,10 @@ def test_a_failure_is_recorded_with_its_reason(arms, prompts, tmp_path):
 
 
 def test_an_arm_may_take_the_prompts_in_another_order(arms, prompts):
-    steps = []
-    module = EvaluationModule(arms, orders={"chain": prompts[2::-1]}, on_records=steps.append)
-    test(module, prompts[:3])
-    own = [record.prompt_id for step in steps for record in step if record.arm == "chain"]
+    records = list(chain(*records_by_prompt(arms, prompts[:3], orders={"chain": prompts[2::-1]})))
+    own = [record.prompt_id for record in records if record.arm == "chain"]
     assert own == ["p2", "p1", "p0"]
-    assert paired_speedup(module.records, "chain", "plain").n == 3
+    assert paired_speedup(records, "chain", "plain").n == 3
 
 
 def test_names_and_baseline_are_checked(arms):
@@ -125,28 +129,29 @@ def test_names_and_baseline_are_checked(arms):
     with pytest.raises(
         ValueError, match="baseline must be an arm with parts of ours, got 'other'; arms are plain, chain"
     ):
-        EvaluationModule(arms, baseline="other")
+        next(records_by_prompt(arms, [], baseline="other"))
 
 
-def test_a_measurement_without_baseline_stops_when_told_and_decodes_some_arms_seldom(arms, prompts):
-    steps = []
+def test_a_measurement_without_baseline_stops_with_its_caller_and_decodes_some_arms_seldom(arms, prompts):
+    rounds = records_by_prompt(arms[:2], prompts, baseline=None, every={"plain": 2})
+    steps = list(islice(rounds, 3))
+    names = [sorted(record.arm for record in step) for step in steps]
+    assert names == [["chain", "plain"], ["chain"], ["chain", "plain"]]
+    assert all(record.difference is None for record in chain(*steps))
 
-    def enough(records):
-        steps.append([record.arm for record in records])
-        return len(steps) == 3
 
-    module = EvaluationModule(arms[:2], baseline=None, every={"plain": 2}, on_records=enough)
-    test(module, prompts[:4])
-    assert [sorted(step) for step in steps] == [["chain", "plain"], ["chain"], ["chain", "plain"]]
-    assert all(record.difference is None for record in module.records)
-    test(module, prompts[:1])
-    assert [record.prompt_id for record in module.records] == [prompts[0].prompt_id] * 2
+def test_later_samples_have_numbers_of_their_own(arms, prompts):
+    (records,) = records_by_prompt(arms[:2], prompts[:1], samples=2, first_sample=4)
+    assert sorted((record.arm, record.sample) for record in records) == [
+        *(("chain", sample) for sample in (4, 5)),
+        *(("plain", sample) for sample in (4, 5)),
+    ]
 
 
 def test_a_failure_ends_a_measurement_without_baseline(prompts):
     broken = Broken()
     with pytest.raises(ValueError, match="out of"):
-        test(EvaluationModule([broken], baseline=None), prompts[:2])
+        next(records_by_prompt([broken], prompts[:2], baseline=None))
     assert broken.decoded == [(prompts[0].prompt_id, 0, None)]  # nothing was decoded to warm up
 
 

@@ -1,0 +1,108 @@
+"""The measuring itself: every prompt is decoded by every arm, the arms in rotation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+from specexp.bench.arm import LearningArm, decode_safely
+from specexp.bench.equality import compare
+from specexp.bench.record import PromptRecord
+from specexp.tracking.names import PLAIN
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import Arm
+    from specexp.bench.observers import Observer
+    from specexp.data import Prompt
+
+WARM_UP_TOKENS = 16
+
+
+def plain_of(arms: Sequence[Arm], baseline: str | None) -> LearningArm | None:
+    """Return the arm with the baseline's name; ValueError if it is missing or if two arms share a name."""
+    names = [arm.name for arm in arms]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
+    plain = next((arm for arm in arms if arm.name == baseline and isinstance(arm, LearningArm)), None)
+    if baseline is not None and plain is None:
+        listed = ", ".join(names)
+        raise ValueError(f"baseline must be an arm with parts of ours, got {baseline!r}; arms are {listed}")
+    return plain
+
+
+def records_by_prompt(
+    arms: Sequence[Arm],
+    prompts: Iterable[Prompt],
+    *,
+    baseline: str | None = PLAIN,
+    samples: int = 1,
+    first_sample: int = 0,
+    orders: Mapping[str, Sequence[Prompt]] | None = None,
+    every: Mapping[str, int] | None = None,
+    analyses: Sequence[Observer] = (),
+) -> Iterator[list[PromptRecord]]:
+    """Yield each prompt's records, made when they are requested; a caller may stop after any prompt.
+
+    With a ``baseline``, every arm first decodes a prompt unrecorded as its warm-up, and is reset. Outputs are compared
+    with the baseline's, and a prompt that fails is recorded with its reason. Without a baseline there is no warm-up and
+    no comparison, and the first error is raised.
+
+    Args:
+        arms: Arms with distinct names; they are reset at the start, and not closed.
+        baseline: Name of the arm of plain decoding, with which outputs are compared.
+        orders: By arm name, all prompts in the arm's own order. The prompt's records then include earlier ones again,
+            once they can be compared with plain decoding.
+        every: By arm name, n if the arm decodes only every n-th prompt; 1 by default.
+        analyses: Observers of every step of our arms after the warm-up.
+    """
+    plain = plain_of(arms, baseline)
+    for arm in arms:
+        arm.reset()
+        if isinstance(arm, LearningArm):
+            arm.observers = arm.timeline_observers = ()
+    orders, every = orders or {}, every or {}
+    records: dict[tuple[str, str, int], PromptRecord] = {}
+    decoded: dict[str, Prompt] = {}
+    for number, prompt in enumerate(prompts):
+        if number == 0 and plain is not None:
+            _warm_up(arms, prompt, analyses)
+        new: list[PromptRecord] = []
+        due = [arm for arm in arms if number % every.get(arm.name, 1) == 0]
+        for sample in range(first_sample, first_sample + samples):
+            shift = (number * samples + sample - first_sample) % len(due)
+            for place, arm in enumerate(due[shift:] + due[:shift]):
+                own = orders[arm.name][number] if arm.name in orders else prompt
+                decoded[own.prompt_id] = own
+                decode = arm.decode if plain is None else partial(decode_safely, arm)
+                new.append(replace(decode(own, sample), turn_in_rotation=place))
+        records |= by_key(new)
+        changed: dict[tuple[str, str, int], PromptRecord] = {}
+        for arm, key in product(arms if plain is not None else (), {record.key for record in new}):
+            assert plain is not None
+            reference, record = (records.get((name, *key)) for name in (plain.name, arm.name))
+            if reference is not None and record is not None and record.difference is None:
+                compared = compare(record, reference, plain, decoded[record.prompt_id])
+                if compared is not record:
+                    changed[arm.name, *key] = compared
+        records |= changed
+        yield [changed.pop((record.arm, *record.key), record) for record in new] + [*changed.values()]
+
+
+def _warm_up(arms: Sequence[Arm], prompt: Prompt, analyses: Sequence[Observer]) -> None:
+    for arm in arms:
+        decode_safely(arm, prompt, 0, min(WARM_UP_TOKENS, arm.generation.max_new_tokens))
+        arm.reset()
+    watched = [arm for arm in arms if isinstance(arm, LearningArm)]
+    for analysis in analyses:
+        analysis.begin({arm.name: arm.parts for arm in watched})
+    for arm in watched:
+        arm.observers = [partial(analysis.observe, arm.name) for analysis in analyses]
+        arm.timeline_observers = [partial(analysis.observe_run, arm.name) for analysis in analyses]
+
+
+def by_key(records: Iterable[PromptRecord]) -> dict[tuple[str, str, int], PromptRecord]:
+    """Return the last record of each arm, prompt id and sample."""
+    return {(record.arm, *record.key): record for record in records}
