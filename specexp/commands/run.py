@@ -34,7 +34,6 @@ from specexp.config.config import unwritable
 from specexp.report.comparison import failed_answers
 from specexp.report.publish import (
     RECORDS,
-    FolderBusyError,
     check_run_folder,
     replaced_results,
     sole_writer,
@@ -94,15 +93,12 @@ def _act(
         return 0
     if cluster is not None:
         return run_shards("specexp.run", typed, cluster, folder, config)
-    try:
-        if shard is None:
-            return _exit_code(config, run(config))
-        # a restarted worker may find its shard already decoded
-        pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
-        with ends_last(folder, partial(_is_decoded, config)) as last:
-            return _exit_code(config, run(config, pair)) if last else 0
-    except FolderBusyError as problem:
-        return fail(problem, 1)
+    if shard is None:
+        return _exit_code(config, run(config))
+    # a restarted worker may find its shard already decoded
+    pair = None if _is_decoded(config, shard.folder(folder)) else _decode_shard(config, shard)
+    with ends_last(folder, partial(_is_decoded, config)) as last:
+        return _exit_code(config, run(config, pair)) if last else 0
 
 
 def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:

@@ -28,11 +28,12 @@ from specexp.config.config import (
     recording_folder,
     save_resolved,
 )
-from specexp.config.layers import ConfigError
+from specexp.config.layers import CommandError, ConfigError
 from specexp.config.load import ComposedArm, arms_of, build_sweep, load_config
 from specexp.config.schema import Generation
 
 __all__ = [
+    "CommandError",
     "ComposedArm",
     "Config",
     "ConfigError",

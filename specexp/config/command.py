@@ -20,7 +20,7 @@ from specexp.base.checked import keys_below
 from specexp.base.messages import did_you_mean
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
-from specexp.config.layers import COMMAND_LINE, ConfigError, Key, entries_of, parse_overrides
+from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
 from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
 from specexp.models.sources import PairError, checked_sources
@@ -58,21 +58,32 @@ class Options(argparse.ArgumentParser):
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
-    """Call ``act`` and print any error in one sentence to stderr; after an interrupt it ends with ``after``.
+    """Call ``act`` within :func:`answering`, and return the exit code."""
+    with answering(current_result(), after) as found:
+        found.exit_code = act()
+    return found.exit_code
 
-    Returns:
-        The exit code: that of ``act``, 2 for a mistake of the user, 1 if a file cannot be written, 130, 143 or 129
-        after SIGINT, SIGTERM or SIGHUP.
+
+@contextmanager
+def answering(found: CommandResult, after: str = STARTS_OVER) -> Iterator[CommandResult]:
+    """Print an error raised within in one sentence to stderr, and set the exit code; an interrupt adds ``after``.
+
+    The code is 2 for a mistake of the user, 1 if the command cannot go on or a file cannot be written, and 130, 143 or
+    129 after SIGINT, SIGTERM or SIGHUP.
     """
     try:
         with acting():
-            return act()
+            yield found
     except ConfigError as error:
-        return fail(error)
+        found.exit_code = fail(error)
+    except CommandError as error:
+        found.exit_code = fail(error, 1)
     except OSError as error:
-        return fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
+        found.exit_code = fail(
+            f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1
+        )
     except KeyboardInterrupt as stop:
-        return fail(f"{str(stop) or 'interrupted'}: {after}", getattr(stop, "code", 130))
+        found.exit_code = fail(f"{str(stop) or 'interrupted'}: {after}", getattr(stop, "code", 130))
 
 
 def run_command(
@@ -92,22 +103,18 @@ def run_command(
         short: Dotted keys by their short option, such as ``n-trials``.
 
     Returns:
-        The exit code, as :func:`answered`.
+        The exit code, as in :func:`answering`.
     """
     short = short or {}
     typed = sys.argv[1:] if arguments is None else arguments
     given = [_with_long_key(argument, short) for argument in typed]
     if not given or not HELP.isdisjoint(given):
         return _help(usage, given, short)
-    with collected_result(given) as found:
-        try:
-            config = _read(given, short)
-        except ConfigError as error:
-            found.exit_code = fail(error)
-            return found.exit_code
+    with collected_result(given) as found, answering(found, after):
+        config = _read(given, short)
         if _PRINT_CONFIG in given:
             return say(annotated(config), end="")
-        found.exit_code = answered(lambda: act(config, DRY_RUN in given), after)
+        found.exit_code = act(config, DRY_RUN in given)
         if DRY_RUN in given and found.exit_code == 0:
             found.next = "the same command without --dry-run"
     return found.exit_code

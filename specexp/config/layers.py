@@ -34,6 +34,10 @@ class ConfigError(ValueError):
     """A mistake in a configuration: one sentence with the file, the key, the value and the allowed values."""
 
 
+class CommandError(RuntimeError):
+    """Ends a command with exit code 1 and one sentence; the configuration has no mistake."""
+
+
 def copied(value: Any) -> Any:
     """Return a copy of nested mappings and lists; other values of a file are immutable."""
     if isinstance(value, Mapping):

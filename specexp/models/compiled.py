@@ -21,7 +21,7 @@ from typing_extensions import override
 from specexp.base.kernels import CannotCompileError
 from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
-from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule, inference
+from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers.keyed_sampling import adds_only_noise
@@ -261,15 +261,15 @@ class CompiledModel(HuggingFaceRuntime):
         return logits if all_logits else None
 
     @override
-    @inference
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
-        choices = self._chosen(slots, trees, rows)
-        logits = self._forward(rows, choices.reading)
-        self.tokens = choices.tokens(slots, trees)
-        sizes = [tree.tokens.size for tree in trees]
-        self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
-        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+        with torch.inference_mode():
+            rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
+            choices = self._chosen(slots, trees, rows)
+            logits = self._forward(rows, choices.reading)
+            self.tokens = choices.tokens(slots, trees)
+            sizes = [tree.tokens.size for tree in trees]
+            self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
+            return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _placed(self, slot: int, tree: TokenTree) -> _Form:
         """Return the rows of a tree after the committed tokens of a slot."""

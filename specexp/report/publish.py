@@ -18,7 +18,7 @@ import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name, package_versions
-from specexp.config import Config, ConfigError
+from specexp.config import CommandError, Config, ConfigError
 from specexp.config.command import current_result
 from specexp.models.smollm2 import described
 
@@ -302,7 +302,7 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
         run.artifact(*artifact)
 
 
-class FolderBusyError(RuntimeError):
+class FolderBusyError(CommandError):
     """Raised if another process is writing to the folder."""
 
 

@@ -20,7 +20,7 @@ from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
 from specexp.report.publish import check_study_folder
 from specexp.sweep.space import Space, check_goals, directions_of
-from specexp.sweep.study_config import StudyConfig, StudyError
+from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
     from specexp.sweep.run import StudyResult
@@ -85,15 +85,12 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         return 0
     if cluster is not None:
         kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
-        try:
-            status, ended = run_study_workers(config, settings, cluster, kept, console)
-        except StudyError as error:
-            return fail(error, 1)
+        status, ended = run_study_workers(config, settings, cluster, kept, console)
     else:
-        from specexp.sweep.run import run_sweep
+        from specexp.sweep.run import SweepRun
 
         command = shlex.join(["python", "-m", "specexp.sweep", *typed])
-        status, ended = run_sweep(config, settings, command)
+        status, ended = 0, SweepRun(config, settings, command).run()
     no_gain = settings.require_gain and ended is not None and not ended.gain
     return status or (NO_GAIN if no_gain else 0)
 
@@ -143,8 +140,9 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
     if again and settings.storage is None and not (config.folder / "journal.log").exists():
         why = f"there is no study in {config.folder}: run the command without this option first"
         raise ConfigError(f"--confirm-again: {why}")
-    if config.get("arms"):
-        yield f"The section arms: is used by python -m specexp.run {config.file} only."
+    for section in ("arms", "trainer"):
+        if config.get(section):
+            yield f"The section {section}: is used by python -m specexp.run {config.file} only."
 
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:

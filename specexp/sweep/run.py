@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
 
 import optuna
 from optuna import get_all_study_names
@@ -31,7 +31,7 @@ from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.signatures import likely_causes
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import ConfigError, save_resolved
-from specexp.config.command import current_result, fail
+from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.report.comparison import busy_machine, failed_answers
 from specexp.report.page.sections import prompts_shown, texts_of
@@ -39,7 +39,6 @@ from specexp.report.progress import StageBar
 from specexp.report.publish import (
     PAGE,
     Attached,
-    FolderBusyError,
     Report,
     publish,
     sole_writer,
@@ -87,39 +86,9 @@ from specexp.sweep.workers import (
 )
 from specexp.tracking.names import PLAIN
 
-if TYPE_CHECKING:
-    from specexp.tracking import Tracker
-
 CONFIRM = "confirm.jsonl"
 WIDTH = 120
 """Width of tables in redirected output, because their lines would wrap at 80 columns."""
-
-
-def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> tuple[int, StudyResult | None]:
-    """Run or resume a study, or print the result of one that has ended; return the exit code and the result."""
-    quiet_libraries()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")
-    console = Console(highlight=False, force_jupyter=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    try:
-        check_sampler(settings, config.checker)
-        tracker = tracker_of(config, config.name, config.folder)
-        sweep = SweepRun(config, settings, console, tracker, command)
-        shares = "wait for it, or give --storage the URL of a database, which several workers can share"
-        with sole_writer(config.folder, shares) if sweep.exclusive else nullcontext():
-            return 0, sweep.run()
-    except (ConfigError, OSError):
-        raise
-    except (StudyError, FolderBusyError) as error:
-        return fail(error, 1), None
-    except (StorageInternalError, SQLAlchemyError) as error:
-        why = first_line(error.__cause__ or error)
-        return fail(f"storage {masked(str(settings.storage))!r} failed: {why}", 1), None
-    except ValueError as error:
-        return fail(error), None
 
 
 @dataclass(frozen=True)
@@ -158,11 +127,11 @@ def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> l
 class SweepRun:
     """A sweep in one process. Without a database, no other process shares the study (``exclusive``)."""
 
-    def __init__(
-        self, config: StudyConfig, settings: Sweep, console: Console, tracker: Tracker, command: str
-    ) -> None:
+    def __init__(self, config: StudyConfig, settings: Sweep, command: str) -> None:
         self.config, self.settings, self.command = config, settings, command
-        self.console, self.tracker = console, tracker
+        self.console = Console(highlight=False, force_jupyter=False)
+        if not self.console.is_terminal:
+            self.console.width = WIDTH
         self.exclusive = settings.storage is None
         self._started = time()
         self._until: float | None = None  # when the search ends, in seconds since the epoch
@@ -172,23 +141,47 @@ class SweepRun:
         self.console.print(sentence, highlight=False, soft_wrap=True)
 
     def run(self) -> StudyResult | None:
-        """Run the missing stages. Return the result; None if it is another worker's, or if nothing is confirmed."""
-        ended = self._ended()
-        if ended is not None:
-            self.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
-            self.say(
-                f"Study {self.config.name} has ended, so nothing was measured; --confirm-again confirms its best "
-                "trials once more, and pools both confirmations."
-            )
-        else:
-            self._prepare()
-            self._search()
-            if self.settings.confirm is not None:
-                ended = self._conclude_alone() if self.exclusive else self._conclude_in_turn()
-            if hint := self.tracker.sync_hint():
-                self.say(f"W&B: {hint}")
-        self._report(ended)
-        return ended
+        """Run or resume the study, or print the result of one that has ended.
+
+        Returns the result; None if it is another worker's, or if nothing is confirmed. Raises StudyError if the study
+        cannot continue, and ConfigError for a mistake in its settings.
+        """
+        with self._opened():
+            ended = self._ended()
+            if ended is not None:
+                self.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
+                self.say(
+                    f"Study {self.config.name} has ended, so nothing was measured; --confirm-again confirms its best "
+                    "trials once more, and pools both confirmations."
+                )
+            else:
+                self._prepare()
+                self._search()
+                if self.settings.confirm is not None:
+                    ended = self._conclude_alone() if self.exclusive else self._conclude_in_turn()
+                if hint := self.tracker.sync_hint():
+                    self.say(f"W&B: {hint}")
+            self._report(ended)
+            return ended
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Lock the folder of a study without a database, and turn the storage's errors into StudyErrors."""
+        quiet_libraries()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+        try:
+            check_sampler(self.settings, self.config.checker)
+            self.tracker = tracker_of(self.config, self.config.name, self.config.folder)
+            shares = "wait for it, or give --storage the URL of a database, which several workers can share"
+            with sole_writer(self.config.folder, shares) if self.exclusive else nullcontext():
+                yield
+        except (StorageInternalError, SQLAlchemyError) as error:
+            why = first_line(error.__cause__ or error)
+            raise StudyError(f"storage {masked(str(self.settings.storage))!r} failed: {why}") from error
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def _ended(self) -> StudyResult | None:
         """Return the result of a study that has ended; None if stages are missing. No model is loaded."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.environment import device_name
 from specexp.config import (
+    CommandError,
     Config,
     Generation,
     apply_overrides,
@@ -34,7 +35,7 @@ VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 
 
-class StudyError(RuntimeError):
+class StudyError(CommandError):
     """Raised if a study cannot continue; the message gives the reason and the remedy."""
 
 

@@ -127,7 +127,8 @@ def planned(kept, *, storage, clock, monkeypatch):
     prompts = SimpleNamespace(prompts=[None] * 8)
     monkeypatch.setattr("specexp.sweep.run.time", lambda: clock)
     quiet = SimpleNamespace(print=lambda *given, **named: None)
-    session = SweepRun(SimpleNamespace(), chosen, quiet, SimpleNamespace(), "")
+    session = SweepRun(SimpleNamespace(), chosen, "")
+    session.console = quiet
     session.trials, session.study = trials, SimpleNamespace(data=lambda: prompts, cut=lambda *sizes: None)
     session._plan(1.0, 0)
     return trials.user_attrs[PLAN]["until"]

@@ -22,6 +22,7 @@ from specexp.base.messages import counted, first_line, size_of, type_and_line
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
 from specexp.config import (
+    CommandError,
     Config,
     ConfigError,
     apply_overrides,
@@ -67,7 +68,7 @@ e.g. --data.max_prompts 8 --record.to recordings/small --record.live_sample 0.""
 _ELSEWHERE = "name another folder in record.to"
 
 
-class NotRecordableError(RuntimeError):
+class NotRecordableError(CommandError):
     """Recording a prompt failed; the message names the prompt, the reason and the folder of the kept files."""
 
 
@@ -91,10 +92,7 @@ def _act(
         check_sharded(plan)
         return run_shards("specexp.record", typed, cluster, plan.folder, config)
     if not dry_run:
-        try:
-            run(config, shard=shard)
-        except NotRecordableError as error:
-            return fail(error, 1)
+        run(config, shard=shard)
         return 0
     plan = plan_recording(config)
     pair = build_outline(plan.config)
