@@ -177,7 +177,8 @@ struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to
     typedef uint16_t Input;
     static constexpr int STEP = 2;
     static void weights(const uint16_t* from, Vec* to) {
-        std::memcpy(to, from, 2 * sizeof(Vec));
+        to[0] = load((const float*)from);
+        to[1] = load((const float*)from + LANES);
     }
     static Vec inputs(const uint16_t* from) {
         int32_t two;
