@@ -59,15 +59,30 @@ def _fall_by_length(lengths: Sequence[Length]) -> str | None:
         return None
     short, long = (median(one[0] for one in half) for half in halves)
     counts = [(sum(one[2] for one in half), sum(one[1] for one in half)) for half in halves]
-    if long < max(2 * short, _LONG) or min(steps for _, steps in counts) < LEAST:
-        return None
-    if _bounds(*counts[1])[1] > 0.6 * _bounds(*counts[0])[0]:
+    if long < max(2 * short, _LONG) or not _much_lower(counts[1], counts[0]):
         return None
     rates = [f"{100 * part / whole:.0f} %" for part, whole in counts]
     return (
         f"first drafts are accepted in {rates[0]} of the steps of short prompts (median {short:,.0f} tokens) and in "
         f"{rates[1]} of long ones ({long:,.0f}): these are longer than the text that the draft was trained on"
     )
+
+
+def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
+    """Return a sentence if the same prompts' first drafts are accepted far less often with than without a template.
+
+    Args:
+        one: Accepted first drafts and all first drafts of the prompts in one form, as texts or as chats.
+        other: The same for the other form.
+    """
+    for low, high in ((one, other), (other, one)):
+        if _much_lower(low, high):
+            return (
+                f"first drafts are accepted in {100 * low[0] / low[1]:.0f} % of the steps with one of chat template "
+                f"and plain text, and in {100 * high[0] / high[1]:.0f} % with the other: the draft was trained with "
+                "the template of another model, or thinking mode differs from its training"
+            )
+    return None
 
 
 def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | None:
@@ -97,6 +112,11 @@ def _bounds(part: int, whole: int) -> tuple[float, float]:
     share, z = part / whole, _SURE**2 / whole
     middle, half = share + z / 2, sqrt(z * (share * (1 - share) + z / 4))
     return (middle - half) / (1 + z), (middle + half) / (1 + z)
+
+
+def _much_lower(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Return whether a share is far below another, both given as part and whole."""
+    return min(one[1], other[1]) >= LEAST and _bounds(*one)[1] <= 0.6 * _bounds(*other)[0]
 
 
 def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:

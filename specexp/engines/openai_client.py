@@ -36,6 +36,7 @@ class Streamed:
         pieces: text of each token in ``logprobs``.
         token_ids: the new tokens.
         generation_seconds: time from the first token to the last one, by the server's clock.
+        prompt_tokens: number of prompt tokens, as counted by the server.
     """
 
     text: str = ""
@@ -47,6 +48,7 @@ class Streamed:
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     generation_seconds: float | None = None
+    prompt_tokens: int | None = None
 
     def split(self) -> tuple[float, float]:
         """Return the seconds until the first token, and from the first token to the last one.
@@ -91,6 +93,19 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
         raise EngineError(f"{url}: the connection failed ({type(error).__name__}: {error})") from error
 
 
+def fetch(url: str, seconds: float) -> bytes:
+    """Return the body of an address. Raises EngineError if the server does not answer with status 200."""
+    with _request("GET", url, seconds) as answer:
+        return answer.read()
+
+
+def listed_models(url: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the models that a server lists, such as ``{"id": ..., "owned_by": ...}``."""
+    content = _json(fetch(f"{url}/v1/models", seconds))
+    listed = content.get("data") if isinstance(content, dict) else None
+    return [one for one in listed or () if isinstance(one, dict) and "id" in one]
+
+
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
     """Return the model name for requests: ``wanted``, or the name of the server's only model if that is None.
 
@@ -98,10 +113,7 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
         EngineError: the server does not list ``wanted``, or None is given and it does not list exactly one model.
             ``key`` is the name of the argument in the message.
     """
-    with _request("GET", f"{url}/v1/models", seconds) as answer:
-        content = _json(answer.read())
-    listed = content.get("data") if isinstance(content, dict) else None
-    found = [str(one["id"]) for one in listed or () if isinstance(one, dict) and "id" in one]
+    found = [str(one["id"]) for one in listed_models(url, seconds)]
     # some servers accept requests but list no models
     if wanted is not None and (wanted in found or not found):
         return wanted
@@ -230,11 +242,10 @@ def _take(found: Streamed, content: Any, at: float) -> None:
         _take_logprobs(found, (choice or {}).get("logprobs") or {})
     usage, metrics = content.get("usage"), content.get("metrics")
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
-        found.tokens = usage["completion_tokens"]
+        found.tokens, found.prompt_tokens = usage["completion_tokens"], usage.get("prompt_tokens")
+    _take_timings(found, content.get("timings"))
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
-    else:
-        _take_timings(found, content.get("timings"))
 
 
 def _text(choice: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from specexp.base.messages import counted, first_line, shown
-from specexp.config.command import SHOWING, collected_result, fail
+from specexp.config.command import SHOWING, collected_result, current_result, fail
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
 
@@ -163,29 +163,40 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
     """Run ``python -m specexp.verify --endpoint URL``; returns the report's exit code, or 2 if it cannot run."""
+    about = "Compare a server's answers with speculation and without, at temperature 0."
+    parser = endpoint_parser("verify", about, max_prompts=50)
+    rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
+    parser.add_argument("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+
+    def act(given: argparse.Namespace) -> int:
+        report, result = _compare_servers(given), current_result()
+        file = Path(given.output, "endpoint.md")
+        report.write(file)
+        result.answer, result.folder = report.counts(), given.output
+        result.next = {
+            0: "run experiments/engines/compare.yaml to compare the speed of servers",
+            1: f"attach {file} to an issue of the server",
+            3: "use a server that returns logprobs, so that near ties can be distinguished from errors",
+        }[report.exit_code]
+        return report.exit_code
+
+    return run_endpoint_command(parser, arguments, act)
+
+
+def run_endpoint_command(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], act: Callable[[argparse.Namespace], int]
+) -> int:
+    """Parse the options, call ``act`` and print its result or error; returns the exit code, 2 after an error."""
     with collected_result(arguments) as result:
         output = ""
         try:
-            about = "Compare a server's answers with speculation and without, at temperature 0."
-            parser = endpoint_parser("verify", about, max_prompts=50)
-            rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
-            parser.add_argument("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
             given = parser.parse_args([one for one in arguments if one not in SHOWING])
             output = given.output
-            report = _compare_servers(given)
-            file = Path(output, "endpoint.md")
-            report.write(file)
+            result.exit_code = act(given)
         except (EngineError, ValueError, argparse.ArgumentError) as error:
             result.exit_code = fail(first_line(error).removeprefix("argument "))
         except OSError as error:
             result.exit_code = fail(f"--output: {output} cannot be written ({error.strerror or error})")
-        else:
-            result.exit_code, result.answer, result.folder = report.exit_code, report.counts(), output
-            result.next = {
-                0: "run experiments/engines/compare.yaml to compare the speed of servers",
-                1: f"attach {file} to an issue of the server",
-                3: "use a server that returns logprobs, so that near ties can be distinguished from errors",
-            }[report.exit_code]
     return result.exit_code
 
 

@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
         chat = "messages" in body
         prompt = body["messages"][0]["content"] if chat else body["prompt"]
         length = body.get("speculative", given.length)
-        length = given.length if length is True else int(length)
+        length = given.length if length is True or given.fixes_length else int(length)
         rates = given.chat_accept if chat and given.chat_accept else given.accept
         if given.limit and len(prompt) > given.limit:
             rates = [0.02]
@@ -61,9 +61,11 @@ class Handler(BaseHTTPRequestHandler):
         lucky = [draws.random() for _ in range(body["max_tokens"] + 16)]
         made, histogram, steps, drafted, begun, planned = 1, [0] * 9, 0, 0, time.perf_counter(), 0.0
         self._piece("0 ", chat)
+        time.sleep(2.0 * given.slow)
         while made < body["max_tokens"]:
             planned += given.fixed + given.token * length if length else given.step
-            time.sleep(max(0.0, begun + planned / 1e3 - time.perf_counter()))  # late wake-ups do not add up
+            if not given.virtual:  # late wake-ups do not add up
+                time.sleep(max(0.0, begun + planned / 1e3 - time.perf_counter()))
             accepted = 0
             while accepted < length and lucky[made + accepted] < rates[accepted]:
                 accepted += 1
@@ -89,11 +91,11 @@ class Handler(BaseHTTPRequestHandler):
                 "num_draft_tokens": drafted,
                 "num_accepted_draft_tokens": total,
             }
-            last["metrics"] = {
-                "speculative_decoding": {**counts, "acceptance_histogram": histogram[: length + 1]}
-            }
-        if given.counters == "timings":
+            by_length = {"acceptance_histogram_by_draft_length": {str(length): histogram[: length + 1]}}
+            last["metrics"] = {"speculative_decoding": {**counts, **by_length}}
+        if given.counters == "timings" or (given.virtual and given.counters != "none"):
             last["timings"] = {"predicted_n": made, "draft_n": drafted, "draft_n_accepted": total}
+            last["timings"] |= {"predicted_ms": planned} if given.virtual else {}
         self._event(last)
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -130,6 +132,9 @@ def main() -> None:
     add("--limit", type=int, help="characters of a prompt beyond which nearly no draft is accepted")
     add("--length", type=int, default=4, help="draft length of requests that do not choose one")
     add("--chooses", action="store_true", help="say that the field 'speculative' chooses the length")
+    add("--virtual", action="store_true", help="report the planted times as llama.cpp does, and never wait")
+    add("--slow", action="store_true", help="pause for two seconds in each answer")
+    add("--fixes-length", action="store_true", help="ignore the field 'speculative'")
     add("--counters", choices=("request", "timings", "prometheus", "none"), default="request")
     add("--key")
     add("--dies", type=int, help="tokens after which answers break off")

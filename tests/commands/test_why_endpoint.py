@@ -1,0 +1,153 @@
+"""``python -m specexp.why --endpoint``: planted costs and mistakes of a server, and failures in one sentence."""
+
+import json
+import sys
+
+import pytest
+from helpers import drafting_server
+
+from specexp.commands.why import main
+from specexp.engines.server import StartedServer, free_port
+
+FREE = ("--virtual", "--step", "4", "--fixed", "4", "--token", "0.01")
+
+
+@pytest.fixture
+def explain(tmp_path, capsys):
+    """Start a server with planted behaviour and explain it; returns the JSON result."""
+
+    def explained(*planted, options=(), code=0):
+        port = free_port()
+        command = [sys.executable, drafting_server.__file__, str(port), *planted]
+        server = StartedServer(command, f"http://127.0.0.1:{port}", 60)
+        arguments = ["--endpoint", f"{server.url}/v1", "--output", str(tmp_path), "--json", *options]
+        try:
+            assert main(["--max-prompts", "4", *arguments]) == code
+        finally:
+            server.close()
+        return json.loads(capsys.readouterr().out)
+
+    return explained
+
+
+def test_planted_costs_are_found_by_the_clients_clock(explain, tmp_path) -> None:
+    planted = ("--step", "20", "--fixed", "30", "--token", "8", "--chooses")
+    found = explain(*planted, options=["--max-tokens", "16", "--max-prompts", "1"])
+    summary = found["summary"]
+    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx(
+        [20, 30, 8], rel=0.1
+    )
+    assert summary["break_even"] == pytest.approx((30 + 4 * 8) / 20 - 1, rel=0.1)
+    assert {"why.md", "server.png", "report.html"} <= {one.name for one in tmp_path.iterdir()}
+    assert [row["requests"] for row in found["tables"]["lengths"]][:6] == ["as it is", *"84210"]
+
+
+@pytest.mark.parametrize("counters", ["request", "timings", "prometheus"])
+def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
+    planted = (
+        "--step",
+        "5",
+        "--fixed",
+        "9",
+        "--token",
+        "2",
+        "--chooses",
+        "--virtual",
+        "--counters",
+        counters,
+    )
+    summary = explain(*planted)["summary"]
+    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx(
+        [5, 9, 2], rel=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("planted", "cause"),
+    [
+        (["--accept", "0.005"], "as by chance: the draft belongs to another target or tokenizer"),
+        (["--accept", "0.08"], "rotary embeddings or a prompt template of another model"),
+        (
+            ["--accept", "0.7", "--chat-accept", "0.2"],
+            "the draft was trained with the template of another model",
+        ),
+        (["--accept", "0.7", "--limit", "3000"], "longer than the text that the draft was trained on"),
+        (["--accept", "0.8", "0.1"], "the draft goes on from wrong states"),
+    ],
+)
+@pytest.mark.parametrize("counters", ["request", "prometheus"])
+def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
+    found = explain(*FREE, *planted, "--counters", counters, options=["--max-tokens", "256"])
+    assert cause in found["answer"]
+
+
+@pytest.mark.parametrize(
+    ("costs", "cause"),
+    [
+        (["--step", "3", "--fixed", "3", "--token", "0.1"], "none; drafting pays at these costs"),
+        (
+            ["--step", "3", "--fixed", "20", "--token", "0.3"],
+            "most for its fixed part; it would not pay if all",
+        ),
+        (
+            ["--step", "3", "--fixed", "3", "--token", "4"],
+            "most for its drafted tokens; it would not pay if all",
+        ),
+        (["--step", "3", "--fixed", "7", "--token", "0.4"], "acceptance that is too low for these costs"),
+        (["--step", "3", "--fixed", "3", "--token", "1"], "the draft length; "),
+    ],
+)
+def test_costs_are_named_if_the_draft_is_healthy(costs, cause, explain) -> None:
+    found = explain(
+        *costs, "--chooses", "--accept", "0.6", options=["--max-tokens", "32", "--max-prompts", "2"]
+    )
+    assert cause in found["answer"]
+
+
+def test_a_plain_server_gives_the_break_even_if_requests_cannot_choose(explain) -> None:
+    plain = ["--plain-body", '{"speculative": 0}']
+    found = explain("--virtual", "--step", "4", "--fixed", "8", "--token", "1", options=plain)
+    assert found["summary"]["fixed_ms"] == pytest.approx(8 + 4, rel=0.01)
+    assert found["summary"]["break_even"] == pytest.approx(2, rel=0.01)
+    assert "All drafts have about 4.0 tokens, so the cost of one is unknown" in found["answer"]
+
+
+def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
+    found = explain(*FREE, "--chooses", "--fixes-length")
+    assert [row["requests"] for row in found["tables"]["lengths"]] == [
+        "as it is",
+        "other template",
+        "long prompt",
+    ]
+
+
+def test_counts_without_positions_give_the_rate(explain) -> None:
+    found = explain(*FREE, "--counters", "timings")
+    assert "% of its 4.0 drafted tokens per step are accepted" in found["answer"]
+
+
+@pytest.mark.parametrize(
+    ("planted", "options", "code", "sentence"),
+    [
+        (
+            ["--counters", "none"],
+            [],
+            0,
+            "The server reports no counts of drafts, so costs and acceptance are unknown",
+        ),
+        (["--length", "0"], [], 0, "The server drafted nothing for these prompts."),
+        (["--key", "secret"], [], 2, "the server rejects the API key: set SPECEXP_API_KEY to its key"),
+        (["--dies", "5"], [], 2, "the stream ended early, after "),
+        (["--slow"], ["--seconds", "0.5"], 2, "no complete answer within 0.5 s"),
+    ],
+)
+def test_other_servers_are_one_sentence(planted, options, code, sentence, explain) -> None:
+    found = explain(*FREE, *planted, options=["--max-tokens", "16", *options], code=code)
+    shown = found["error"] if code else found["answer"]
+    assert sentence in shown
+    assert "\n" not in shown
+
+
+def test_the_key_in_the_environment_is_sent(explain, monkeypatch) -> None:
+    monkeypatch.setenv("SPECEXP_API_KEY", "secret")
+    assert explain(*FREE, "--key", "secret")["exit_code"] == 0
