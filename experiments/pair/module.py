@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from specexp.core.packed import is_packed, load_packed
 from specexp.fit.budgeted import BudgetedTraining
-from specexp.fit.training_rows import given_tokens
+from specexp.fit.heads import given_tokens
 from specexp.models.sources import check_source, sources_of
 
 if TYPE_CHECKING:

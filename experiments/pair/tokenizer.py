@@ -17,7 +17,7 @@ from specexp.models.gguf import PATTERNS
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from specexp.fit.training_rows import CorpusRows
+    from experiments.pair.training_rows import CorpusRows
 
 BOS = "<|bos|>"
 EOS = "<|eos|>"

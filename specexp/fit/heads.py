@@ -19,10 +19,15 @@ from specexp.drafters.eagle3_network import Eagle3Config, Eagle3Network
 from specexp.drafters.networks import EagleHead, MedusaHeads
 from specexp.drafters.target_mark import MARK, mark_of
 from specexp.fit.budgeted import BudgetedTraining
-from specexp.fit.training_rows import given_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token ids of rows, and a mask that is True for given tokens, which have no loss."""
+    given = rows < 0
+    return torch.where(given, ~rows, rows), given
 
 
 class HeadTraining(BudgetedTraining):

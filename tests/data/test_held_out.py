@@ -9,6 +9,7 @@ from helpers.continuation import continuation_in_the_examples, starts_with
 from experiments.pair.corpus.blocks_plans import BlocksPlans
 from experiments.pair.corpus.python_source import PythonLibrary
 from experiments.pair.corpus.word_problems import Arithmetic
+from experiments.pair.training_rows import held_out_texts
 from experiments.papers.seed.blocksworld import Blocksworld
 from specexp.data import PromptSetError, StdlibFunctions
 from specexp.data.tasks import GSM8K, CreativeWriting, Item
@@ -23,7 +24,6 @@ from specexp.data.training_text import (
     python_files,
     split_of,
 )
-from specexp.fit.training_rows import held_out_texts
 from specexp.testing.prompt_sets import PromptSetContract
 
 

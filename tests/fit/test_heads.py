@@ -126,7 +126,7 @@ def test_the_resolved_training_is_printed_and_nothing_is_trained(tmp_path, capsy
     rows = {"cache_dir": "cache", "sources": {"library": source}, "tokenizer_from": "tokenizer"}
     config = {
         "model": {"class_path": "specexp.fit.suffix_corpus.SuffixCorpus", "init_args": {"tokens": 10}},
-        "data": {"class_path": "specexp.fit.training_rows.CorpusRows", "init_args": rows},
+        "data": {"class_path": "experiments.pair.training_rows.CorpusRows", "init_args": rows},
         "work_dir": str(tmp_path / "work"),
     }
     file.write_text(yaml.safe_dump(config))

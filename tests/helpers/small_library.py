@@ -62,7 +62,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cache(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache folder of ``CorpusRows`` with the corpus of the library, and a tokenizer for it."""
     from experiments.pair.tokenizer import train_tokenizer
-    from specexp.fit.training_rows import CorpusRows
+    from experiments.pair.training_rows import CorpusRows
 
     folder = tmp_path_factory.mktemp("cache")
     rows = CorpusRows(str(folder), sources_of(library), str(folder / "tokenizer"))

@@ -47,7 +47,7 @@ def config(cache: Path, work: Path, steps: int = 6, **arguments: Any) -> dict[st
             },
         },
         "data": {
-            "class_path": "specexp.fit.training_rows.CorpusRows",
+            "class_path": "experiments.pair.training_rows.CorpusRows",
             "init_args": {
                 "cache_dir": str(cache),
                 "tokenizer_from": str(cache / "tokenizer"),
@@ -145,7 +145,7 @@ def test_the_learning_rate_rises_stays_and_falls_with_the_tokens():
     [
         (["--model.init_args.tokns", "5"], "did you mean 'model.init_args.tokens'"),
         (["--model.init_args.tokens", "0"], "model.init_args.tokens must be >= 1, got 0"),
-        (["--model.class_path", "specexp.fit.training_rows.CorpusRows"], "is not a LightningModule"),
+        (["--model.class_path", "experiments.pair.training_rows.CorpusRows"], "is not a LightningModule"),
         (["--trainer.precisoin", "32-true"], "did you mean 'trainer.precision'"),
         (["--work_folder", "runs"], "work_folder is unknown"),
     ],

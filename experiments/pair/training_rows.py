@@ -63,12 +63,6 @@ def held_out_texts(source: TextSource, split: Split) -> list[Text]:
     return texts
 
 
-def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token ids of rows, and a mask that is True for given tokens, which have no loss."""
-    given = rows < 0
-    return torch.where(given, ~rows, rows), given
-
-
 class Copies:
     """A filter that finds copies of held-out texts and of earlier texts.
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+from experiments.pair.training_rows import CorpusRows, MixedRows
 from specexp.data.training_text import (
     Text,
     TextSource,
@@ -12,7 +13,7 @@ from specexp.data.training_text import (
     fingerprint,
     split_of,
 )
-from specexp.fit.training_rows import CorpusRows, MixedRows, given_tokens
+from specexp.fit.heads import given_tokens
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ class Given(TextSource):
 
 
 def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path):
-    tokenizer = Path(__file__).parents[2] / "experiments" / "pair" / "tokenizer"
+    tokenizer = Path(__file__).parents[3] / "experiments" / "pair" / "tokenizer"
     rows = CorpusRows(str(tmp_path), {"a": Given()}, str(tokenizer), row_length=8, batch_size=1)
     rows.prepare_data()
     rows.setup()
