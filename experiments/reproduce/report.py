@@ -212,7 +212,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     yield from ("", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", "")
     yield f"- Published: {row.published}"
     if row.declared:
-        yield f"- Declared before any record: {row.declared}"
+        yield f"- Declared before any record of it on this pair: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
     if row.machine:
