@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
@@ -44,7 +45,8 @@ def sparkline(drafted: Sequence[int], accepted: Sequence[int]) -> str:
 class FastestByTask(Analysis):
     """The fastest arm of each category, chosen on every other prompt and measured on the rest.
 
-    If the interval of its speedup is not above 1, the best setup of the category is plain decoding.
+    If the interval of its speedup is not above 1, the best setup of the category is plain decoding. The file
+    ``tasks_rule.json`` has the setup of each category, and the fields of a server's requests that switch drafts off.
     """
 
     name: ClassVar[str] = "tasks"
@@ -71,7 +73,7 @@ class FastestByTask(Analysis):
                 "By position: the share of steps that accepted a token at depth 1 to 5, of those that drafted one.",
             ],
         )
-        faster = []
+        faster, rule = [], {}
         for task in categories(records):
             found = _fastest([one for one in records if one.category == task], self._drafting, self.baseline)
             if found is None:
@@ -85,11 +87,16 @@ class FastestByTask(Analysis):
             positions = sparkline(*(by_position(getattr(one, key) for one in counted) for key in _COUNTS))
             row = [task, plain.tokens_per_second, setup, speedup, accepted, positions, equal]
             table.rows.append(row)
+            rule[task] = {
+                "setup": arm if speedup.is_faster else self.baseline,
+                "request": {"speculative": speedup.is_faster},
+            }
             if speedup.is_faster:
                 faster.append(f"{task} {speedup} ({arm})")
         pays = "; ".join(faster)
         answer = f"Drafting pays for {len(faster)} of {len(table.rows)} tasks{': ' if pays else ''}{pays}."
-        return Report({self.name: table}, answer=answer, page=self.name)
+        files = {f"{self.name}_rule.json": json.dumps(rule, indent=1) + "\n"}
+        return Report({self.name: table}, files=files, answer=answer, page=self.name)
 
 
 def _fastest(

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 import math
 from dataclasses import replace
 
@@ -437,6 +438,10 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
     assert edit == ["edit", "2", "chain", "4.00x [4.00, 4.00]", "0.50", "█▅▁", "2/2"]
     assert chat == ["chat", "4", "plain; next chain", "0.50x [0.50, 0.50]", "0.50", "█▅▁", "2/2"]
     assert report.answer == "Drafting pays for 1 of 2 tasks: edit 4.00x [4.00, 4.00] (chain)."
+    assert json.loads(report.files["tasks_rule.json"]) == {
+        "edit": {"setup": "chain", "request": {"speculative": True}},
+        "chat": {"setup": "plain", "request": {"speculative": False}},
+    }
 
 
 def drafts() -> Parts:

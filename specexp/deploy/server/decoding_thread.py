@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.controllers import SwitchOff
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.loop import Decoding, Drafting, Lane
@@ -29,6 +30,10 @@ from specexp.verifiers import KeyedSampling
 log = logging.getLogger("specexp.serve")
 _PREFILL_TOKENS = 512
 """Prefill budget between two steps, in tokens: it keeps a long queue of prompts from stalling the running outputs."""
+
+
+_WINDOW = 16
+"""Steps that an output's :class:`SwitchOff` remembers. It decides after half as many drafts and four plain steps."""
 
 
 class TokenLogProbs(NamedTuple):
@@ -207,6 +212,8 @@ class DecodingThread:
         parts: drafter, builder and controller; every output has its own verifier.
         lanes: maximal number of concurrent outputs.
         waiting: maximal number of outputs in the queue.
+        switch_off: whether an output decodes plainly if its own first drafts do not pay (:class:`SwitchOff`), unless
+            the controller weighs seconds itself.
 
     Raises:
         ValueError: the parts do not fit the target or keyed sampling, the trees of all lanes exceed one pass, or
@@ -222,6 +229,7 @@ class DecodingThread:
         waiting: int = 64,
         eos_token_ids: Collection[int] = (),
         deterministic: bool = False,
+        switch_off: bool = False,
     ) -> None:
         check_composition(parts.drafter, parts.builder, KeyedSampling(), parts.controller)
         join_target(parts, target)
@@ -246,6 +254,7 @@ class DecodingThread:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.parts = parts
         self._parts = copies(parts, lanes)
+        self._switches_off = switch_off and not separate and not parts.controller.uses_seconds
         decoding = SeparatePasses if separate else Decoding
         self._decoding = decoding(target, [self._count_step], together=not separate)
         self._slots = PrefixSlots(target, lanes, reuse=not separate)
@@ -388,6 +397,8 @@ class DecodingThread:
         slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
         try:
             own = self._parts[slot] if output.speculative else Parts()
+            if self._switches_off and own.drafter is not None:
+                own = own._replace(controller=SwitchOff(own.controller, _WINDOW))
             own = own._replace(verifier=output.verifier)
             context = own.context(prompt, output.seed, output.sequence)
             lane = Lane(

@@ -1,5 +1,7 @@
 """Requests as lanes of the one loop: an output does not depend on the others."""
 
+from time import sleep
+
 import pytest
 import torch
 from helpers.served import Client, alone, check_schedule, text_of
@@ -185,3 +187,35 @@ def test_an_output_that_cannot_be_notified_is_cancelled():
     client.output.notify = None  # calling it fails, as a closed event loop does
     submitted(thread, client, number=2)
     assert thread.running == 0
+
+
+def slow(model):
+    """Let each pass of a model take at least 10 ms, whatever its width."""
+    forward = model.forward
+
+    def slowly(*arguments, **others):
+        sleep(0.01)
+        return forward(*arguments, **others)
+
+    model.forward = slowly
+    return model
+
+
+def test_a_request_without_gain_switches_its_own_drafts_off():
+    """Drafts of a prompt that counts are right, and the others are wrong and take as long as three passes."""
+
+    def draft(tokens):
+        if tokens[0] == 0:
+            return [(tokens[-1] + 1) % VOCABULARY]
+        sleep(0.03)
+        return [tokens[-1]]
+
+    target = LanguageModel(slow(counting_model(VOCABULARY)))
+    thread = DecodingThread(target, Parts(FakeDrafter(draft), Chain(3)), lanes=1, switch_off=True)
+    good, bad = Client([0], most=60), Client([5], most=60)
+    thread.submit([good.output, bad.output])
+    rounds(thread, 110)
+    drafting = [[step.drafted > 0 for step in client.end.steps] for client in (good, bad)]
+    assert sum(drafting[0]) >= len(drafting[0]) - 6  # all but the plain steps that it measures
+    assert sum(drafting[1]) <= 9  # half a window, within the first 30 tokens
+    assert not any(drafting[1][13:])
