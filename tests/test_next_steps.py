@@ -80,11 +80,11 @@ def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
     latency,
     kind,
 ):
-    from specexp.sweep import conclusion
+    from specexp.sweep import run
 
-    pages, publish = [], conclusion.publish
+    pages, publish = [], run.publish
     keep = lambda report, *rest, **more: pages.append(report) or publish(report, *rest, **more)  # noqa: E731
-    monkeypatch.setattr(conclusion, "publish", keep)
+    monkeypatch.setattr(run, "publish", keep)
     content = study(target, latency)
     model = content["pair"].pop("target")  # an option of the command is an option of the next one
     line = done("sweep", write(content), "--pair.target", model, "--n-trials", "1")

@@ -223,6 +223,7 @@ def check_model(model: PreTrainedModel) -> None:
             config.hidden_size % _NARROWEST != 0
         ),
         f"has heads of {head_dim} numbers, not a multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
+        "has another pair.row_order than 'built'": getattr(config, "row_order", "built") != "built",
         "has biases other than those of queries, keys and values": any(
             name.endswith("bias") and not name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
             for name, _ in model.named_parameters()
