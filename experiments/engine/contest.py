@@ -15,7 +15,7 @@ if __name__ == "__main__":  # before the imports that take seconds
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +25,8 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.engine.gguf_writer import write_gguf
-from experiments.engine.loops import Commitment, LlamaCppLoop, LlamaDecode, OpenVinoLoop, TimedLoop
+from experiments.engine.loops import Commitment, LlamaCppLoop, LlamaDecode, OpenVinoLoop
+from experiments.engine.tables import DECODE, Contest, report
 from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
 from specexp.bench.experiment import load_prompts, use_threads
@@ -36,27 +37,11 @@ from specexp.config.command import fail, run_command
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
-from specexp.profile.measure import TimedBackend, dtype_of, measure, pass_samples, text_of, time_backend
+from specexp.profile.measure import dtype_of, measure, pass_samples, text_of, time_backend
 from specexp.report.publish import publish, terminal, tracker_of
 
 USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
 BACKENDS = ("eager", "compiled", "llama.cpp", "llama.cpp Q4_1", "openvino")
-DECODE = "llama_decode of a chain"
-
-
-@dataclass
-class Contest:
-    """All measurements of one run, which are interleaved.
-
-    Attributes:
-        backends: The pair in each backend.
-        loops: Plain decoding by other engines.
-        left_out: Sentences on why backends are left out, such as a missing package.
-    """
-
-    backends: list[TimedBackend] = field(default_factory=list)
-    loops: list[TimedLoop] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,8 +71,6 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
         ConfigError: the file, its models, data or output folder is unusable, or no backend can run the pair.
         ArtifactError: an artifact cannot be written.
     """
-    from experiments.engine.tables import report
-
     quiet_libraries()
     use_threads(config)
     pair = build_pair(config)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.engine.contest import DECODE, Contest
 from specexp.base.messages import counted
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import Speedup
@@ -18,11 +18,28 @@ from specexp.report.publish import Attached, Report
 from specexp.report.table import Column, Table, columns
 
 if TYPE_CHECKING:
+    from experiments.engine.loops import TimedLoop
     from specexp.config.artifacts import LoadedArtifact
     from specexp.profile.check import LiveCheck
     from specexp.profile.measure import StepTiming, TimedBackend
 
+DECODE = "llama_decode of a chain"
 _SHOWN = (1, 4, 16, 64)  # numbers of rows of the passes in the table of ratios
+
+
+@dataclass
+class Contest:
+    """All measurements of one run, which are interleaved.
+
+    Attributes:
+        backends: The pair in each backend.
+        loops: Plain decoding by other engines.
+        left_out: Sentences on why backends are left out, such as a missing package.
+    """
+
+    backends: list[TimedBackend] = field(default_factory=list)
+    loops: list[TimedLoop] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[LoadedArtifact]) -> Report:
