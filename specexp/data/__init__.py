@@ -1,49 +1,42 @@
 """Prompts to decode: a prompt set defines their source, and a workload selects and orders them.
 
-Importing this package imports neither Lightning nor ``datasets``. The Lightning data module is in
-``specexp.data.prompts``.
+Importing this package imports neither Lightning nor ``datasets``, and prompt sets only when they are named. The
+Lightning data module is in ``specexp.data.prompts``.
 """
 
-from specexp.data.named_sets import (
-    C4,
-    GSM8K,
-    MBPP,
-    Alpaca,
-    CNNDailyMail,
-    EverydayTasks,
-    HumanEval,
-    MTBench,
-    OpenWebText,
-    RawText,
-    SpecBench,
-)
-from specexp.data.own_prompts import OwnPrompts
-from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
-from specexp.data.task_items import TaskItems
-from specexp.data.training_text import HeldOut, StdlibFunctions
-from specexp.data.workload import Prompt, Workload, first_turn_ids
+from __future__ import annotations
 
-__all__ = [
-    "C4",
-    "GSM8K",
-    "MBPP",
-    "Alpaca",
-    "CNNDailyMail",
-    "EverydayTasks",
-    "HeldOut",
-    "HumanEval",
-    "MTBench",
-    "OpenWebText",
-    "OwnPrompts",
-    "Prompt",
-    "PromptRow",
-    "PromptSet",
-    "PromptSetError",
-    "RawText",
-    "SpecBench",
-    "StdlibFunctions",
-    "TaskItems",
-    "Workload",
-    "first_turn_ids",
-    "prompt_rows",
-]
+from typing import TYPE_CHECKING
+
+from specexp.base.checked import classes_in
+from specexp.data.prompt_set import (
+    PromptRow as PromptRow,
+    PromptSet as PromptSet,
+    PromptSetError as PromptSetError,
+    prompt_rows as prompt_rows,
+)
+from specexp.data.workload import (
+    Prompt as Prompt,
+    Workload as Workload,
+    first_turn_ids as first_turn_ids,
+)
+
+if TYPE_CHECKING:
+    from specexp.data.named_sets import (
+        C4 as C4,
+        GSM8K as GSM8K,
+        MBPP as MBPP,
+        Alpaca as Alpaca,
+        CNNDailyMail as CNNDailyMail,
+        EverydayTasks as EverydayTasks,
+        HumanEval as HumanEval,
+        MTBench as MTBench,
+        OpenWebText as OpenWebText,
+        RawText as RawText,
+        SpecBench as SpecBench,
+    )
+    from specexp.data.own_prompts import OwnPrompts as OwnPrompts
+    from specexp.data.task_items import TaskItems as TaskItems
+    from specexp.data.training_text import HeldOut as HeldOut, StdlibFunctions as StdlibFunctions
+
+__getattr__ = classes_in(__name__)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from specexp.report.table import Table
-    from specexp.tracking import TrackedRun, Tracker
+    from specexp.tracking.tracker import TrackedRun, Tracker
 
 _LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
@@ -236,7 +236,7 @@ def _chart_library() -> Markup:
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
     """Return a command's W&B tracker, set up by its ``tracking`` section, with model and device as further tags."""
-    from specexp.tracking import Tracker
+    from specexp.tracking.tracker import Tracker
 
     tracking = dict(config.get("tracking"))
     model = Path(config.get("pair.target")).name

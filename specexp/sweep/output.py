@@ -39,7 +39,7 @@ from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
-    from specexp.tracking import Tracker
+    from specexp.tracking.tracker import Tracker
 
 BEST_TREE = "best-tree"
 """Alias of the fastest composition that drafts, even if plain decoding is faster."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import pandas as pd
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -156,6 +155,8 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
 
 def write_trials(study: optuna.Study, objectives: Sequence[str], path: Path) -> None:
     """Write ``trials.csv``: a row for each trial, a column for each key of any trial."""
+    import pandas as pd  # takes half a second
+
     rows = []
     for trial in study.get_trials(deepcopy=False):
         low, high = interval_of(trial) or (None, None)

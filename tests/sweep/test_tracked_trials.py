@@ -14,7 +14,7 @@ from specexp.config import load_config
 from specexp.report.publish import tracked_config
 from specexp.sweep.output import method_of, summary_of, track_trial
 from specexp.sweep.trials import Confirmed
-from specexp.tracking import Tracker
+from specexp.tracking.tracker import Tracker
 
 SPEEDUP = Speedup("trial 3", "plain", math.log(1.5), 1.5, 1.4, 1.6, 40)
 WINNER = Confirmed("trial 3", 3, (), {}, 2.5, 300.0, SPEEDUP, None)

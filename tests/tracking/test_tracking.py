@@ -21,9 +21,10 @@ from specexp.bench.metrics import figures_of
 from specexp.core.outcome import PHASES as PHASES_OF_A_STEP
 from specexp.report.page.sections import folding_tree, prompts_shown
 from specexp.report.publish import Report, publish
-from specexp.tracking import Tracker, logged_in, resolve_mode
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
+from specexp.tracking.mode import logged_in, resolve_mode
 from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
+from specexp.tracking.tracker import Tracker
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ def test_disabled_never_imports_wandb(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from specexp.tracking import Tracker
+from specexp.tracking.tracker import Tracker
 tracker = Tracker("study", Path({str(tmp_path)!r}) / "runs", mode="disabled")
 with tracker.trial(0, {{"nodes": 4}}) as trial, tracker.study() as study:
     trial.log({{"speedup": 1.0}})
