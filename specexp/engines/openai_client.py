@@ -241,9 +241,16 @@ def _take(found: Streamed, content: Any, at: float) -> None:
         found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
         _take_logprobs(found, (choice or {}).get("logprobs") or {})
     usage, metrics = content.get("usage"), content.get("metrics")
+    _take_timings(found, content.get("timings"))
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         found.tokens, found.prompt_tokens = usage["completion_tokens"], usage.get("prompt_tokens")
-    _take_timings(found, content.get("timings"))
+        drafts = usage.get("completion_tokens_details") or {}
+        if (accepted := drafts.get("accepted_prediction_tokens")) is not None:  # SGLang
+            found.speculation = {
+                "num_draft_tokens": accepted + drafts.get("rejected_prediction_tokens", 0),
+                "num_accepted_draft_tokens": accepted,
+                "num_spec_steps": found.tokens - accepted - 1,
+            }
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
 

@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
                 for place in range(accepted):
                     self.at[place] += 1
             for _ in range(accepted + 1):
-                self._piece(f"{made} ", chat)
+                self._piece(f"{made} ", chat, planned)
                 made += 1
             if given.dies and made > given.dies:
                 self.close_connection = True
@@ -93,9 +93,14 @@ class Handler(BaseHTTPRequestHandler):
             }
             by_length = {"acceptance_histogram_by_draft_length": {str(length): histogram[: length + 1]}}
             last["metrics"] = {"speculative_decoding": {**counts, **by_length}}
-        if given.counters == "timings" or (given.virtual and given.counters != "none"):
-            last["timings"] = {"predicted_n": made, "draft_n": drafted, "draft_n_accepted": total}
+        if given.counters == "timings" or (given.virtual and given.times):
+            last["timings"] = {"predicted_n": made}
             last["timings"] |= {"predicted_ms": planned} if given.virtual else {}
+        if given.counters == "timings":
+            last["timings"] |= {"draft_n": drafted, "draft_n_accepted": total}
+        if given.counters == "usage":
+            parts = {"accepted_prediction_tokens": total, "rejected_prediction_tokens": drafted - total}
+            last["usage"]["completion_tokens_details"] = parts
         self._event(last)
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -106,8 +111,9 @@ class Handler(BaseHTTPRequestHandler):
             return False
         return True
 
-    def _piece(self, text: str, chat: bool) -> None:
-        self._event({"choices": [{"delta": {"content": text}} if chat else {"text": text}]})
+    def _piece(self, text: str, chat: bool, planned: float = 0.0) -> None:
+        choice = {"delta": {"content": text}} if chat else {"text": text}
+        self._event({"choices": [choice], "planned_ms": planned})
 
     def _event(self, content) -> None:
         self.wfile.write(b"data: " + json.dumps(content).encode() + b"\n\n")
@@ -133,9 +139,10 @@ def main() -> None:
     add("--length", type=int, default=4, help="draft length of requests that do not choose one")
     add("--chooses", action="store_true", help="say that the field 'speculative' chooses the length")
     add("--virtual", action="store_true", help="report the planted times as llama.cpp does, and never wait")
+    add("--no-times", dest="times", action="store_false", help="do not report times")
     add("--slow", action="store_true", help="pause for two seconds in each answer")
     add("--fixes-length", action="store_true", help="ignore the field 'speculative'")
-    add("--counters", choices=("request", "timings", "prometheus", "none"), default="request")
+    add("--counters", choices=("request", "timings", "usage", "prometheus", "none"), default="request")
     add("--key")
     add("--dies", type=int, help="tokens after which answers break off")
     Handler.given = given = parser.parse_args()
