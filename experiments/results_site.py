@@ -135,6 +135,8 @@ def _rows(key: str, run: Mapping[str, Any], index: int) -> Iterator[dict[str, An
         for arm, figures in arms.items():
             if figures.get("nodes_per_step", 0.0) in (0.0, [0.0] * 3):
                 continue  # plain decoding, or a group of arms
+            if category and "prompts" not in figures and len(set(figures.get("speedup") or (0, 1))) == 1:
+                continue  # a category of one prompt has no interval
             row = {
                 "run": index,
                 "task": f"{task}: {category}" if category else task,
