@@ -32,16 +32,14 @@
 namespace {
 
 constexpr int PARTS = 2, PANEL = PARTS * LANES;
-constexpr int SUMS = LANES == 16 ? 24 : 12;  // sums of a tile, which fit in registers with weights and an input
-constexpr int QUERIES = 6;                   // most queries that attend together
-constexpr long KEYS = 128;                   // keys that a thread takes at once
-constexpr long TOGETHER = 16;                // rows whose attention scores are kept at once
-constexpr long AHEAD = 4096;                 // bytes from a weight in use to the one that is fetched
+constexpr int ROWS_OF_A_TILE = LANES == 16 ? 12 : 6;  // their sums fit in registers with weights and an input
+constexpr long KEYS = 128;                            // keys that a thread takes at once
+constexpr long TOGETHER = 16;                         // rows whose attention scores are kept at once
+constexpr long AHEAD = 4096;                          // bytes from a weight in use to the one that is fetched
 
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
-typedef float Four __attribute__((vector_size(16)));
 
 inline Vec load(const float* from) {
     Vec value;
@@ -92,58 +90,22 @@ inline Vec fused(Vec a, Vec b, Vec c) {
 #endif
 }
 
-// Adds the quarters (16 lanes) or halves (8 lanes) of a vector.
-inline Four folded(Vec value) {
-#if LANES == 16
-    const __m512d whole = _mm512_castps_pd((__m512)value);
-    const __m256 half = _mm256_add_ps(_mm256_castpd_ps(_mm512_castpd512_pd256(whole)),
-                                      _mm256_castpd_ps(_mm512_extractf64x4_pd(whole, 1)));
-    return (Four)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-#elif defined(__FMA__)
-    return (Four)_mm_add_ps(_mm256_castps256_ps128((__m256)value), _mm256_extractf128_ps((__m256)value, 1));
-#else
-    return Four{value[0] + value[4], value[1] + value[5], value[2] + value[6], value[3] + value[7]};
-#endif
-}
-
 inline float sum(Vec value) {
-    const Four four = folded(value);
-    return (four[0] + four[1]) + (four[2] + four[3]);
+    float parts[LANES];
+    store(parts, value);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int k = 0; k < half; ++k) parts[k] += parts[k + half];
+    return parts[0];
 }
 
-// Adds halves of vectors, those of `a` into the lower half: lanes [a + a, b + b] in blocks of 4 or 8.
-inline Vec halves(Vec a, Vec b) {
-#if LANES == 16
-    return (Vec)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0x44) + (Vec)_mm512_shuffle_f32x4((__m512)a, (__m512)b, 0xee);
-#elif defined(__FMA__)
-    return (Vec)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20) + (Vec)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31);
-#else
-    return Vec{a[0] + a[4], a[1] + a[5], a[2] + a[6], a[3] + a[7], b[0] + b[4], b[1] + b[5], b[2] + b[6], b[3] + b[7]};
-#endif
+// Fetches memory that is used soon.
+inline void fetch(const void* from, long bytes) {
+#pragma GCC unroll 2
+    for (long line = 0; line < bytes; line += 64) __builtin_prefetch((const char*)from + line);
 }
 
-// Folds LANES / 4 vectors as `folded` does, one into each block of four lanes.
-inline Vec folds(const Vec* values) {
-#if LANES == 16
-    const __m512 ab = (__m512)halves(values[0], values[1]), cd = (__m512)halves(values[2], values[3]);
-    return (Vec)_mm512_shuffle_f32x4(ab, cd, 0x88) + (Vec)_mm512_shuffle_f32x4(ab, cd, 0xdd);
-#else
-    return halves(values[0], values[1]);
-#endif
-}
-
-// Adds neighbours: [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in each block of four lanes.
-inline Vec neighbours(Vec a, Vec b) {
-#if LANES == 16
-    return (Vec)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) + (Vec)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd);
-#elif defined(__FMA__)
-    return (Vec)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) + (Vec)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
-#else
-    return Vec{a[0] + a[1], a[2] + a[3], b[0] + b[1], b[2] + b[3], a[4] + a[5], a[6] + a[7], b[4] + b[5], b[6] + b[7]};
-#endif
-}
-
-// Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time.
+// Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time. Those of an output are
+// at its `column`.
 struct Floats {  // [panel, input, output]
     typedef float Weight;
     typedef float Input;
@@ -152,6 +114,7 @@ struct Floats {  // [panel, input, output]
         to[0] = load(from);
         to[1] = load(from + LANES);
     }
+    static int column(int output) { return output; }
     static Vec inputs(const float* from) { return all(*from); }
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
 };
@@ -166,6 +129,7 @@ struct Words {  // bfloat16 [panel, input, word, 2]: word i holds output i (lowe
         to[0] = (Vec)(words << 16);
         to[1] = (Vec)(words & (int32_t)0xffff0000);
     }
+    static int column(int output) { return output % LANES * 2 + output / LANES; }
     static Vec inputs(const float* from) { return all(*from); }
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
 };
@@ -180,6 +144,7 @@ struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to
         to[0] = load((const float*)from);
         to[1] = load((const float*)from + LANES);
     }
+    static int column(int output) { return output; }
     static Vec inputs(const uint16_t* from) {
         int32_t two;
         std::memcpy(&two, from, sizeof two);
@@ -222,83 +187,68 @@ inline void with(long number, Work work) {
     work(std::integral_constant<int, MOST>());
 }
 
-// The products. A tile keeps the sums of ROWS rows and PANELS panels in registers, at most SUMS vectors: few rows take
-// several panels at once, so that enough sums are independent and several streams of weights arrive. More rows than a
-// tile has are split into blocks of even sizes, which take a panel one after the other from the CPU cache. Weights are
-// stored in the order of use: panel by panel, input by input, two vectors of outputs side by side (see the layouts). A
-// sum is one chain of fused multiply-adds over the inputs from first to last, in any tile, so its bits are the same in
-// all. Each step also fetches memory of later steps, because processors fetch neither across pages nor far enough: a
-// single block fetches AHEAD bytes ahead, and several blocks together fetch the next panel, each an even part of it.
+// The products. A tile keeps the sums of up to ROWS_OF_A_TILE rows and one panel of outputs in registers. More rows are
+// split into blocks of even sizes, which take a panel one after the other: the first from memory, the others from the
+// CPU cache. Weights are stored in the order of use, so a thread reads one stream: panel by panel, input by input, two
+// vectors of outputs side by side (see the layouts). A sum is one chain of fused multiply-adds over the inputs from
+// first to last, in any tile, so its bits are the same in all. Each step of the first block fetches AHEAD bytes ahead,
+// because processors do not fetch across pages. The other blocks fetch the beginning of the next panel, each an even
+// part. The rest is left to the stream, because a processor has too few buffers for lines that only requests bring, and
+// brings more ahead of a stream. For the same reason one panel at a time is faster than several in turns.
 template <class Kind>
 struct Product {
     const typename Kind::Input* x;  // [rows, width]
     long rows, width;
     float* out;  // [rows, stride]
     long stride;
-    const float* bias;  // may be null
-    bool add;           // to the values of `out`
+    const float* bias = nullptr;
+    bool add = false;  // to the values of `out`
 
-    template <int ROWS, int PANELS>
-    void tile(long first, const typename Kind::Weight* weights, const char* ahead, long pace, long column) const {
-        constexpr long LINES = PANEL * Kind::STEP * sizeof *weights / 64, FETCHED = LINES > 1 ? LINES : 1;
-        const long apart = width * PANEL * sizeof *weights, line = pace / FETCHED;
+    static constexpr long STEP = PANEL * Kind::STEP;  // weights
+
+    template <int ROWS>
+    void tile(long first, const typename Kind::Weight* weights, long column, const char* ahead, long pace) const {
         const auto* from = x + first * width;
-        Vec sums[ROWS][PANELS][PARTS] = {};
-        for (long k = 0; k < width; k += Kind::STEP, ahead += pace) {
-            Vec w[PANELS][PARTS];
-#pragma GCC unroll 8
-            for (int panel = 0; panel < PANELS; ++panel) {
-#pragma GCC unroll 2
-                for (int one = 0; one < FETCHED; ++one) __builtin_prefetch(ahead + panel * apart + one * line);
-                Kind::weights(weights + (panel * width + k) * PANEL, w[panel]);
-            }
+        Vec sums[ROWS][PARTS] = {};
+        for (long k = 0; k < width; k += Kind::STEP, weights += STEP, ahead += pace) {
+            __builtin_prefetch(ahead);
+            if (STEP * sizeof *weights > 64) __builtin_prefetch(ahead + pace / 2);
+            Vec w[PARTS];
+            Kind::weights(weights, w);
 #pragma GCC unroll 12
             for (int row = 0; row < ROWS; ++row) {
                 const Vec input = Kind::inputs(from + row * width + k);
-#pragma GCC unroll 8
-                for (int panel = 0; panel < PANELS; ++panel)
 #pragma GCC unroll 2
-                    for (int part = 0; part < PARTS; ++part)
-                        sums[row][panel][part] = Kind::times(w[panel][part], input, sums[row][panel][part]);
+                for (int part = 0; part < PARTS; ++part) sums[row][part] = Kind::times(w[part], input, sums[row][part]);
             }
         }
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row)
-#pragma GCC unroll 8
-            for (int panel = 0; panel < PANELS; ++panel)
 #pragma GCC unroll 2
-                for (int part = 0; part < PARTS; ++part) {
-                    const long place = column + panel * PANEL + part * LANES;
-                    Vec value = sums[row][panel][part];
-                    if (bias) value += load(bias + place);
-                    if (add) value += load(out + (first + row) * stride + place);
-                    store(out + (first + row) * stride + place, value);
-                }
-    }
-
-    template <int PANELS>
-    void blocks(const typename Kind::Weight* weights, long column) const {
-        constexpr int MOST = SUMS / PARTS / PANELS;
-        const long count = (rows + MOST - 1) / MOST, steps = width / Kind::STEP;
-        const long pace = PANEL * Kind::STEP * sizeof *weights / count;
-        const char* ahead = (const char*)(weights + PANELS * width * PANEL);
-        if (count == 1) ahead = (const char*)weights + AHEAD / PANELS;
-        for (long block = 0; block < count; ++block) {
-            const long first = rows * block / count, last = rows * (block + 1) / count;
-            with<MOST>(last - first, [&](auto size) {
-                tile<size, PANELS>(first, weights, ahead + block * steps * pace, pace, column);
-            });
-        }
+            for (int part = 0; part < PARTS; ++part) {
+                Vec value = sums[row][part];
+                float* to = out + (first + row) * stride + column + part * LANES;
+                if (bias) value += load(bias + column + part * LANES);
+                if (add) value += load(to);
+                store(to, value);
+            }
     }
 
     // Computes the columns of panels [first, last), whose weights follow each other.
     void panels(const typename Kind::Weight* weights, long first, long last) const {
-        for (long panel = first, taken; panel < last; panel += taken, weights += taken * width * PANEL) {
-            const long most = rows <= SUMS / PARTS / 4 ? 4 : rows <= SUMS / PARTS / 2 ? 2 : 1;
-            taken = last - panel >= most ? most : last - panel >= 2 && most > 1 ? 2 : 1;
-            if (taken == 4) blocks<4>(weights, panel * PANEL);
-            else if (taken == 2) blocks<2>(weights, panel * PANEL);
-            else blocks<1>(weights, panel * PANEL);
+        const long count = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE;
+        const long whole = STEP * sizeof *weights, part = whole / count;  // bytes fetched in a step
+        for (long panel = first; panel < last; ++panel) {
+            const auto* next = weights + width * PANEL;
+            for (long block = 0; block < count; ++block) {
+                const long from = rows * block / count, to = rows * (block + 1) / count;
+                const char* ahead = block ? (const char*)next + (block - 1) * (width / Kind::STEP) * part
+                                          : (const char*)weights + AHEAD;
+                with<ROWS_OF_A_TILE>(to - from, [&](auto size) {
+                    tile<size>(from, weights, panel * PANEL, ahead, block ? part : whole);
+                });
+            }
+            weights = next;
         }
     }
 };
@@ -326,13 +276,13 @@ class Meeting {
     }
 };
 
-// A buffer that a thread keeps and reuses.
+// A buffer that a thread keeps and reuses, at the start of a line of the CPU cache.
 template <class T>
 struct Room {
     std::vector<T> kept;
     T* of(long size) {
-        if ((long)kept.size() < size) kept.resize(size);
-        return kept.data();
+        if ((long)kept.size() < size + 64) kept.resize(size + 64);
+        return (T*)(((uintptr_t)kept.data() + 63) / 64 * 64);
     }
 };
 
@@ -413,6 +363,7 @@ namespace {
 
 // Where the keys of each row are. Made once for a pass.
 struct Keys {
+    static constexpr long PADDING = PANEL;  // places that are only fetched
     const int32_t *order, *tails;  // [longest] places 0, 1, 2 ...; places of the rows' visible keys after `past`
     const int32_t* starts;         // [count + 1] of each row in `tails`
     long longest;                  // most keys of a row
@@ -423,7 +374,7 @@ struct Keys {
         static thread_local Room<float> room;
         long most = 0, past = 0;
         for (long row = 0; row < rows.count; ++row) most += rows.lengths[row], past = std::max(past, rows.past_of(row));
-        int32_t* made = places.of(rows.count + 1 + most + LANES + past + LANES);
+        int32_t* made = places.of(rows.count + 1 + most + past + 2 * PADDING);
         starts = made, tails = made + rows.count + 1;
         int32_t* next = made + rows.count + 1;
         longest = 0;
@@ -434,9 +385,9 @@ struct Keys {
             longest = std::max(longest, rows.past_of(row) + (next - tails) - made[row]);
         }
         made[rows.count] = next - tails;
-        for (long k = 0; k < LANES; ++k) *next++ = 0;  // keys are read by LANES at a time
+        for (long k = 0; k < PADDING; ++k) *next++ = 0;
         order = next;
-        for (long k = 0; k < past + LANES; ++k) *next++ = std::min(k, capacity - 1);
+        for (long k = 0; k < past + PADDING; ++k) *next++ = std::min(k, capacity - 1);
         scores = room.of((rows.count > TOGETHER ? 2 * TOGETHER : rows.count) * model.heads * (longest + LANES));
     }
 };
@@ -518,38 +469,13 @@ struct Pass {
         }
     }
 
-    // Computes the scaled products of Q queries with `count` keys.
-    template <int Q>
-    void dots(const float* const* queries, const W* keys, const int32_t* places, long count, float* const* to) const {
-        constexpr int KEYS_OF_A_FOLD = LANES / 4;
-        const float scale = 1.f / std::sqrt((float)m.head_dim);
-        for (long k = 0; k < count; k += LANES) {
-            Vec folded[Q][4];  // the sums of key 4 * i + j are in lanes [4 * i, 4 * i + 4) of number j
-            for (int j = 0; j < 4; ++j) {
-                const W* key[KEYS_OF_A_FOLD];
-                for (int i = 0; i < KEYS_OF_A_FOLD; ++i) key[i] = keys + places[k + 4 * i + j] * m.head_dim;
-                Vec sums[Q][KEYS_OF_A_FOLD] = {};
-                for (long d = 0; d < m.head_dim; d += LANES) {
-                    Vec part[KEYS_OF_A_FOLD];
-#pragma GCC unroll 4
-                    for (int i = 0; i < KEYS_OF_A_FOLD; ++i) part[i] = load(key[i] + d);
-#pragma GCC unroll 6
-                    for (int q = 0; q < Q; ++q) {
-                        const Vec query = load(queries[q] + d);
-#pragma GCC unroll 4
-                        for (int i = 0; i < KEYS_OF_A_FOLD; ++i) sums[q][i] = fused(query, part[i], sums[q][i]);
-                    }
-                }
-#pragma GCC unroll 6
-                for (int q = 0; q < Q; ++q) folded[q][j] = folds(sums[q]);
-            }
-            const long left = count - k < LANES ? count - k : LANES;
-            for (int q = 0; q < Q; ++q) {
-                const Vec* f = folded[q];
-                const Vec scores = neighbours(neighbours(f[0], f[1]), neighbours(f[2], f[3])) * scale;
-                if (left == LANES) store(to[q] + k, scores);
-                else std::memcpy(to[q] + k, &scores, left * sizeof(float));
-            }
+    // Copies up to PANEL keys as a panel of weights, and fetches the next ones.
+    void pack(const W* keys, const int32_t* places, long count, W* to) const {
+        for (long key = 0; key < count; ++key) {
+            fetch(keys + places[key + PANEL] * m.head_dim, m.head_dim * sizeof(W));
+            const W* from = keys + places[key] * m.head_dim;
+            for (long d = 0; d < m.head_dim; d += Kind::STEP)
+                std::memcpy(to + d * PANEL + Kind::column(key) * Kind::STEP, from + d, Kind::STEP * sizeof(W));
         }
     }
 
@@ -560,8 +486,9 @@ struct Pass {
         std::memcpy(sums, to, sizeof sums);
         for (long k = 0; k < count; ++k) {
             const W* value = values + places[k] * m.head_dim;
+            fetch(values + places[k + LANES] * m.head_dim, PANEL * sizeof(W));
             const Vec first = load(value), second = load(value + LANES);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
             for (int q = 0; q < Q; ++q) {
                 const Vec share = all(shares[q * apart + k]);
                 sums[q][0] = fused(first, share, sums[q][0]);
@@ -571,8 +498,8 @@ struct Pass {
         std::memcpy(to, sums, sizeof sums);
     }
 
-    // Softmax in place over `count` scores.
-    static void soften(float* scores, long count) {
+    // Replaces `count` scores by their exponentials, and returns the factor that makes attention weights of them.
+    static float soften(float* scores, long count) {
         store(scores + count, all(-INFINITY));
         Vec highest = all(-INFINITY);
         for (long k = 0; k < count; k += LANES) {
@@ -587,8 +514,7 @@ struct Pass {
             store(scores + k, e);
             total += e;
         }
-        const float scale = 1.f / sum(total);
-        for (long k = 0; k < count; k += LANES) store(scores + k, load(scores + k) * scale);
+        return 1.f / sum(total);
     }
 
     // Calls `work` for the keys [from, to) of queries [first, last), counted from row `start`: with a range of queries,
@@ -615,57 +541,75 @@ struct Pass {
 
     long count_of(long row) const { return rows.past_of(row) + keys.starts[row + 1] - keys.starts[row]; }
 
-    // Attention of some rows, in two stages: threads divide the keys among them, and then the columns of values. Each
-    // key and value is read once for all rows and for all heads that share it, and stays in the CPU cache for them.
+    // Attention of some rows, in two stages: threads divide the keys among them, and then the columns of values. Scores
+    // are products with panels of keys. Each key and value is read once for all rows and for all heads that share it,
+    // and stays in the CPU cache for them.
     void attend(long number, long start, long count) const {
+        static thread_local Room<Input> inputs;
+        static thread_local Room<W> packed;
         static thread_local Room<float> room;
         const long group = m.heads / m.kv_heads, queries = count * group, apart = keys.longest + LANES;
         float* const scores = keys.scores + start / TOGETHER % 2 * TOGETHER * m.heads * apart;
         const auto row_of = [&](long query) { return start + query / group; };
         const long blocks = (keys.longest + KEYS - 1) / KEYS;
+        Input* const asked = inputs.of(queries * m.head_dim);
+        W* const panel = packed.of(m.head_dim * PANEL);
+        float* const few = room.of(queries * PANEL);
         Share share(m.kv_heads * blocks, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
             const long kv = unit / blocks, from = unit % blocks * KEYS;
-            for (long query = 0; query < queries; query += QUERIES)
-                each_key(start, query, std::min(query + QUERIES, queries), from, from + KEYS,
+            if (unit == share.first || from == 0)
+                for (long one = 0; one < queries; ++one) {
+                    const float* at = wide + row_of(one) * stride_qkv() + (kv * group + one % group) * m.head_dim;
+                    for (long d = 0; d < m.head_dim; d += LANES)
+                        store(asked + one * m.head_dim + d, load(at + d) * (1.f / std::sqrt((float)m.head_dim)));
+                }
+            for (long query = 0, end; query < queries; query = end) {
+                const long own = rows.slot_of(row_of(query));
+                for (end = query; end < queries && rows.slot_of(row_of(end)) == own;) end += group;
+                each_key(start, query, end, from, from + KEYS,
                          [&](long first, long last, long slot, const int32_t* places, long key, long many) {
-                             const float* at[QUERIES];
-                             float* to[QUERIES];
-                             for (long one = first; one < last; ++one) {
-                                 at[one - first] = wide + row_of(one) * stride_qkv() + (kv * group + one % group) * m.head_dim;
-                                 to[one - first] = scores + (kv * queries + one) * apart + key;
+                             float* to = scores + (kv * queries + first) * apart + key;
+                             for (long k = 0; k < many; k += PANEL) {
+                                 const long count = std::min<long>(PANEL, many - k);
+                                 pack(kept(number, 0, slot, kv, 0), places + k, count, panel);
+                                 const Input* from = asked + first * m.head_dim;
+                                 Product<Kind> product{from, last - first, m.head_dim, to + k, apart};
+                                 if (count < PANEL) product.out = few, product.stride = PANEL;
+                                 product.panels(panel, 0, 1);
+                                 for (long one = 0; count < PANEL && one < last - first; ++one)
+                                     std::memcpy(to + one * apart + k, few + one * PANEL, count * sizeof(float));
                              }
-                             with<QUERIES>(last - first, [&](auto size) {
-                                 dots<size>(at, kept(number, 0, slot, kv, 0), places, many, to);
-                             });
                          });
+            }
         }
         meet();
-        const long columns = m.head_dim / PANEL, tiles = (queries + QUERIES - 1) / QUERIES;
+        const long columns = m.head_dim / PANEL, tiles = (queries + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE;
         share = Share(m.kv_heads * tiles * columns, thread, threads);
-        float* const shares = room.of(QUERIES * apart);
+        float* const shares = room.of(ROWS_OF_A_TILE * apart);
+        float scales[ROWS_OF_A_TILE];
         for (long unit = share.first; unit < share.last; ++unit) {
-            const long kv = unit / columns / tiles, query = unit / columns % tiles * QUERIES, column = unit % columns * PANEL;
-            const long end = std::min(query + QUERIES, queries);
+            const long kv = unit / columns / tiles, tile = unit / columns % tiles, column = unit % columns * PANEL;
+            const long query = queries * tile / tiles, end = queries * (tile + 1) / tiles;
             if (unit == share.first || column == 0)
                 for (long one = query; one < end; ++one) {
                     float* own = shares + (one - query) * apart;
                     const long count = count_of(row_of(one));
                     std::memcpy(own, scores + (kv * queries + one) * apart, count * sizeof(float));
-                    soften(own, count);
+                    scales[one - query] = soften(own, count);
                 }
-            Vec sums[QUERIES][PARTS] = {};
+            Vec sums[ROWS_OF_A_TILE][PARTS] = {};
             each_key(start, query, end, 0, keys.longest,
                      [&](long first, long last, long slot, const int32_t* places, long key, long many) {
-                         with<QUERIES>(last - first, [&](auto size) {
+                         with<ROWS_OF_A_TILE>(last - first, [&](auto size) {
                              mix<size>(kept(number, 1, slot, kv, 0) + column, places, many,
                                        shares + (first - query) * apart + key, apart, sums + first - query);
                          });
                      });
             for (long one = query; one < end; ++one) {
                 Input* to = mixed + (row_of(one) * m.heads + kv * group + one % group) * m.head_dim + column;
-                store(to, sums[one - query][0]);
-                store(to + LANES, sums[one - query][1]);
+                for (int part = 0; part < PARTS; ++part)
+                    store(to + part * LANES, sums[one - query][part] * scales[one - query]);
             }
         }
     }
