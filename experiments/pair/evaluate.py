@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from scipy.stats import binomtest
 
 from experiments.pair.corpus.python_source import HumanEvalTasks
+from experiments.pair.corpus.text_source import Probe, TextSource, opening
 from experiments.pair.training_rows import held_out_texts
 from specexp.core.context import repeats
-from specexp.data.training_text import Probe, TextSource, opening
 from specexp.report.table import Table, columns
 
 if TYPE_CHECKING:

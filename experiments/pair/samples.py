@@ -18,8 +18,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.pair.corpus.text_source import Text, TextSource, opening
 from experiments.pair.evaluate import TEMPERATURE, continuations
-from specexp.data.training_text import Split, Text, TextSource, opening
+from specexp.data.training_text import Split
 from specexp.models.pair import ModelPair, load_pair
 
 NEW_TOKENS = 128

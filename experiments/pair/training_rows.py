@@ -19,7 +19,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from typing_extensions import override
 
-from specexp.data.training_text import Split, Text, TextSource, fingerprint
+from experiments.pair.corpus.text_source import Text, TextSource
+from specexp.data.training_text import Split, fingerprint
 
 if TYPE_CHECKING:
     import datasets

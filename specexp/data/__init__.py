@@ -37,6 +37,6 @@ if TYPE_CHECKING:
     )
     from specexp.data.own_prompts import OwnPrompts as OwnPrompts
     from specexp.data.task_items import TaskItems as TaskItems
-    from specexp.data.training_text import HeldOut as HeldOut, StdlibFunctions as StdlibFunctions
+    from specexp.data.training_text import StdlibFunctions as StdlibFunctions
 
 __getattr__ = classes_in(__name__)

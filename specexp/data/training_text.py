@@ -1,4 +1,4 @@
-"""Training text: its sources, the train and test splits of the standard library, and prompts from held-out texts."""
+"""Functions of the standard library as text: its splits for training and tests, and prompts from its functions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,15 @@ import textwrap
 import tokenize
 import warnings
 import zlib
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import Field
 from typing_extensions import override
 
-from specexp.base.checked import Checked
 from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
-from specexp.data.tasks.task import Ending
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,7 +30,6 @@ Split = Literal["train", "validation", "test"]
 MIN_CHARACTERS = 80
 MAX_CHARACTERS = 4000
 MAX_MODULE_CHARACTERS = 2500
-_OPENING_CHARACTERS = 600
 _BUNDLED = "site-packages dist-packages __pycache__ lib2to3 pydoc_data config encodings"
 _VALIDATION = """bdb cmd codeop colorsys compileall dis filecmp ftplib graphlib ipaddress locale mimetypes
     modulefinder nntplib pickletools poplib pprint quopri random selectors shlex smtplib socketserver
@@ -47,58 +41,6 @@ _TEST = """aifc bisect calendar cgi chunk configparser copy csv difflib fileinpu
 # a fixed list and not a random draw, so that the split is the same for all Python versions
 VALIDATION_MODULES = frozenset(_VALIDATION.split())
 TEST_MODULES = frozenset(_TEST.split())
-
-
-class Text(NamedTuple):
-    """A document of training text.
-
-    ``name`` is its module, file or problem. ``given`` are the parts of ``text``, in order, that have no training loss.
-    """
-
-    name: str
-    text: str
-    given: tuple[str, ...] = ()
-
-
-class Probe(NamedTuple):
-    """A held-out problem that can be checked.
-
-    ``is_right`` checks a continuation of ``prompt`` that was cut at ``ending``; it returns None if it cannot be parsed.
-    """
-
-    kind: str
-    prompt: str
-    is_right: Callable[[str], bool | None]
-    ending: Ending
-
-
-class TextSource(metaclass=Checked):
-    """A source of training text. A subclass's constructor is its configuration schema and must not read files.
-
-    Different splits must not share modules, files or problems.
-
-    Attributes:
-        licence: licence of the texts, with the required attribution.
-        written: whether people wrote the texts (they were not generated). If true, copies of held-out texts are removed
-            from the training text.
-    """
-
-    licence: ClassVar[str]
-    written: ClassVar[bool] = True
-
-    @abstractmethod
-    def texts(self, split: Split) -> Iterator[Text]:
-        """Yield the documents of a split; every call yields the same ones."""
-
-    def probes(self, split: Split) -> Iterator[Probe]:
-        """Yield the problems of a split, for sources that have problems; the default yields none."""
-        return iter(())
-
-
-def split_of_name(name: str) -> Split:
-    """Return the split of a name by its hash: 3 % of names are in validation, 3 % in test."""
-    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) % 100
-    return "test" if place < 3 else "validation" if place < 6 else "train"
 
 
 def split_of(module: str) -> Split:
@@ -201,65 +143,6 @@ def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             yield node
         elif isinstance(node, (ast.ClassDef, ast.If, ast.Try, ast.With)):
             yield from _functions(node)
-
-
-class HeldOut(PromptSet):
-    """Prompts from the held-out texts of a source of training text.
-
-    The prompts are the source's problems or, if it has none, the beginnings of its texts. The category is the kind of
-    problem, or the name of the source.
-
-    Args:
-        source: the source; with the same arguments as in training, its held-out texts were not trained on.
-        split: ``validation`` for a search, ``test`` for its confirmation.
-        items: maximal number of prompts.
-    """
-
-    continued = True
-
-    def __init__(
-        self,
-        source: TextSource,
-        split: Literal["validation", "test"] = "test",
-        items: Annotated[int, Field(ge=1)] = 200,
-    ) -> None:
-        self.source = source
-        self.split: Literal["validation", "test"] = split
-        self.items = items
-
-    @override
-    def load(self) -> Dataset:
-        name = type(self.source).__name__
-        try:
-            rows = list(islice(self._rows(name), self.items))
-        except ValueError as error:
-            raise PromptSetError(str(error), ("prompts", "init_args", "source")) from error
-        return prompt_rows({row.prompt_id: row for row in rows}.values(), where=f"HeldOut({name})")
-
-    def _rows(self, name: str) -> Iterator[PromptRow]:
-        probe = None
-        for probe in self.source.probes(self.split):
-            yield PromptRow(f"{name}-{fingerprint(probe.prompt)[:12]}", probe.kind, [probe.prompt])
-        for text in self.source.texts(self.split) if probe is None else ():
-            yield PromptRow(f"{text.name}-{fingerprint(text.text)[:12]}", name, [opening(text.text)])
-
-
-def opening(text: str) -> str:
-    """Return the beginning of a text as a prompt: its first lines, about 40 % of it but at most 600 characters.
-
-    The prompt ends where a token starts, since tokenizers join successive line breaks, and a blank with the next word.
-    It is therefore cut before a line that is not blank or, in a text of one line, before a blank.
-
-    Example:
-        >>> opening("one\\ntwo\\n\\nthree\\nfour\\nfive\\n"), opening("one line alone")
-        ('one\\ntwo\\n\\n', 'one')
-    """
-    kept = ""
-    for line in text.splitlines(keepends=True):
-        if kept and line.strip() and len(kept) + len(line) > min(_OPENING_CHARACTERS, 0.4 * len(text)):
-            break
-        kept += line
-    return kept if len(kept) < len(text) else text[: len(text) // 2].rsplit(maxsplit=1)[0]
 
 
 # at about 3.3 characters per token of the embedded tokenizer: prompts of 32 to 128 tokens, and 48 or more to generate

@@ -27,7 +27,7 @@ from specexp.builders import Chain, KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.core.parts import Parts
 from specexp.data import Prompt
-from specexp.data.searches import BestFirst, BreadthFirst, MonteCarlo
+from specexp.data.searches import BreadthFirst
 from specexp.data.task_items import Problem
 from specexp.data.tasks import Ending
 from specexp.drafters import DraftModel, TokenRecycling
@@ -349,8 +349,6 @@ def shown(solutions):
     ("verifier", "search"),
     [
         (VERIFIER, BreadthFirst(2, 3)),
-        (VERIFIER, BestFirst(4, 2)),
-        (VERIFIER, MonteCarlo(4, 2)),
         pytest.param(Greedy(), BreadthFirst(2, 3), marks=pytest.mark.slow),
     ],
     ids=lambda part: type(part).__name__,

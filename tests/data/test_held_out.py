@@ -1,6 +1,7 @@
 """Prompts from the standard library and from held-out texts, which end at a boundary of tokens."""
 
 import sysconfig
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -8,23 +9,13 @@ from helpers.continuation import continuation_in_the_examples, starts_with
 
 from experiments.pair.corpus.blocks_plans import BlocksPlans
 from experiments.pair.corpus.python_source import PythonLibrary
+from experiments.pair.corpus.text_source import opening
 from experiments.pair.corpus.word_problems import Arithmetic
 from experiments.pair.training_rows import held_out_texts
 from experiments.papers.seed.blocksworld import Blocksworld
 from specexp.data import PromptSetError, StdlibFunctions
 from specexp.data.tasks import GSM8K, CreativeWriting, Item
-from specexp.data.training_text import (
-    HeldOut,
-    Text,
-    TextSource,
-    documents_of,
-    opening,
-    openings,
-    prompt_of,
-    python_files,
-    split_of,
-)
-from specexp.testing.prompt_sets import PromptSetContract
+from specexp.data.training_text import documents_of, openings, prompt_of, python_files, split_of
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -54,35 +45,6 @@ def test_a_prompt_is_head_docstring_and_some_of_the_body():
 def test_a_library_without_its_source_is_named(tmp_path):
     with pytest.raises(PromptSetError, match=f"'{tmp_path}' has no functions of the test modules"):
         openings("test", root=tmp_path)
-
-
-class Verses(TextSource):
-    """Two texts without a check, one of them twice."""
-
-    licence = "none"
-
-    def texts(self, split):
-        for name in ("b", "a", "a"):
-            yield Text(name, f"{name} {split}\nsecond\nthird line\nfourth line\n")
-
-
-class TestOpenings(PromptSetContract):
-    @pytest.fixture
-    def prompt_set(self):
-        return HeldOut(Verses(), "test")
-
-    def test_texts_become_openings_each_once(self, prompt_set):
-        rows = prompt_set.load()
-        assert rows["turns"][:] == [["b test\nsecond\n"], ["a test\nsecond\n"]]
-        assert set(rows["category"]) == {"Verses"}
-
-
-def test_problems_have_the_prompts_of_their_task():
-    rows = HeldOut(Arithmetic(50), "test", items=4).load()
-    assert set(rows["category"]) == {"solved", "judged"}
-    prompts = [turns[0] for turns in rows["turns"]]
-    assert all(one.startswith(("Solve each problem", "Judge the newest step")) for one in prompts)
-    assert prompts[0].endswith("Sub-question 1:")
 
 
 @pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "validation", "test"])
@@ -117,8 +79,8 @@ def prompts_of(task):
 @pytest.mark.parametrize(
     "prompts",
     [
-        lambda: [row["turns"][0] for row in HeldOut(Arithmetic(50), "test", items=40).load()],
-        lambda: [row["turns"][0] for row in HeldOut(BlocksPlans(50), "test", items=40).load()],
+        lambda: [probe.prompt for probe in islice(Arithmetic(50).probes("test"), 40)],
+        lambda: [probe.prompt for probe in islice(BlocksPlans(50).probes("test"), 40)],
         lambda: prompts_of(GSM8K("")),
         lambda: prompts_of(CreativeWriting("")),
         lambda: prompts_of(Blocksworld("", "")),

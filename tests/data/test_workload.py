@@ -9,7 +9,6 @@ from tokenizers import processors
 
 from specexp.data import (
     C4,
-    HeldOut,
     HumanEval,
     OwnPrompts,
     Prompt,
@@ -152,7 +151,7 @@ def test_without_a_template_auto_continues_the_text_and_says_nothing(tokenizer):
     assert first_turn_ids(tokenizer, "A") == list(prompt.token_ids)
 
 
-@pytest.mark.parametrize("prompt_set", [StdlibFunctions, HeldOut, HumanEval, RawText, C4, TaskItems])
+@pytest.mark.parametrize("prompt_set", [StdlibFunctions, HumanEval, RawText, C4, TaskItems])
 def test_sets_of_functions_raw_text_and_tasks_are_texts_to_be_continued(prompt_set):
     assert prompt_set.continued
     assert not OwnPrompts.continued

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pair.corpus.python_source import PythonLibrary
-from specexp.data.training_text import TextSource
+from experiments.pair.corpus.text_source import TextSource
 
 _SHAPE = '''
 def {name}_{i}(values, limit={i}):

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.pair.corpus.text_source import Probe, Text, TextSource, split_of_name
 from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
 from experiments.papers.seed.blocksworld import (
     CLEAR,
@@ -33,7 +34,7 @@ from experiments.papers.seed.blocksworld import (
     unmet,
 )
 from specexp.data.tasks.task import Ending, Item, read_json
-from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
+from specexp.data.training_text import Split
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TASK = Blocksworld("", "")

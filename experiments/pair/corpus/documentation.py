@@ -15,11 +15,12 @@ from typing import ClassVar, NamedTuple
 from typing_extensions import override
 
 from experiments.pair.corpus.python_source import PACKAGES, package_files
+from experiments.pair.corpus.text_source import Text, TextSource, split_of_name
 from experiments.pair.corpus.word_problems import WITH_HEAD, Example, document, example, head_of, judged
 from specexp.data.prompt_set import PromptSetError
 from specexp.data.tasks.creative_writing import SENTENCES, CreativeWriting
 from specexp.data.tasks.task import Item
-from specexp.data.training_text import Split, Text, TextSource, is_repetitive, split_of, split_of_name
+from specexp.data.training_text import Split, is_repetitive, split_of
 
 MAX_CHARACTERS = 3500
 _UNDERLINE = re.compile(r"^([=\-~^*+#.\"'`])\1{2,}\s*$")  # of a heading

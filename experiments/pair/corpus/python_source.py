@@ -11,18 +11,10 @@ from typing import ClassVar, Literal
 
 from typing_extensions import override
 
+from experiments.pair.corpus.text_source import Text, TextSource
 from specexp.data.named_sets import mbpp_docstring
 from specexp.data.source import read_table
-from specexp.data.training_text import (
-    Document,
-    Split,
-    Text,
-    TextSource,
-    documents_of,
-    is_test_module,
-    python_files,
-    split_of,
-)
+from specexp.data.training_text import Document, Split, documents_of, is_test_module, python_files, split_of
 
 # Package -> (licence, most characters), for the packages installed when the embedded pair was trained.
 PACKAGES: dict[str, tuple[str, int]] = {

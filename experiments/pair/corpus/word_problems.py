@@ -12,10 +12,11 @@ from typing import Annotated, ClassVar, NamedTuple
 from pydantic import Field
 from typing_extensions import override
 
+from experiments.pair.corpus.text_source import Probe, Text, TextSource, split_of_name
 from specexp.data.source import read_table
 from specexp.data.tasks.gsm8k import GSM8K, last_number
 from specexp.data.tasks.task import Ending, Item
-from specexp.data.training_text import Probe, Split, Text, TextSource, split_of_name
+from specexp.data.training_text import Split
 
 RIGHT, WRONG = "9", "2"  # the scores of right and wrong steps in the value prompt's own examples
 

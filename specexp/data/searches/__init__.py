@@ -2,6 +2,7 @@
 
 from specexp.data.searches.search import (
     Answer,
+    BreadthFirst,
     Continuations,
     Exploration,
     Request,
@@ -11,15 +12,12 @@ from specexp.data.searches.search import (
     ThoughtTree,
     Values,
 )
-from specexp.data.searches.strategies import BestFirst, BreadthFirst, MonteCarlo
 
 __all__ = [
     "Answer",
-    "BestFirst",
     "BreadthFirst",
     "Continuations",
     "Exploration",
-    "MonteCarlo",
     "Request",
     "Search",
     "SearchResult",

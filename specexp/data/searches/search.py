@@ -1,4 +1,4 @@
-"""The base class of searches, which select states to expand by requesting continuations and values of states."""
+"""Searches: they select states to expand by requesting continuations and values of states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from abc import abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import cast
+from typing import Annotated, cast
+
+from pydantic import Field
+from typing_extensions import override
 
 from specexp.base.checked import Checked
 
@@ -196,3 +199,33 @@ def _check_count(what: str, given: int, wanted: int, states: Sequence[State]) ->
     if given != wanted:
         paths = ", ".join(str(state.path) for state in states)
         raise ValueError(f"the answer for the states {paths} must have {wanted} {what}, got {given}")
+
+
+class BreadthFirst(Search):
+    """Breadth-first (beam) search: expand the kept states of a level, evaluate all new states, keep the best ones.
+
+    This is the search of Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1). A request contains all states of a
+    level, so ``breadth * thoughts`` sequences can be decoded together.
+
+    Args:
+        breadth: maximal number of states that are kept at each level (b in Algorithm 1).
+        thoughts: number of continuations of each kept state (n in Algorithm 1; 3 in the paper).
+    """
+
+    def __init__(
+        self, breadth: Annotated[int, Field(ge=1)] = 1, thoughts: Annotated[int, Field(ge=1)] = 3
+    ) -> None:
+        self.breadth = breadth
+        self.thoughts = thoughts
+
+    @override
+    def max_expansions(self, depth: int) -> int:
+        return sum(min(self.breadth, self.thoughts**level) for level in range(depth - 1))
+
+    @override
+    def grow(self, tree: ThoughtTree, levels: int) -> Growth:
+        kept: Sequence[State] = [tree.root]  # S_0 of SEED's Algorithm 1, line 2
+        for _ in range(levels):  # line 3
+            new = yield from self.expand(tree, kept)  # S'_i and its values E_i, lines 4 to 6
+            # S_i, line 7: the set of b states with the highest sum of values is the b highest states
+            kept = sorted(new, key=tree.sort_key, reverse=True)[: self.breadth]

@@ -113,8 +113,8 @@ def test_verify_names_the_command_for_groups(experiment, capsys):
 
 
 def test_a_bare_name_is_a_strategy_and_a_search(experiment):
-    config = load_config(experiment(execution="SerialSpeculative", reasoning={"search": "MonteCarlo"}))
+    config = load_config(experiment(execution="SerialSpeculative", reasoning={"search": "BreadthFirst"}))
     assert config.get("execution.init_args.threads") is None
-    assert config.get("reasoning.search.class_path") == "MonteCarlo"
-    with pytest.raises(ConfigError, match="no Search is called 'MonteCalro'; did you mean 'MonteCarlo'"):
-        load_config(experiment(reasoning={"search": "MonteCalro"}))
+    assert config.get("reasoning.search.class_path") == "BreadthFirst"
+    with pytest.raises(ConfigError, match="no Search is called 'BreadthFrist'; did you mean 'BreadthFirst'"):
+        load_config(experiment(reasoning={"search": "BreadthFrist"}))

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 
+from experiments.pair.corpus.text_source import Probe, Text
 from experiments.pair.evaluate import agreement, answers, gap, losses, tables, text_losses
 from specexp.data.tasks.task import Ending
-from specexp.data.training_text import Probe, Text
 
 
 class Letters:

@@ -5,14 +5,9 @@ from typing import ClassVar
 import pytest
 import torch
 
+from experiments.pair.corpus.text_source import Text, TextSource
 from experiments.pair.training_rows import CorpusRows, MixedRows
-from specexp.data.training_text import (
-    Text,
-    TextSource,
-    documents_of,
-    fingerprint,
-    split_of,
-)
+from specexp.data.training_text import documents_of, fingerprint, split_of
 from specexp.fit.heads import given_tokens
 
 
