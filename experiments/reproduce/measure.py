@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.reproduce.paper_row import Run
 from experiments.reproduce.resampled import ON_A_GRID
-from experiments.reproduce.row_record import RowRecord, summarize
+from experiments.reproduce.row_record import LOADS, RowRecord, summarize
 from specexp.base.messages import first_line
 from specexp.bench.experiment import baselines_of, check_experiment
 from specexp.config import ConfigError, load_config
@@ -65,8 +65,12 @@ def _run(group: Sequence[Run], output: Path, at_once: int) -> int:
     arguments, name = group[0].arguments, group[0].name
     print(f"{_label(group)}: python -m specexp.run {' '.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "specexp.run", *arguments, "--output", str(output), "--name", name]
+    before = os.getloadavg()[0]
     with (output / f"{name}.log").open("wb") as log:
-        return subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
+        code = subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
+    if (output / name).is_dir():
+        (output / name / LOADS).write_text(f"{before:.1f} {os.getloadavg()[0]:.1f}")
+    return code
 
 
 def _keep(group: Sequence[Run], records: Path, output: Path) -> str:

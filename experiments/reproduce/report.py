@@ -260,5 +260,6 @@ def _conditions(record: RowRecord | None) -> list[str]:
             f"{', with changes' if run['dirty'] else ''}, pair {pair['target']} ({pair['digest'] or 'of the hub'}), "
             f"{device['device']}, {device['device_name']}, {device['threads']} of {device['cpu_count']} threads, "
             f"torch {versions['torch']}, transformers {versions['transformers']}"
+            f"{', load {} before, {} after'.format(*loads) if (loads := run.get('loads')) else ''}"
         )
     return lines

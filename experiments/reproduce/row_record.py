@@ -31,6 +31,7 @@ from specexp.models.sources import sources_of
 from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 _FORMER = re.compile(rf"\b{FORMERLY_PLAIN}\b(?!/)")  # not in a path
+LOADS = "loads.txt"  # in a run's folder: the machine's load of a minute before the run and after it, the run's included
 _PUBLISHED = "(not run here)"  # the end of a published row's label in the tables of analyses
 
 
@@ -39,9 +40,9 @@ class RowRecord(BaseModel):
 
     Attributes:
         runs: By the run's key: ``command``, ``time``, ``commit``, ``dirty``, ``declaration``, ``pair`` (names and
-            digest), ``device``, ``versions``, ``prompts``, ``clock``, and figures: of ``arms``, of the ``categories``
-            that the test names and of ``tables``, each a number or ``[figure, low, high]``; and ``ratios`` of the
-            tests' inequalities, paired by prompt.
+            digest), ``device``, ``versions``, ``loads``, ``prompts``, ``clock``, and figures: of ``arms``, of the
+            ``categories`` that the test names and of ``tables``, each a number or ``[figure, low, high]``; and
+            ``ratios`` of the tests' inequalities, paired by prompt.
     """
 
     format: Literal[1] = 1
@@ -149,6 +150,7 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "pair": pair_of_run(run.arguments),
         "device": {name: environment[name] for name in ("device", "device_name", "cpu_count", "threads")},
         "versions": environment["packages"],
+        "loads": (folder / LOADS).read_text().split() if (folder / LOADS).is_file() else [],
         "prompts": len({record.prompt_id for record in records}),
         "clock": clock_of(record for record in records if record.arm == whole.arms[0]),
         "arms": figures_of(whole),

@@ -18,8 +18,6 @@ from specexp.report.publish import Report
 from specexp.report.table import Cell, Table
 
 AS_BUILT, HEAP, DEPTH_FIRST, HEAVY_PATH = "as built", "heap order", "depth-first", "heavy path"
-FIGURE_9 = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
-"""Published numbers of blocks of real trees, before and after reordering, by nodes; for an unstated prefix length."""
 BLOCK_OF_PAPER = 32
 
 Orders = dict[str, TreeShape]  # a tree in several orders, by name
@@ -106,11 +104,4 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
                 }
                 blocks = {o: self._mean_blocks([tree[o] for tree in trees], prefix) for o in trees[0]}
                 table.add({**row, **blocks})
-        if self.block == BLOCK_OF_PAPER:
-            for size, (before, after) in FIGURE_9.items():
-                paper: dict[str, Cell] = {"arm": "paper (not run here)", "mean nodes": float(size)}
-                table.add({**paper, HEAP: before, DEPTH_FIRST: after})
-            table.notes.append(
-                "The paper states neither the prefix length of its figures nor the details of its order."
-            )
         return table

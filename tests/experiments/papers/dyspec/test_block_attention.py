@@ -63,16 +63,6 @@ def test_the_heaps_order_needs_values():
     assert row["as built"] == 10
 
 
-def test_the_papers_figures_are_below_trees_of_their_size():
-    *_, smaller, larger = reordered(outcome_of([-1, *range(40)], [1]), block=32)
-    assert (smaller["arm"], smaller["mean nodes"], larger["mean nodes"]) == (
-        "paper (not run here)",
-        768,
-        1024,
-    )
-    assert (smaller["heap order"], smaller["depth-first"]) == (366.12, 218.31)
-
-
 @examples(30)
 @given(rows=st.integers(1, 40), prefix=st.integers(0, 9), block=st.integers(1, 8), seed=st.integers(0, 99))
 def test_blocks_are_those_of_the_mask_with_a_visible_key(rows, prefix, block, seed):
