@@ -15,7 +15,8 @@ Fingerprint = dict[str, dict[str, Any]]
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "tie_word_embeddings",
+    "num_key_value_heads", "tie_word_embeddings", "num_experts", "num_local_experts",
+    "num_experts_per_tok",
 )  # fmt: skip
 
 

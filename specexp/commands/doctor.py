@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -249,6 +250,16 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
         ]
         finding = f"accepted by position: {', '.join(shares)}"
         yield Diagnosis(arm, finding, "note" if arm in causes else "ok", causes.get(arm, ""))
+    with suppress(OSError, ValueError, KeyError):  # the model was moved, or is on the hub
+        import yaml
+        from transformers import AutoConfig
+
+        from specexp.core.latency import experts_sentence
+
+        target = yaml.safe_load((Path(folder) / "config.yaml").read_text(encoding="utf-8"))["pair"]["target"]
+        sizes = AutoConfig.from_pretrained(target, local_files_only=True).get_text_config().to_dict()
+        if experts := experts_sentence(sizes):
+            yield Diagnosis("experts", experts)
 
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:

@@ -74,9 +74,11 @@ class Drafts(NamedTuple):
     def sum(cls, answers: Sequence[Answer], sent: str) -> Drafts:
         """Return the sums over all answers of a kind."""
         found = [one.drafts for one in answers if one.sent == sent and one.drafts]
-        totals = (sum(one[place] for one in found) for place in range(3))
-        at = (by_position(getattr(one, name) for one in found) for name in ("drafted_at", "accepted_at"))
-        return cls(*totals, *map(tuple, at))
+        drafted_at, accepted_at = (
+            tuple(by_position(getattr(one, name) for one in found)) for name in ("drafted_at", "accepted_at")
+        )
+        steps, drafted = sum(one.steps for one in found), sum(one.drafted for one in found)
+        return cls(steps, drafted, sum(one.accepted for one in found), drafted_at, accepted_at)
 
     @property
     def shares(self) -> list[float]:
@@ -130,7 +132,7 @@ class ServerCosts(NamedTuple):
         if not drafting.size or np.ptp(drafting[:, 2] / drafting[:, 1]) < 0.5:
             passes[:, 2] = 0
         found, _ = nnls(passes / np.array([[one.seconds] for one in used]), np.ones(len(used)))
-        known = zip(found.tolist(), passes.any(axis=0), strict=True)
+        known = zip(found.tolist(), passes.any(axis=0).tolist(), strict=True)
         plain, fixed, token = (value if measured else None for value, measured in known)
         return cls(plain, fixed, token or 0.0)
 
@@ -190,10 +192,11 @@ def measure(given: argparse.Namespace) -> list[Answer]:
 
     for number, prompt in enumerate(texts):
         ask(OWN, prompt, {})  # first, since drafts may be learned from earlier answers
-        for length in LENGTHS if field else ():
-            ask(length, prompt, {field: length})
-        if field and answers[-1].passes[1]:  # the last length is 0, so the server ignores the field
-            field, answers = None, answers[: -len(LENGTHS)]
+        if field is not None:
+            for length in LENGTHS:
+                ask(length, prompt, {field: length})
+            if answers[-1].passes[1]:  # the last length is 0, so the server ignores the field
+                field, answers = None, answers[: -len(LENGTHS)]
         if not field and (given.plain or given.plain_body):
             ask(0, prompt, given.plain_body, plain_url)
         before = "\n\n".join(texts[number + 1 :] + texts[: number + 1])
@@ -333,7 +336,7 @@ def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:
     counted = [one for one in answers if one.sent not in (OTHER, LONG) and one.drafts and one.tokens > 1]
     points = np.array([(one.passes[2], 1e3 * one.seconds) for one in counted])  # [n, 2]
     points /= [[sum(one.passes[:2])] for one in counted]
-    left.scatter(*points.T, s=12, color=BLUE, label="a request")
+    left.scatter(points[:, 0], points[:, 1], s=12, color=BLUE, label="a request")
     ends = np.array([0, points[:, 0].max()])
     if costs.fixed is not None:
         left.plot(ends, 1e3 * (costs.fixed + costs.token * ends), color=ORANGE, label="fixed + per token")

@@ -18,6 +18,7 @@ from typing_extensions import override
 from specexp.core.runtime import Slots, inference
 
 SUPPORTED_ATTENTION = ("sdpa", "eager")
+_STATES = dict.fromkeys(("linear_attention", "hybrid", "mamba", "conv"), "the recurrent state")
 BLOCK = 32
 """Side of a block of :func:`block_mask`, in rows and in keys; DySpec's (appendix C)."""
 
@@ -55,9 +56,10 @@ def check_layers(config: PreTrainedConfig) -> None:
         sliding, kinds = False, kinds - {"sliding_attention"}
     if kinds - {"full_attention"} or (not kinds and sliding):
         found = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={text.sliding_window}"
+        lost = {_STATES.get(kind, "the keys that left the window") for kind in found.split(", ")}
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({found}), which cannot drop rejected "
-            "tokens from their cache: use a model with full attention in every layer"
+            f"the {text.model_type} model has layers without full attention ({found}): after a rejected draft "
+            f"{' and '.join(sorted(lost))} would have to be restored, so use a model with full attention in every layer"
         )
 
 

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
+from math import ceil, log
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -282,3 +283,26 @@ def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
     if place == len(points):
         return high + max(slope, 0.0) * (tokens - after)  # it never falls
     return low + slope * (tokens - before)
+
+
+def distinct_experts(experts: int, used: int, rows: int) -> float:
+    """Return the expected number of distinct experts of a layer that a pass reads, E (1 - (1 - k/E)^R).
+
+    Each of R ``rows`` uses k of E ``experts``, and rows choose independently. Tokens of one text choose more alike.
+    """
+    return experts * (1 - (1 - used / experts) ** rows)
+
+
+def experts_sentence(sizes: Mapping[str, Any]) -> str | None:
+    """Return what the experts of a target mean for the size of trees; None if ``sizes`` has no experts."""
+    used = sizes.get("num_experts_per_tok") or 0
+    experts = sizes.get("num_experts") or sizes.get("num_local_experts") or 0  # the second is Mixtral's name
+    if not 0 < used < experts:
+        return None
+    times = ", ".join(f"{distinct_experts(experts, used, rows) / used:.1f}" for rows in (2, 4, 8, 16))
+    full = ceil(log(0.1) / log(1 - used / experts))
+    return (
+        f"Each row uses {used} of {experts} experts, so passes over 2, 4, 8 and 16 rows read up to {times} times the "
+        "experts of one row: a small tree costs more than in a dense model, and further nodes are as cheap only "
+        f"beyond {full} rows, which read 90 % of the experts"
+    )

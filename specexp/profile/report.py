@@ -7,6 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import counted
+from specexp.core.latency import experts_sentence
 from specexp.profile.check import check_table, headline
 from specexp.profile.roofline import verdict
 from specexp.report.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
@@ -27,7 +28,7 @@ def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
     """Return a report of the live check, the passes, the overhead of steps, and the fit."""
-    metrics = artifact.metrics.items()
+    metrics, experts = artifact.metrics.items(), experts_sentence(artifact.fingerprint.get("model", {}))
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
         [model, point.tokens, point.prefix, point.ms, point.low, point.high]
@@ -45,6 +46,7 @@ def report(
         data={"profile": Table("Passes", points, rows)},
         sentences=[
             *([verdict(profile, measured.roofline)] if measured.roofline else []),
+            *([f"{experts}."] if experts else []),
             f"The profile is in {artifact.folder}.",
         ],
         summary={key: value["value"] if isinstance(value, dict) else value for key, value in metrics},

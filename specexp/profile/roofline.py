@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from specexp.artifacts.kinds.latency_profile import Roofline
 from specexp.base.messages import counted
-from specexp.core.latency import LatencyProfile
+from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than caches hold
@@ -66,8 +66,8 @@ class RooflineJobs(TimedPass):
 
 
 def limit_samples(model: object) -> PassSamples | None:
-    """Return samples of the limits for a dense model; None if torch does not hold its weights."""
-    if not isinstance(model, torch.nn.Module):
+    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them."""
+    if not isinstance(model, torch.nn.Module) or experts_sentence(model.config.to_dict()):  # type: ignore[operator]
         return None
     limits = RooflineJobs(multiplied(model))
     return PassSamples(limits, [0], range(len(limits.jobs)))

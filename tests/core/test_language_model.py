@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
-from transformers import AutoModelForCausalLM, MptConfig, T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig, T5Config, T5ForConditionalGeneration
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
+from specexp.core.cache import check_layers
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.tree import TokenTree, TreeShape
@@ -66,10 +67,31 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
 @pytest.mark.parametrize("name", SLIDING)
 def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
     model = build(name, SLIDING[name], "eager")
+    start = rf"the {model.config.model_type} model has layers without full attention"
     with pytest.raises(
-        ValueError, match=rf"the {model.config.model_type} model has layers without full attention"
+        ValueError, match=rf"{start} .*the keys that left the window would have to be restored"
     ):
         LanguageModel(model)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "lost"),
+    [
+        (
+            ["linear_attention", "full_attention"],
+            "after a rejected draft the recurrent state would",
+        ),
+        (
+            ["linear_attention", "sliding_attention"],
+            "the keys that left the window and the recurrent state would",
+        ),
+        (["chunked_attention", "full_attention"], "the keys that left the window would"),
+    ],
+)
+def test_a_refused_hybrid_names_the_state_that_would_have_to_be_restored(kinds, lost):
+    config = LlamaConfig(layer_types=kinds, num_hidden_layers=2)
+    with pytest.raises(ValueError, match=lost):
+        check_layers(config)
 
 
 @pytest.mark.parametrize("attention", ATTENTION)

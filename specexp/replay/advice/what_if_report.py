@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specexp.base.messages import counted
 from specexp.bench.statistics import Speedup, mean_by_prompt
-from specexp.core.latency import LatencyProfile
+from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.play.ranks import RankTable, StaticCounts
 from specexp.report.pictures import CURVE_COLOURS, INK, draw_trees, legend_below, new_figure, rule
@@ -147,6 +147,7 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
                 f"{device.letter}: {name} ({device.profile.source})\n{facts}{speedup.ratio:.2f}x plain decoding",
             )
         )
+    experts = experts_sentence(recording.manifest.fingerprint.get("model", {}))
     meaning = "share of output positions at which the path is right"
     return Report(
         tables,
@@ -156,6 +157,7 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
         },
         files={"trees.json": json.dumps(trees, indent=1) + "\n"},
         data=tables,
+        sentences=[f"{experts}."] if experts else [],
         summary=summary,
         title=title,
         answer="; ".join(answers),
