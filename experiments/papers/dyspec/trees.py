@@ -13,7 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import binned_statistic
+from scipy.stats import binned_statistic, binomtest
 from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited
@@ -203,15 +203,17 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]
         }
         table = table_of(
             "Draft probability q against acceptance and target probability p, of the nodes tried",
-            "arm | q | nodes | mean q:.3 | accepted:.1% | mean p:.3 | mean residual:.3 | correlation q, p:.3"
-            " | correlation q, accepted:.3",
+            "arm | q | nodes | mean q:.3 | accepted:.1% | accepted low:.1% | accepted high:.1% | mean p:.3"
+            " | mean p low:.3 | mean p high:.3 | mean residual:.3 | correlation q, p:.3 | correlation q, accepted:.3"
+            " | correlation q, p low:.3 | correlation q, p high:.3",
+            "95 % intervals take the nodes as independent, which those of a step are not, so they are too narrow.",
         )
         for arm, seen in tries.items():
             for tenth, own in seen.groupby(np.digitize(seen.q, np.linspace(0, 1, 11)[1:-1])):
                 bounds = f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}"
-                table.rows.append([arm, bounds, len(own), *_means(own), None, None])
+                table.rows.append([arm, bounds, len(own), *_means(own), *[None] * 4])
             known = [_known(seen.q.corr(seen[other])) for other in ("p", "accepted")]
-            table.rows.append([arm, "all", len(seen), *_means(seen), *known])
+            table.rows.append([arm, "all", len(seen), *_means(seen), *known, *_interval(known[0], len(seen))])
         return report_of(self, table, self._draw(tries) if tries else None)
 
     def _draw(self, tries: Mapping[str, pd.DataFrame]) -> Figure:
@@ -241,7 +243,18 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]
 
 
 def _means(seen: pd.DataFrame) -> list[float]:
-    return [float(seen[name].mean()) for name in ("q", "accepted", "p", "residual")]
+    """Return the means of q, acceptance and p, the latter two with 95 % intervals, and of the residual."""
+    taken = binomtest(int(seen.accepted.sum()), len(seen)).proportion_ci(method="wilson")
+    p, half = float(seen.p.mean()), 1.96 * float(seen.p.std(ddof=0)) / len(seen) ** 0.5
+    accepted = [float(seen.accepted.mean()), *map(float, taken)]
+    return [float(seen.q.mean()), *accepted, p, p - half, p + half, float(seen.residual.mean())]
+
+
+def _interval(correlation: float | None, count: int) -> list[float | None]:
+    """Return Fisher's 95 % interval of a correlation; None where it has none."""
+    if correlation is None or abs(correlation) == 1 or count < 4:
+        return [None, None]
+    return [float(np.tanh(np.arctanh(correlation) + z / (count - 3) ** 0.5)) for z in (-1.96, 1.96)]
 
 
 def _known(value: Any) -> float | None:

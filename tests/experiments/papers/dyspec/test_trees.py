@@ -138,6 +138,15 @@ def test_which_children_were_tried(accepted, tried):
     assert (total["nodes"], total["accepted"]) == (len(tried), sum(share for _, share in tried) / len(tried))
 
 
+def test_acceptance_and_correlation_have_intervals():
+    *_, total = heat(
+        RejectionSampling(), *[outcome_of(PARENTS, accepted, q=Q) for accepted in ([2], [1], [])]
+    )
+    assert total["accepted low"] < total["accepted"] < total["accepted high"]
+    few = heat(RejectionSampling(), outcome_of(PARENTS, [1], q=Q))[-1]
+    assert few["correlation q, p low"] is None
+
+
 def test_a_residual_is_the_probability_among_what_elder_siblings_leave():
     rows = heat(RejectionSampling(), outcome_of(PARENTS, [], q=Q))[:-1]
     assert [row["mean residual"] for row in rows] == pytest.approx([0.05 / 0.1, 0.25 / 0.35, 0.65])
