@@ -67,7 +67,8 @@ class RooflineJobs(TimedPass):
 
 def limit_samples(model: object) -> PassSamples | None:
     """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them."""
-    if not isinstance(model, torch.nn.Module) or experts_sentence(model.config.to_dict()):  # type: ignore[operator]
+    config = getattr(model, "config", None)
+    if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
     limits = RooflineJobs(multiplied(model))
     return PassSamples(limits, [0], range(len(limits.jobs)))

@@ -46,9 +46,13 @@ def test_the_verdict_is_one_sentence_on_rows_their_cause_and_free_nodes():
 def test_the_report_has_the_limit_of_each_number_of_rows():
     points = [MeasuredPass(rows, 64, ms, ms, ms) for rows, ms in ROWS.target_ms.items()]
     measured = Measured("made", 2, "bfloat16", None, points, [], MADE)
-    artifact = SimpleNamespace(metrics={}, folder="made", name="made", kind="latency-profile")
+    experts = {"model": {"num_experts": 128, "num_experts_per_tok": 8}}
+    artifact = SimpleNamespace(
+        metrics={}, folder="made", name="made", kind="latency-profile", fingerprint=experts
+    )
     found = report(ROWS, measured, [], artifact)
     assert found.sentences[0] == verdict(ROWS, MADE)
+    assert found.sentences[1].startswith("Each row uses 8 of 128 experts")
     rows = {row[0]: row[1:] for row in found.tables["rows"].rows}
     assert rows[8] == pytest.approx([22.0, 2.0, 16.0, 22 / 16])
     assert rows[1] == pytest.approx([11.0, 1.0, 10.0, 1.1])
