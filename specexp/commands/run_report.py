@@ -18,6 +18,7 @@ from specexp.report.comparison import (
     acceptance_table,
     busy_machine_of,
     category_table,
+    context_table,
     fidelity_sentences,
     long_table,
     phase_table,
@@ -67,6 +68,7 @@ def report(
         "categories": category_table(records, baseline=baselines[0], published=published),
         "phases": phase_table(records),
         "positions": acceptance_table(records),
+        "contexts": context_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)
     ranked = [name for name, _ in _ranked(records, baselines[0])]

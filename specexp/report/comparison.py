@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.messages import counted
 from specexp.bench import clock, metrics
 from specexp.bench.equality import near_tie_sentence, token_equality
+from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
@@ -27,6 +28,8 @@ MOST_CATEGORIES, PROMPTS_PER_CATEGORY = (
 )  # categories shown, and prompts that a shown category has at least; CSV has all categories
 MOST_POSITIONS = 12
 OTHERS = "others"
+CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
+"""Largest contexts of a column, and steps that a column has at least."""
 FEWEST_TOKENS = 8
 """A median answer of fewer tokens raises a warning."""
 BUSY_FOLD = 4.0
@@ -370,6 +373,35 @@ def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
         cells = {str(at): accepted[at - 1] / steps for at, steps in enumerate(drafted, start=1)}
         table.add({"arm": arm, "alpha": metrics.metric_named("alpha").over(own), **cells})
     table.notes += (f"{arm}: {cause}." for arm, cause in likely_causes(records).items())
+    return table
+
+
+def context_table(records: Iterable[PromptRecord]) -> Table | None:
+    """Return tokens per step by arm and context length; None if all steps have a context of the same size.
+
+    Only records of one turn count. The context is the prompt and the answer before the step.
+    """
+    steps: dict[str, Counter[int]] = {}
+    tokens: dict[str, Counter[int]] = {}
+    for record in records:
+        if record.turns != 1 or not any(record.drafted_at):
+            continue
+        counts, sums = steps.setdefault(record.arm, Counter()), tokens.setdefault(record.arm, Counter())
+        for step in steps_of(record.sources, record.turn_tokens):
+            size = next((one for one in CONTEXTS if record.prompt_tokens + step.start <= one), 0)
+            counts[size] += 1
+            sums[size] += len(step)
+    total = sum(steps.values(), Counter[int]())
+    shown = [size for size in (*CONTEXTS, 0) if total[size] >= FEWEST_STEPS]
+    if len(shown) < 2:
+        return None
+    heads = [Column(f"up to {size:,}" if size else f"above {CONTEXTS[-1]:,}") for size in shown]
+    note = f"Tokens in the context before the step. Sizes with fewer than {FEWEST_STEPS} steps are left out."
+    table = Table("Tokens per step by context length", [Column("arm"), *heads], notes=[note])
+    for arm, counts in steps.items():
+        table.rows.append(
+            [arm, *(tokens[arm][size] / counts[size] if counts[size] else None for size in shown)]
+        )
     return table
 
 

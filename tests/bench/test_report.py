@@ -39,6 +39,7 @@ from specexp.report.comparison import (
     FEWEST_TOKENS,
     acceptance_table,
     category_table,
+    context_table,
     long_table,
     metric_table,
     phase_table,
@@ -442,6 +443,25 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
         "edit": {"setup": "chain", "request": {"speculative": True}},
         "chat": {"setup": "plain", "request": {"speculative": False}},
     }
+
+
+def test_tokens_per_step_by_context_length_come_from_the_sources_of_tokens():
+    def answer(prompt, length, sources):
+        tokens = (5,) * len(sources)
+        return record(
+            "chain", prompt, token_ids=tokens, prompt_tokens=length, drafted_at=(1,), sources=sources
+        )
+
+    short = answer(
+        0, 10, (0, -1) * 40
+    )  # 28 steps begin with at most 64 tokens, too few to show, and 12 with more
+    more, long = answer(1, 70, (-1,) * 20), answer(2, 300, (-1,) * 40)
+    table = context_table([short, more, long, record("plain", 0)])
+    assert table.titles == ["arm", "up to 256", "up to 1,024"]
+    assert table.rows == [["chain", pytest.approx((12 * 2 + 20) / 32), 1.0]]
+    assert context_table([long]) is None
+    above = context_table([long, answer(3, 5000, (0, 0, -1) * 30)])
+    assert (above.titles, above.rows) == (["arm", "up to 1,024", "above 4,096"], [["chain", 1.0, 3.0]])
 
 
 def drafts() -> Parts:
