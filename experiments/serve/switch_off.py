@@ -1,0 +1,126 @@
+"""Seconds per token of mixed requests: plain, always drafting, and with drafts that each request switches off.
+
+All arms decode the same greedy requests to edit, summarise, write code, chat and explain, in turns and in the server's
+decoding thread. Writes runs/serve_switch_off/switch_off.md. Each output is compared with that of plain decoding.
+
+    python -m experiments.serve.switch_off --lanes 1 4 --rounds 2
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+
+from specexp.bench.statistics import bootstrap_interval
+from specexp.builders import Chain
+from specexp.core.parts import Parts
+from specexp.core.runtime import Runtime
+from specexp.data import EverydayTasks, Prompt, Workload
+from specexp.deploy.server.decoding_thread import DecodingThread, Output, Update
+from specexp.deploy.server.texts import OutputText
+from specexp.drafters import PromptLookup
+from specexp.models.pair import load_pair
+from specexp.verifiers import KeyedSampling
+
+PLAIN, ALWAYS, SWITCHED = "plain", "always drafting", "switched off per request"
+
+
+class Client:
+    """A request, and the time of each of its updates."""
+
+    def __init__(self, prompt: Prompt, tokens: int, speculative: bool) -> None:
+        self.tokens: list[int] = []
+        self.times: list[float] = []
+        self.first = 0  # tokens of the first update
+        self.output = Output(
+            prompt=tuple(prompt.token_ids),
+            seed=0,
+            sequence=0,
+            max_new_tokens=tokens,
+            verifier=KeyedSampling(0.0),
+            text=OutputText(lambda tokens, special=False: "", ()),
+            notify=self.add,
+            speculative=speculative,
+        )
+
+    def add(self, update: Update) -> None:
+        """Take an update of the decoding thread."""
+        self.times.append(perf_counter())
+        self.tokens += update.tokens
+        self.first = self.first or len(update.tokens)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Seconds per token after the first update."""
+        return (self.times[-1] - self.times[0]) / max(1, len(self.tokens) - self.first)
+
+
+def decode(target: Runtime, prompts: Sequence[Prompt], tokens: int, lanes: int, arm: str) -> list[Client]:
+    """Decode all requests in the server's thread."""
+    parts = Parts(PromptLookup(min_ngram=2), Chain(6))
+    thread = DecodingThread(target, parts, lanes=lanes, waiting=len(prompts), switch_off=arm == SWITCHED)
+    clients = [Client(prompt, tokens, arm != PLAIN) for prompt in prompts]
+    thread.submit([client.output for client in clients])
+    with torch.inference_mode():
+        while thread.waiting or thread.running:
+            thread.round()
+    return clients
+
+
+def main() -> None:
+    """Measure all arms at all loads, and print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=10)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--target", default="smollm2")
+    parser.add_argument("--output", default="runs/serve_switch_off")
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    pair = load_pair(options.target, target_dtype="bfloat16", mode="compiled")
+    prompts = Workload(EverydayTasks(), max_prompts=options.requests).load(pair.tokenizer)
+    target = pair.target_runtime()
+    decode(target, prompts[:1], 8, 1, ALWAYS)
+    lines = ["| lanes | arm | task | over plain | slowest request | outputs equal |", "|---" * 6 + "|"]
+    for lanes in options.lanes:
+        found: dict[str, list[list[Client]]] = defaultdict(list)
+        for number in range(options.rounds):
+            for arm in np.random.default_rng(number).permutation([PLAIN, ALWAYS, SWITCHED]).tolist():
+                found[arm].append(decode(target, prompts, options.max_tokens, lanes, arm))
+        lines += rows_of(lanes, found, prompts)
+        print(*lines, sep="\n", flush=True)
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "switch_off.md").write_text("\n".join(lines) + "\n")
+
+
+def rows_of(lanes: int, found: dict[str, list[list[Client]]], prompts: Sequence[Prompt]) -> list[str]:
+    """Return the table's rows of a load: each arm's speed over plain decoding, by task."""
+    rows = []
+    for arm in (ALWAYS, SWITCHED):
+        logs = np.log(
+            [
+                [a.seconds_per_token / b.seconds_per_token for a, b in zip(plain, own, strict=True)]
+                for plain, own in zip(found[PLAIN], found[arm], strict=True)
+            ]
+        ).mean(axis=0)  # [requests]
+        pairs = list(zip(found[PLAIN][0], found[arm][0], strict=True))
+        for task in ["all", *dict.fromkeys(one.category for one in prompts)]:
+            chosen = [number for number, one in enumerate(prompts) if task in ("all", one.category)]
+            low, high = np.exp(bootstrap_interval(logs[chosen]))
+            equal = sum(pairs[number][0].tokens == pairs[number][1].tokens for number in chosen)
+            speed = f"{np.exp(logs[chosen].mean()):.2f}x [{low:.2f}, {high:.2f}]"
+            slowest = f"{np.exp(logs[chosen].min()):.2f}x"
+            rows.append(f"| {lanes} | {arm} | {task} | {speed} | {slowest} | {equal} of {len(chosen)} |")
+    return rows
+
+
+if __name__ == "__main__":
+    main()
