@@ -98,14 +98,39 @@ inline float sum(Vec value) {
     return parts[0];
 }
 
+// Transposes LANES rows of LANES numbers.
+inline void transpose(Bits* rows) {
+#if LANES == 16
+    Bits lane;
+    for (int k = 0; k < LANES; ++k) lane[k] = k;
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+        const Bits low = lane + (((lane & step) != 0) & (LANES - step)), high = low + step;
+#pragma GCC unroll 16
+        for (int row = 0; row < LANES; ++row)
+            if (!(row & step)) {
+                const __m512i a = (__m512i)rows[row], b = (__m512i)rows[row + step];
+                rows[row] = (Bits)_mm512_permutex2var_epi32(a, (__m512i)low, b);
+                rows[row + step] = (Bits)_mm512_permutex2var_epi32(a, (__m512i)high, b);
+            }
+    }
+#else
+    for (int row = 0; row < LANES; ++row)
+        for (int k = 0; k < row; ++k) {
+            const int32_t value = rows[row][k];
+            rows[row][k] = rows[k][row], rows[k][row] = value;
+        }
+#endif
+}
+
 // Fetches memory that is used soon.
 inline void fetch(const void* from, long bytes) {
 #pragma GCC unroll 2
     for (long line = 0; line < bytes; line += 64) __builtin_prefetch((const char*)from + line);
 }
 
-// Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time. Those of an output are
-// at its `column`.
+// Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time. `join` makes two vectors of
+// a layout out of 32 bits of each output: one float, or the bfloat16 weights of two inputs.
 struct Floats {  // [panel, input, output]
     typedef float Weight;
     typedef float Input;
@@ -114,9 +139,9 @@ struct Floats {  // [panel, input, output]
         to[0] = load(from);
         to[1] = load(from + LANES);
     }
-    static int column(int output) { return output; }
     static Vec inputs(const float* from) { return all(*from); }
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
+    static void join(Bits&, Bits&) {}
 };
 
 struct Words {  // bfloat16 [panel, input, word, 2]: word i holds output i (lower half) and i + LANES (upper half)
@@ -129,9 +154,12 @@ struct Words {  // bfloat16 [panel, input, word, 2]: word i holds output i (lowe
         to[0] = (Vec)(words << 16);
         to[1] = (Vec)(words & (int32_t)0xffff0000);
     }
-    static int column(int output) { return output % LANES * 2 + output / LANES; }
     static Vec inputs(const float* from) { return all(*from); }
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
+    static void join(Bits& a, Bits& b) {
+        const Bits first = (a & 0xffff) | (b << 16);
+        b = ((a >> 16) & 0xffff) | (b & (int32_t)0xffff0000), a = first;
+    }
 };
 
 #if LANES == 16 && defined(__AVX512BF16__)
@@ -144,7 +172,6 @@ struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to
         to[0] = load((const float*)from);
         to[1] = load((const float*)from + LANES);
     }
-    static int column(int output) { return output; }
     static Vec inputs(const uint16_t* from) {
         int32_t two;
         std::memcpy(&two, from, sizeof two);
@@ -153,6 +180,7 @@ struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to
     static Vec times(Vec weight, Vec input, Vec sum) {
         return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weight, (__m512bh)input);
     }
+    static void join(Bits&, Bits&) {}
 };
 #else
 #define HAS_PAIRS 0
@@ -363,7 +391,7 @@ namespace {
 
 // Where the keys of each row are. Made once for a pass.
 struct Keys {
-    static constexpr long PADDING = PANEL;  // places that are only fetched
+    static constexpr long PADDING = 2 * PANEL;  // places that are only packed or fetched
     const int32_t *order, *tails;  // [longest] places 0, 1, 2 ...; places of the rows' visible keys after `past`
     const int32_t* starts;         // [count + 1] of each row in `tails`
     long longest;                  // most keys of a row
@@ -469,13 +497,28 @@ struct Pass {
         }
     }
 
-    // Copies up to PANEL keys as a panel of weights, and fetches the next ones.
-    void pack(const W* keys, const int32_t* places, long count, W* to) const {
-        for (long key = 0; key < count; ++key) {
-            fetch(keys + places[key + PANEL] * m.head_dim, m.head_dim * sizeof(W));
-            const W* from = keys + places[key] * m.head_dim;
-            for (long d = 0; d < m.head_dim; d += Kind::STEP)
-                std::memcpy(to + d * PANEL + Kind::column(key) * Kind::STEP, from + d, Kind::STEP * sizeof(W));
+    // Packs up to PANEL keys as a panel of weights, and fetches the next ones.
+    void pack(const W* keys, const int32_t* places, long count, int32_t* to) const {
+        for (long d = 0; d < m.head_dim; d += LANES * 4 / sizeof(W)) {
+            Bits parts[PARTS][LANES];
+            for (int part = 0; part < PARTS; ++part) {
+                if (part * LANES >= count) {
+                    std::memset(parts[part], 0, sizeof parts[part]);
+                    continue;
+                }
+#pragma GCC unroll 16
+                for (int k = 0; k < LANES; ++k) {
+                    const int32_t* place = places + part * LANES + k;
+                    std::memcpy(&parts[part][k], keys + *place * m.head_dim + d, sizeof(Bits));
+                    __builtin_prefetch(keys + place[PANEL] * m.head_dim + d);
+                }
+                transpose(parts[part]);
+            }
+            for (int k = 0; k < LANES; ++k, to += PANEL) {
+                Kind::join(parts[0][k], parts[1][k]);
+                std::memcpy(to, &parts[0][k], sizeof(Bits));
+                std::memcpy(to + LANES, &parts[1][k], sizeof(Bits));
+            }
         }
     }
 
@@ -546,14 +589,14 @@ struct Pass {
     // and stays in the CPU cache for them.
     void attend(long number, long start, long count) const {
         static thread_local Room<Input> inputs;
-        static thread_local Room<W> packed;
+        static thread_local Room<int32_t> packed;
         static thread_local Room<float> room;
         const long group = m.heads / m.kv_heads, queries = count * group, apart = keys.longest + LANES;
         float* const scores = keys.scores + start / TOGETHER % 2 * TOGETHER * m.heads * apart;
         const auto row_of = [&](long query) { return start + query / group; };
         const long blocks = (keys.longest + KEYS - 1) / KEYS;
         Input* const asked = inputs.of(queries * m.head_dim);
-        W* const panel = packed.of(m.head_dim * PANEL);
+        int32_t* const panel = packed.of(m.head_dim * PANEL);
         float* const few = room.of(queries * PANEL);
         Share share(m.kv_heads * blocks, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
@@ -576,7 +619,7 @@ struct Pass {
                                  const Input* from = asked + first * m.head_dim;
                                  Product<Kind> product{from, last - first, m.head_dim, to + k, apart};
                                  if (count < PANEL) product.out = few, product.stride = PANEL;
-                                 product.panels(panel, 0, 1);
+                                 product.panels((const W*)panel, 0, 1);
                                  for (long one = 0; count < PANEL && one < last - first; ++one)
                                      std::memcpy(to + one * apart + k, few + one * PANEL, count * sizeof(float));
                              }
