@@ -7,6 +7,7 @@ import pytest
 from helpers import drafting_server
 
 from specexp.commands.why import main
+from specexp.config.artifacts import save_artifact
 from specexp.engines import openai_client
 from specexp.engines.server import StartedServer, free_port
 
@@ -170,3 +171,35 @@ def test_other_servers_are_one_sentence(planted, options, code, sentence, explai
 def test_the_key_in_the_environment_is_sent(explain, monkeypatch) -> None:
     monkeypatch.setenv("SPECEXP_API_KEY", "secret")
     assert explain(*FREE, "--key", "secret")["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_our_own_server_is_explained(tmp_path, capsys) -> None:
+    parts = {
+        "drafter": {"class_path": "DraftModel"},
+        "builder": {"class_path": "Chain", "init_args": {"length": 4}},
+    }
+    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": parts}).folder
+    port = free_port()
+    words = [sys.executable, "-m", "specexp.serve", str(artifact), "--port", str(port)]
+    server = StartedServer(words, f"http://127.0.0.1:{port}", 120)
+    try:
+        arguments = [
+            "--endpoint",
+            server.url,
+            "--max-prompts",
+            "3",
+            "--max-tokens",
+            "48",
+            "--output",
+            str(tmp_path),
+        ]
+        assert main([*arguments, "--json"]) == 0
+    finally:
+        server.close()
+    found = json.loads(capsys.readouterr().out)
+    drafted = {row["requests"]: row["drafted/step"] for row in found["tables"]["lengths"]}
+    assert drafted["0"] == 0
+    assert drafted["1"] <= 1 < drafted["8"] <= 4  # the artifact's chain limits the chosen length
+    assert found["summary"]["token_ms"] > 0
+    assert "It breaks even at" in found["answer"]
