@@ -3,7 +3,10 @@
 import gc
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -28,7 +31,9 @@ for name, number in {"few": 33, "all": 100}.items():
 
 def pytest_configure(config: pytest.Config) -> None:
     """By default a property is tried on a third of its examples."""
-    hypothesis.settings.load_profile("few" if config.option.markexpr == "not slow" else "all")
+    if config.option.markexpr == "unit":
+        config.option.markexpr = "unit and not slow"
+    hypothesis.settings.load_profile("few" if "not slow" in config.option.markexpr else "all")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -48,9 +53,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
-    """A million objects of imported libraries stay to the end: collecting garbage need not look at them every time."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A million objects of imported libraries stay to the end: collecting garbage need not look at them every time.
+
+    Under ``-m unit`` a test fails if it makes a model or starts a process other than the compiler.
+    """
     gc.freeze()
+    if session.config.option.markexpr == "unit and not slow" and session.items:
+        start = subprocess.Popen.__init__
+
+        def checked_start(self: Any, command: Any, *given: Any, **named: Any) -> None:
+            assert "++" in str(command), f"a unit test started {command}"
+            start(self, command, *given, **named)
+
+        def refused(self: Any, *given: Any, **named: Any) -> None:
+            raise AssertionError(f"a unit test made a {type(self).__name__}")
+
+        subprocess.Popen.__init__ = checked_start  # type: ignore[method-assign]
+        if models := sys.modules.get("transformers.modeling_utils"):
+            models.PreTrainedModel.__init__ = refused
 
 
 @pytest.fixture(autouse=True, scope="session")

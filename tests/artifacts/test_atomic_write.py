@@ -10,6 +10,8 @@ import pytest
 
 from specexp.artifacts.atomic_write import atomic_write
 
+pytestmark = pytest.mark.unit
+
 
 def test_text_and_bytes_replace_the_earlier_content(tmp_path):
     path = tmp_path / "table.md"

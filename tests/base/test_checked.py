@@ -23,6 +23,8 @@ from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
 from specexp.verifiers import Greedy, KeyedSampling
 
+pytestmark = pytest.mark.unit
+
 FAMILIES = (Drafter, TreeBuilder, Verifier, Controller)
 
 

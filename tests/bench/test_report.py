@@ -50,6 +50,8 @@ from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup
 from specexp.report.table import Column, Table, columns
 from specexp.verifiers import Greedy
 
+pytestmark = pytest.mark.unit
+
 
 def pair(prompt, plain, ours, **given):
     return [record("plain", prompt, plain), record("tree", prompt, ours, **given)]

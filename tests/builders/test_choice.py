@@ -13,6 +13,8 @@ from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.testing.builders import TreeBuilderContract, grow, plenty
 from specexp.testing.fakes import hashed_model
 
+pytestmark = pytest.mark.unit
+
 TestChoice = contract_of(TreeBuilderContract, lambda: Choice([KConfig([2, 2]), Chain(3)]))
 TestAllCandidates = contract_of(TreeBuilderContract, lambda: AllCandidates(12, candidates=3, max_depth=4))
 TestFewNodes = contract_of(TreeBuilderContract, lambda: AllCandidates(3, candidates=2))

@@ -13,6 +13,8 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 from specexp.testing.fakes import DistributionDrafter, result_of
 
+pytestmark = pytest.mark.unit
+
 TestDrawnStaticTree = contract_of(
     DrawingTreeBuilderContract,
     lambda: StaticTree([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]], candidates="drawn"),

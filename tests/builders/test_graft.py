@@ -11,6 +11,8 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract
 from specexp.testing.fakes import result_of
 
+pytestmark = pytest.mark.unit
+
 TestGraft = contract_of(TreeBuilderContract, lambda: Graft(Chain(4)))
 TestOfDrawnCandidates = contract_of(
     DrawingTreeBuilderContract,

@@ -19,6 +19,8 @@ from specexp.config.schema import Experiment
 from specexp.core.tree import NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
 
+pytestmark = pytest.mark.unit
+
 VECTOR = [0.5, 0.2, 0.1, 0.05, 0.15]
 
 

@@ -9,6 +9,8 @@ from specexp.cluster.launch import ClusterOptions, take_options
 from specexp.config import ConfigError
 from specexp.sweep.command import run_study_workers
 
+pytestmark = pytest.mark.unit
+
 
 def test_the_options_of_a_cluster_are_split_off():
     typed = "x.yaml --on slurm --workers 4 --pair.device cuda --slurm-partition gpu --slurm-time=90"

@@ -10,6 +10,8 @@ from specexp.__main__ import COMMANDS
 from specexp.cluster.launch import take_options
 from specexp.cluster.shard import Shard, take_shard
 
+pytestmark = pytest.mark.unit
+
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "cluster"
 

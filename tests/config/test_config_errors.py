@@ -7,6 +7,8 @@ import pytest
 from specexp.config import ConfigError, apply_overrides, load_config
 from specexp.config.config import check_key
 
+pytestmark = pytest.mark.unit
+
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
 
 MISTAKES = {

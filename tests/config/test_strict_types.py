@@ -16,6 +16,8 @@ from specexp.config.check import Checker, parts_of
 from specexp.config.explain import contracts
 from specexp.core.contracts import Drafter
 
+pytestmark = pytest.mark.unit
+
 CHECKER = Checker(lambda key: "mine.yaml")
 
 

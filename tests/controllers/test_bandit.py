@@ -16,6 +16,8 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import hashed_model
 
+pytestmark = pytest.mark.unit
+
 TestUcb = contract_of(ControllerContract, lambda: Bandit("depths", [0, 2, 4]))
 TestThompson = contract_of(
     ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson", window=50)

@@ -17,6 +17,8 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, bigram_model
 
+pytestmark = pytest.mark.unit
+
 TestConfidenceThreshold = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4))
 TestShallowOne = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.1, max_depth=2))
 TestLastToken = contract_of(FrozenControllerContract, lambda: ConfidenceThreshold(0.4, rule="token"))

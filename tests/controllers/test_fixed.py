@@ -14,6 +14,8 @@ from specexp.core.loop import Decoder
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import FakeDrafter, counting_model
 
+pytestmark = pytest.mark.unit
+
 TestFixed = contract_of(FrozenControllerContract, lambda: Fixed())
 TestFixedWithLimits = contract_of(FrozenControllerContract, lambda: Fixed(max_depth=2, max_nodes=3))
 

@@ -11,6 +11,8 @@ from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 
+pytestmark = pytest.mark.unit
+
 FREE_ALONE = LatencyProfile("free alone", {1: 10.0, 9: 10.0}, {1: 1.0}, lanes_ms={8: {1: 10.0, 9: 90.0}})
 """Eight more tokens cost nothing where one lane is served, and eight times as much where eight are."""
 

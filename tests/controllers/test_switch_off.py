@@ -23,6 +23,8 @@ from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
 from specexp.testing.fakes import counting_model
 
+pytestmark = pytest.mark.unit
+
 OFF = Plan(max_depth=0)
 
 

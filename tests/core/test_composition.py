@@ -31,6 +31,8 @@ from specexp.verifiers import (
     TypicalAcceptance,
 )
 
+pytestmark = pytest.mark.unit
+
 
 class PlansThreshold(Controller):
     plans_threshold = True

@@ -11,6 +11,8 @@ from specexp.core.loop import Decoder
 from specexp.testing.fakes import FakeDrafter, counting_model
 from specexp.verifiers import Greedy
 
+pytestmark = pytest.mark.unit
+
 VOCABULARY = 10
 
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 import torch
 from helpers.examples import examples
 from hypothesis import given, strategies as st
@@ -11,6 +12,8 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.runtime import Growth
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.fakes import hashed_model
+
+pytestmark = pytest.mark.unit
 
 
 def rows_of(parents, start, stop):

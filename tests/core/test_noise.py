@@ -10,6 +10,8 @@ from scipy import stats
 from specexp.core import noise
 from specexp.core.noise import NOISE_VERSION, GumbelStream, UniformStream, gumbel, philox, place_key
 
+pytestmark = pytest.mark.unit
+
 FROZEN = [-0.11035828292369843, -0.33552026748657227, 1.6705485582351685, 0.03983944281935692]
 _KEY = place_key(0, "p#0", "target")
 

@@ -9,6 +9,8 @@ from hypothesis import given, strategies as st
 from specexp.builders import TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape, root_tree
 
+pytestmark = pytest.mark.unit
+
 
 @st.composite
 def shapes(draw: st.DrawFn, max_nodes: int = 24) -> TreeShape:

@@ -20,6 +20,8 @@ from experiments.papers.seed.blocksworld import (
     unmet,
 )
 
+pytestmark = pytest.mark.unit
+
 INVERSE = {"pick-up": "put-down", "put-down": "pick-up", "stack": "unstack", "unstack": "stack"}
 PROMPTS = Path(seed.__file__).parent / "prompts" / "blocksworld"
 

@@ -8,6 +8,8 @@ import pytest
 from specexp.data import OwnPrompts, PromptSetError
 from specexp.testing.prompt_sets import PromptSetContract
 
+pytestmark = pytest.mark.unit
+
 CHAT = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},

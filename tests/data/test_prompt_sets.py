@@ -24,6 +24,8 @@ from specexp.data import (
 )
 from specexp.testing.prompt_sets import PromptSetContract
 
+pytestmark = pytest.mark.unit
+
 QUESTIONS = [
     {
         "question_id": 81,

@@ -12,6 +12,8 @@ from specexp.data.tasks.creative_writing import split_sentences
 from specexp.data.tasks.gsm8k import last_number
 from specexp.testing.tasks import TaskContract
 
+pytestmark = pytest.mark.unit
+
 PROBLEM = """
 (define (problem two) (:domain blocksworld-4ops) (:objects a b c)
  (:init (handempty) (on a b) (ontable b) (ontable c) (clear a) (clear c))

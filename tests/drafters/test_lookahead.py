@@ -1,5 +1,6 @@
 """The Jacobi window by hand on a model that counts, and the n-grams it leaves."""
 
+import pytest
 from helpers.contracts import contract_of
 
 from specexp.builders import AllCandidates
@@ -9,6 +10,8 @@ from specexp.drafters import Lookahead
 from specexp.replay.play.fidelity import Grade, fidelity
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
+
+pytestmark = pytest.mark.unit
 
 TestLookahead = contract_of(DrafterContract, lambda: Lookahead())
 

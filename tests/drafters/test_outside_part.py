@@ -12,6 +12,8 @@ from specexp.core.tree import NO_CANDIDATE
 from specexp.testing.drafters import DrafterContract
 from specexp.testing.fakes import counting_model
 
+pytestmark = pytest.mark.unit
+
 
 class Successor(Drafter):
     """After token t it guesses t + 1, and after the last token nothing."""

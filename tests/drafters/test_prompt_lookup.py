@@ -10,6 +10,8 @@ from specexp.core.tree import NO_CANDIDATE, root_tree
 from specexp.drafters import PromptLookup
 from specexp.testing.drafters import DrafterContract
 
+pytestmark = pytest.mark.unit
+
 TestPromptLookup = contract_of(DrafterContract, lambda: PromptLookup())
 TestSeveralCandidates = contract_of(DrafterContract, lambda: PromptLookup(max_ngram=2, candidates=4))
 

@@ -8,6 +8,8 @@ import yaml
 from specexp.artifacts.validation import ArtifactError, validated
 from specexp.engines.settings import LlamaCppSettings, SglangSettings, TrtllmSettings, VllmSettings
 
+pytestmark = pytest.mark.unit
+
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
 EAGLE = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
 

@@ -7,6 +7,8 @@ import pytest
 from experiments.first_page.__main__ import BLOCK, README, aligned, deviations, engines, replaced, rows_of
 from experiments.first_page.drawings import Line, recording, tokens_by_pass
 
+pytestmark = pytest.mark.unit
+
 PAGE = "It is <!-- ratio -->1.50x [1.20, 1.80]<!-- end --> as fast.\n<!-- main job -->\nold\n<!-- end -->\n"
 
 

@@ -13,6 +13,8 @@ from pydantic.fields import FieldInfo
 
 import specexp
 
+pytestmark = pytest.mark.unit
+
 CONTRACTS = ["drafters", "builders", "verifiers", "controllers", "executions", "prompt_sets"]
 CONTRACTS += ["tasks", "searches"]
 BOUNDS = ("Ge", "Gt", "Le", "Lt", "MinLen", "MaxLen")

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.unit
+
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "specexp"
 

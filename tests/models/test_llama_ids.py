@@ -10,6 +10,8 @@ from hypothesis import given, strategies as st
 from specexp.core.tree import TreeShape
 from specexp.models.llama_cache import ANY, Branches, SlotIds
 
+pytestmark = pytest.mark.unit
+
 
 @dataclass
 class Cell:

@@ -15,6 +15,8 @@ from specexp.profile.check import check_live, check_table, checks_of, headline
 from specexp.profile.fit import fit_overhead, fit_pass, fit_profile
 from specexp.profile.measure import StepTiming
 
+pytestmark = pytest.mark.unit
+
 TRUE = LatencyProfile(
     "made", {1: 10.0, 8: 11.0, 32: 14.0}, {1: 2.0, 32: 4.0}, prefix_tokens=256, target_prefix_ms=2.0,
     draft_prefix_token_ms=0.02,

@@ -11,6 +11,8 @@ from specexp.profile import roofline
 from specexp.profile.report import report
 from specexp.profile.roofline import limit_samples, multiplied, roofline_of, verdict
 
+pytestmark = pytest.mark.unit
+
 # 100 M parameters in bfloat16 at 20 GB/s: 10 ms; each row 0.2 GFLOP at 100 GFLOP/s: 2 ms
 MADE = Roofline(100_000_000, 200_000_000, 20e9, 20e9, 100e9)
 ROWS = LatencyProfile("made", {1: 11.0, 2: 11.0, 4: 12.0, 8: 22.0, 16: 44.0}, source="measured")

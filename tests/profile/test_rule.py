@@ -8,6 +8,8 @@ from experiments.rule_of_thumb import COSTS, rule_table, scaled
 from specexp.core.latency import LatencyProfile
 from specexp.profile.rule import Payoff, break_even, payoff
 
+pytestmark = pytest.mark.unit
+
 FREE = LatencyProfile("rows are free", {1: 10})
 LINEAR = LatencyProfile("a row costs a pass", {1: 10, 2: 20})
 

@@ -11,6 +11,8 @@ from specexp.profile.check import checks_of
 from specexp.profile.measure import StepTiming, TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass
 
+pytestmark = pytest.mark.unit
+
 
 class MadePass(TimedPass):
     """Takes the milliseconds that a formula says."""

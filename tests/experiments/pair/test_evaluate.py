@@ -13,6 +13,8 @@ from experiments.pair.corpus.text_source import Probe, Text
 from experiments.pair.evaluate import agreement, answers, gap, losses, tables, text_losses
 from specexp.data.tasks.task import Ending
 
+pytestmark = pytest.mark.unit
+
 
 class Letters:
     """A tokenizer of single letters, of which ``.`` closes a text."""

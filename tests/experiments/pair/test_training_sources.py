@@ -25,6 +25,8 @@ from experiments.papers.seed.blocksworld import Blocksworld, run_plan
 from specexp.data.tasks.gsm8k import GSM8K
 from specexp.data.tasks.task import Item
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize("seed", range(40))
 def test_every_calculation_of_a_word_problem_is_right(seed):

@@ -9,6 +9,8 @@ from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
+pytestmark = pytest.mark.unit
+
 
 def group_of(arm, item, wall, *, task="GSM8K", decode=None, roles=None, correct=None, unparsable=0, **given):
     """A search of 10 tokens in 5 steps that took so many seconds: a tenth of them prefills, eight tenths decoding; the

@@ -5,6 +5,8 @@ import pytest
 from experiments.reproduce.resampled import Resampled, interval
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 
+pytestmark = pytest.mark.unit
+
 
 def record_of(arm, prompt, tokens=8, steps=8, seconds=8.0, **more):
     return PromptRecord(

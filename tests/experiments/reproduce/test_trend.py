@@ -4,6 +4,8 @@ import pytest
 
 from experiments.reproduce.trend import Clause, Term, verdict
 
+pytestmark = pytest.mark.unit
+
 FIGURES = {"tree": (3.0, 2.8, 3.2), "chain": (2.0, 1.9, 2.1), "wide": (3.1, 2.9, 3.3)}
 
 

@@ -17,6 +17,8 @@ from specexp.builders import DySpecGreedy
 from specexp.core.tree import ROOT_ONLY, TokenTree, TreeShape
 from specexp.verifiers import Greedy
 
+pytestmark = pytest.mark.unit
+
 
 def test_a_chain_fills_the_triangle_and_a_star_two_edges():
     chain = TreeShape(np.arange(-1, 255), [-1] + [0] * 255)

@@ -12,6 +12,8 @@ from specexp.config import load_config
 from specexp.data.named_sets import C4, CNNDailyMail, OpenWebText
 from specexp.data.workload import Workload
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def sets(tmp_path):

@@ -17,6 +17,8 @@ from specexp.controllers import Fixed, ThresholdTracker
 from specexp.core.parts import Parts
 from specexp.verifiers import Greedy, RejectionSampling
 
+pytestmark = pytest.mark.unit
+
 # --- Tokens per step ----------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@ from experiments.papers.post_use_pre_cut.acceptance import (
 from specexp.core.context import Context
 from specexp.verifiers import Greedy
 
+pytestmark = pytest.mark.unit
+
 CHAIN = [-1, 0, 1, 2, 3]
 
 

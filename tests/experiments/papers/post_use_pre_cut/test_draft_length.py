@@ -22,6 +22,8 @@ from specexp.core.parts import Parts
 from specexp.drafters import PhraseCache
 from specexp.verifiers import Greedy
 
+pytestmark = pytest.mark.unit
+
 PLAIN = Parts(None, None, Greedy(), Fixed())
 
 

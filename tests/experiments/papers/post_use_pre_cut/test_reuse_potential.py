@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from helpers.made_records import strategy
 
@@ -11,6 +12,8 @@ from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.verifiers import Greedy
+
+pytestmark = pytest.mark.unit
 
 
 class Prompt:
