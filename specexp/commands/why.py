@@ -132,8 +132,10 @@ class ServerCosts(NamedTuple):
         if not drafting.size or np.ptp(drafting[:, 2] / drafting[:, 1]) < 0.5:
             passes[:, 2] = 0
         found, _ = nnls(passes / np.array([[one.seconds] for one in used]), np.ones(len(used)))
-        known = zip(found.tolist(), passes.any(axis=0).tolist(), strict=True)
-        plain, fixed, token = (value if measured else None for value, measured in known)
+        known = passes.sum(axis=0).tolist()
+        plain, fixed, token = (
+            one if count else None for one, count in zip(found.tolist(), known, strict=True)
+        )
         return cls(plain, fixed, token or 0.0)
 
     def break_even(self, drafts: Drafts) -> float | None:

@@ -133,6 +133,7 @@ def _serve(
         waiting=options.queue,
         deterministic=options.deterministic,
         latency=options.latency,
+        switch_off=options.switch_off,
     )
     if options.save_state is not None and not thread.parts.keeps_learning:
         raise ArtifactError(
@@ -197,6 +198,8 @@ def _parser() -> argparse.ArgumentParser:
         "a compiled target needs no extra passes"
     )
     add("--deterministic", action="store_true", help=deterministic)
+    switch_off = "let a request decode plainly once its own drafts do not pay, for one request at a time"
+    add("--switch-off", action="store_true", help=switch_off)
     trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

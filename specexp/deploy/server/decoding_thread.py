@@ -33,7 +33,7 @@ _PREFILL_TOKENS = 512
 
 
 _WINDOW = 16
-"""Steps that an output's :class:`SwitchOff` remembers. It decides after half as many drafts and four plain steps."""
+"""Steps that an output's :class:`SwitchOff` remembers. It decides after half as many drafts."""
 
 
 class TokenLogProbs(NamedTuple):
@@ -254,6 +254,7 @@ class DecodingThread:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.parts = parts
         self._parts = copies(parts, lanes)
+        self._plain_steps = [0.0, 0.0, 0.0]  # of all outputs, so that each need not measure them
         self._switches_off = switch_off and not separate and not parts.controller.uses_seconds
         decoding = SeparatePasses if separate else Decoding
         self._decoding = decoding(target, [self._count_step], together=not separate)
@@ -398,7 +399,9 @@ class DecodingThread:
         try:
             own = self._parts[slot] if output.speculative else Parts()
             if self._switches_off and own.drafter is not None:
-                own = own._replace(controller=SwitchOff(own.controller, _WINDOW))
+                controller = SwitchOff(own.controller, _WINDOW)
+                controller.share_plain(self._plain_steps)
+                own = own._replace(controller=controller)
             own = own._replace(verifier=output.verifier)
             context = own.context(prompt, output.seed, output.sequence)
             lane = Lane(

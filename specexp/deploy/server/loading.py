@@ -29,12 +29,13 @@ def decoding_thread_of(
     waiting: int,
     deterministic: bool = False,
     latency: str | None = None,
+    switch_off: bool = False,
 ) -> DecodingThread:
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
     ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If the artifact
-    has no controller, :class:`~specexp.controllers.NodeBudget` then adapts the draft to the load. Without ``latency``,
-    an output whose drafts do not pay decodes plainly.
+    has no controller, :class:`~specexp.controllers.NodeBudget` then adapts the draft to the load. With
+    ``switch_off``, an output decodes plainly if its own drafts do not pay.
 
     Raises:
         ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is not a
@@ -55,7 +56,7 @@ def decoding_thread_of(
             waiting=waiting,
             eos_token_ids=eos_of(pair.tokenizer, model),
             deterministic=deterministic,
-            switch_off=latency is None and not deterministic,
+            switch_off=switch_off,
         )
     except ArtifactError:
         raise
