@@ -162,12 +162,12 @@ class Samplings:
             with np.errstate(divide="ignore"):
                 needed = np.log(self.lowest / weight) - USED_UP
             fresh = fresh & (answer.log_probs >= needed[:, np.newaxis])  # avoids most of the exponentials
-            number, rank = _places(fresh)
+            number, rank = _positions(fresh)
             key = child = weight[number] * probabilities(answer.log_probs[number, rank])
             last = probabilities(answer.log_probs[np.arange(rows.size), count - 1])
             following = np.where(count == k, last, 0.0)  # no later candidate is better
         else:
-            number, rank = _places(fresh)
+            number, rank = _positions(fresh)
             key, child, following = np.empty(number.size), np.empty(number.size), np.empty(rows.size)
             narrow = count <= _NARROW  # a few rows may have many times as many candidates as the others
             for group in (narrow, ~narrow):
@@ -364,11 +364,11 @@ def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
 
 
-def _places(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _positions(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return rows and columns of the true entries, in a tenth of the time of a two-dimensional ``np.nonzero``."""
-    places = wanted.ravel().nonzero()[0]
-    row = places // wanted.shape[1]
-    return row, places - row * wanted.shape[1]
+    positions = wanted.ravel().nonzero()[0]
+    row = positions // wanted.shape[1]
+    return row, positions - row * wanted.shape[1]
 
 
 def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:

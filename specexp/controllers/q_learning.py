@@ -181,9 +181,9 @@ class QLearning(Controller):
 
     @override
     def learned(self) -> str:
-        seen = sum(any(visits) for visits in self.table.visits)
+        visited = sum(any(visits) for visits in self.table.visits)
         return (
-            f"{seen} of {self.table.rows} states were visited, epsilon is {self.exploring:.3g}, the learned gain of "
+            f"{visited} of {self.table.rows} states were visited, epsilon is {self.exploring:.3g}, the learned gain of "
             f"drafting over plain decoding is {self.table.values[0][0]:+.3f}"
         )
 

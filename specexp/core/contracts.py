@@ -150,9 +150,9 @@ class Drafter(Part):
         """A key: drafters of several sequences with equal keys answer in one pass. None: no team."""
         return None
 
-    def propose_together(self, asked: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
+    def propose_together(self, requested: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
         """Answer requests of several sequences as :meth:`propose` would; all drafters are of one team."""
-        return [drafter.propose(context, request) for drafter, context, request in asked]
+        return [drafter.propose(context, request) for drafter, context, request in requested]
 
 
 class TreeBuilder(metaclass=Checked):

@@ -82,8 +82,8 @@ class Drafting:
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
 
-    def build(self, depth: int, alone: bool) -> Generator[Request, Candidates | None, Draft]:
-        """Build one tree at most ``depth`` deep; ``alone`` if no other sequence shares the draft passes."""
+    def build(self, depth: int, unshared: bool) -> Generator[Request, Candidates | None, Draft]:
+        """Build one tree at most ``depth`` deep; ``unshared`` if no other sequence shares the draft passes."""
         if self.builder is None or depth == 0:
             return Draft(root_tree(self.context.root))
         plan = self.controller.plan(self.context)
@@ -91,17 +91,17 @@ class Drafting:
             plan = replace(plan, max_depth=depth)
         if self.max_nodes is not None and (plan.max_nodes is None or plan.max_nodes > self.max_nodes):
             plan = replace(plan, max_nodes=self.max_nodes)
-        filled = self._filled(plan, alone)
+        filled = self._filled(plan, unshared)
         if filled is None:
             return Draft((yield from self.builder.build(self.context.root, plan)))
         return filled
 
-    def _filled(self, plan: Plan, alone: bool) -> Draft | None:
+    def _filled(self, plan: Plan, unshared: bool) -> Draft | None:
         """Return the draft if the drafter can fill the step's tree at once."""
         drafter = self.drafter
         if drafter is None or self.builder is None:
             return None
-        if drafter.runs_model and (self._needs_requests or not alone):
+        if drafter.runs_model and (self._needs_requests or not unshared):
             return None
         shape = self.builder.shape_of(plan)
         started = perf_counter()
@@ -128,13 +128,13 @@ class Drafting:
 class _GrowingTree:
     """A tree under construction, and its costs so far."""
 
-    def __init__(self, drafting: Drafting, depth: int, alone: bool) -> None:
+    def __init__(self, drafting: Drafting, depth: int, unshared: bool) -> None:
         # the drafter, its sequence and the builder's open request; None once the tree is complete
         self.question: tuple[Drafter, Context, Request] | None = None
         self.pass_tokens: tuple[int, ...] = ()
         self.draft_seconds = self.build_seconds = 0.0
         self._drafting = drafting
-        self._build = drafting.build(depth, alone)
+        self._build = drafting.build(depth, unshared)
         self.advance(None)
 
     def advance(self, answer: Candidates | None) -> None:
@@ -159,8 +159,8 @@ class _GrowingTree:
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
     """Build the next tree of each drafting, up to its greatest depth. Several drafters must be of one team."""
-    alone = len(draftings) == 1
-    trees = [_GrowingTree(drafting, depth, alone) for drafting, depth in draftings]
+    unshared = len(draftings) == 1
+    trees = [_GrowingTree(drafting, depth, unshared) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
         started = perf_counter()
         drafter, context, request = growing[0][1]

@@ -203,10 +203,10 @@ class DraftModel(Drafter):
         return None if self._source is None else self._source.team
 
     @override
-    def propose_together(self, asked: Sequence[tuple[DraftModel, Context, Request]]) -> list[Candidates]:
+    def propose_together(self, requested: Sequence[tuple[DraftModel, Context, Request]]) -> list[Candidates]:
         found = [
             (drafter, context, request, *drafter._rows_to_feed(context, request))
-            for drafter, context, request in asked
+            for drafter, context, request in requested
         ]
         feeding = [(drafter, context, fed) for drafter, context, _, _, fed in found if fed is not None]
         if feeding:  # one pass of the model for all sequences

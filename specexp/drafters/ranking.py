@@ -229,8 +229,10 @@ def draw(
         token = block * _BLOCK + inside  # [a, size]
         new = probability > 0
         if not replacement:  # skipping a number that repeats a token equals drawing without replacement
-            seen = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(size, k=-1, dtype=np.bool_)
-            new &= ~seen.any(axis=2)
+            observed = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(
+                size, k=-1, dtype=np.bool_
+            )
+            new &= ~observed.any(axis=2)
         which, _ = np.nonzero(new)
         place = (counts[active][:, np.newaxis] + new.cumsum(axis=1) - 1)[new]
         row, token, probability = active[which], token[new], probability[new]

@@ -179,10 +179,10 @@ class SuffixArray:
     def followers(self, run: Run) -> Followers:
         """Return the followers of a run; many occurrences are counted in an evenly spaced sample."""
         low, high, length = run
-        places = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
+        positions = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
         # if the suffixes are wrongly sorted, a place may lie past the end; end marks are skipped below
-        places = places.clip(max=self.tokens.size - 1)
-        tokens, counts = np.unique(self.tokens[places], return_counts=True)
+        positions = positions.clip(max=self.tokens.size - 1)
+        tokens, counts = np.unique(self.tokens[positions], return_counts=True)
         there = tokens != NO_CANDIDATE
         return list(zip(tokens[there].tolist(), counts[there].tolist(), strict=True))
 

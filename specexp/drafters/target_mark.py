@@ -26,8 +26,8 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
     weights: Any = output.weight
     values = weights.detach().reshape(-1)
     count = min(_NUMBERS, values.numel())
-    places = torch.arange(count, device=values.device) * (values.numel() - 1) // max(count - 1, 1)
-    mark: NDArray[np.float32] = values[places].float().numpy(force=True)
+    positions = torch.arange(count, device=values.device) * (values.numel() - 1) // max(count - 1, 1)
+    mark: NDArray[np.float32] = values[positions].float().numpy(force=True)
     return mark
 
 

@@ -225,16 +225,16 @@ class TokenRecycling(Drafter):
             rows = np.flatnonzero(tokens == token)
             # rank by rank, so that the best candidates of all occurrences come first
             if self.update == "merge":
-                places = np.tile(rows, self.k), np.repeat(ranks, rows.size)
+                positions = np.tile(rows, self.k), np.repeat(ranks, rows.size)
             else:  # concurrent writes: every rank keeps the write of a random occurrence
-                places = rows[chances[rows].argmax(axis=0)], ranks
-            candidates, kept = top_k[places], ranks
+                positions = rows[chances[rows].argmax(axis=0)], ranks
+            candidates, kept = top_k[positions], ranks
             if self.update != "race":  # without repeats
                 kept = np.sort(np.unique(candidates, return_index=True)[1])[: self.k]
             self._matrix[token] = NO_CANDIDATE
             self._matrix[token, : kept.size] = candidates[kept]
             if logits is not None:
-                self._logits[token, : kept.size] = logits[places][kept]
+                self._logits[token, : kept.size] = logits[positions][kept]
 
 
 @cache

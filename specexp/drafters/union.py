@@ -49,16 +49,18 @@ class Union(DrafterWrapper):
         return teams if any(team is not None for team in teams) else None
 
     @override
-    def propose_together(self, asked: Sequence[tuple[Union, Context, Request]]) -> list[Candidates]:
-        if any(request.length > 1 for _, _, request in asked):
-            return super().propose_together(asked)
+    def propose_together(self, requested: Sequence[tuple[Union, Context, Request]]) -> list[Candidates]:
+        if any(request.length > 1 for _, _, request in requested):
+            return super().propose_together(requested)
         answers = [
-            own.propose_together([(one.inner[place], context, request) for one, context, request in asked])
+            own.propose_together(
+                [(one.inner[place], context, request) for one, context, request in requested]
+            )
             for place, own in enumerate(self.inner)
         ]
         return [
             _joined(request, own)
-            for (_, _, request), own in zip(asked, zip(*answers, strict=True), strict=True)
+            for (_, _, request), own in zip(requested, zip(*answers, strict=True), strict=True)
         ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:

@@ -181,7 +181,7 @@ class GraphedSource(ModelSource):
         self._children: dict[tuple[int, int], int] = {}  # (row of the parent, token) -> drafted node
         self._used = 0  # number of fed nodes that the step had drafted
         self._fed: Counter[int] = Counter()  # depth -> number of fed nodes
-        self._asked: dict[int, int] = {}  # depth of the parent -> most candidates requested
+        self._requested: dict[int, int] = {}  # depth of the parent -> most candidates requested
         self._scored: tuple[Scoring, float] | None = None
 
     @override
@@ -190,24 +190,27 @@ class GraphedSource(ModelSource):
         self._begin(0)
 
     @override
-    def feed_together(self, asked: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        plan, *others = {source._plan_of(context, fed) for source, context, fed in asked}
+    def feed_together(self, requested: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
+        plan, *others = {source._plan_of(context, fed) for source, context, fed in requested}
         if plan is not None and not others:
             step = self.model.draft(
-                [(source.slot, context, fed.tokens[: fed.pending]) for source, context, fed in asked], plan
+                [(source.slot, context, fed.tokens[: fed.pending]) for source, context, fed in requested],
+                plan,
             )
-            for source, _, _ in asked:
+            for source, _, _ in requested:
                 source._take(step, source.slot - step.window.first)
-        entered = [source._enter(fed) for source, _, fed in asked]
-        slots = [source.slot for (source, _, _), (_, growth) in zip(asked, entered, strict=True) if growth]
+        entered = [source._enter(fed) for source, _, fed in requested]
+        slots = [
+            source.slot for (source, _, _), (_, growth) in zip(requested, entered, strict=True) if growth
+        ]
         growths = [growth for _, growth in entered if growth]
         grown = dict(zip(slots, self.model.grow(slots, growths), strict=True)) if slots else {}
-        for source, context, _ in asked:
+        for source, context, _ in requested:
             if source.slot in grown and on_host(grown[source.slot]):
                 check_logits(grown[source.slot], "draft", context)
         return [
             [(grown[source.slot] if logits is None else logits, row) for logits, row in found]
-            for (source, _, _), (found, _) in zip(asked, entered, strict=True)
+            for (source, _, _), (found, _) in zip(requested, entered, strict=True)
         ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
@@ -258,19 +261,19 @@ class GraphedSource(ModelSource):
                 missing.append((token, depth, [*range(self._pending - 1), *above, self._rows[-1]]))
         if not missing:
             return found, None
-        tokens, depths, seen = zip(*missing, strict=True)
+        tokens, depths, observed = zip(*missing, strict=True)
         self._end += len(missing)
         visible = np.zeros((len(missing), self._end), dtype=np.bool_)
-        for row, rows in enumerate(seen):
+        for row, rows in enumerate(observed):
             visible[row, rows] = True
         return found, Growth(np.array(tokens), np.array(depths), visible)
 
     @override
     def candidates_together(
-        self, scoring: Scoring, asked: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
+        self, scoring: Scoring, requested: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        found = [source._computed(scoring, *one) for source, *one in asked]
-        rest = [one for one, known in zip(asked, found, strict=True) if known is None]
+        found = [source._computed(scoring, *one) for source, *one in requested]
+        rest = [one for one, known in zip(requested, found, strict=True) if known is None]
         ranked = iter(super().candidates_together(scoring, rest) if rest else ())
         return [next(ranked) if one is None else one for one in found]
 
@@ -284,7 +287,7 @@ class GraphedSource(ModelSource):
             scored = scoring, context.noise_temperature if scoring.coupled else temperature
             self._scored = scored if best else None
             for depth in request.depths():
-                self._asked[depth] = max(self._asked.get(depth, 0), request.k)
+                self._requested[depth] = max(self._requested.get(depth, 0), request.k)
             return None
         outside = any(logits is not self._logits for logits, _ in answers)
         if outside or not best or request.k > step.plan.best:
@@ -308,12 +311,12 @@ class GraphedSource(ModelSource):
 
     def _growth(self) -> DraftPlan | None:
         """Return the form of this tree, or None if one step cannot draft such trees."""
-        best = max(self._asked.values(), default=0)
+        best = max(self._requested.values(), default=0)
         if self._scored is None or not self._fed or best > min(_MOST_BEST, self.vocab_size):
             return None
         levels, above = [], 1
         for depth, width in sorted(self._fed.items()):
-            k = self._asked.get(depth - 1, 0)  # 0 if another drafter proposed the nodes above
+            k = self._requested.get(depth - 1, 0)  # 0 if another drafter proposed the nodes above
             above = min(bucket(width), above * k)  # rounded to few widths, so that few graphs are captured
             levels.append(DraftLevel(above, k))
         return DraftPlan(tuple(levels), best, *self._scored) if above else None

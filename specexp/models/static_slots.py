@@ -84,8 +84,8 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         for slot in slots:
             moved = self.moves.pop(slot, [])
             if moved:
-                sources, places = torch.tensor(moved, device=self.storage.device).T
-                self.storage[:, slot, :, places] = self.storage[:, slot, :, sources]  # reads, then writes
+                sources, positions = torch.tensor(moved, device=self.storage.device).T
+                self.storage[:, slot, :, positions] = self.storage[:, slot, :, sources]  # reads, then writes
 
     @override
     def truncate(self, slot: int, length: int) -> None:

@@ -73,8 +73,8 @@ class AnalysisContract(ABC):
             assert not name.endswith(".json") or json.loads(content)
 
     def test_watching_changes_nothing(self, analysis: Analysis) -> None:
-        seen = [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)]
-        assert seen == _unwatched()
+        observed = [record.token_ids for record in watch(analysis, make_arms(), check_outcomes=True)]
+        assert observed == _unwatched()
 
     def test_the_same_run_gives_the_same_report(
         self, analysis: Analysis, watched: tuple[Analysis, list[PromptRecord], Report]

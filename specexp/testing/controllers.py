@@ -107,10 +107,13 @@ class ControllerContract(LearnedStateContract):
         wrapped = SwitchOff(controller, window=4, probe_every=1000)  # no probe within the output
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
-        seen: list[Outcome] = []
+        observed: list[Outcome] = []
         expected = Decoder(counting_model(11)).generate([4], max_new_tokens=60, seed=0).token_ids
-        assert decoder.generate([4], max_new_tokens=60, observers=[seen.append], seed=0).token_ids == expected
-        late = seen[len(seen) // 2 :]
+        assert (
+            decoder.generate([4], max_new_tokens=60, observers=[observed.append], seed=0).token_ids
+            == expected
+        )
+        late = observed[len(observed) // 2 :]
         assert late
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
 

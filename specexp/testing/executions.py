@@ -239,10 +239,10 @@ class ExecutionContract:
 
     def test_observers_see_every_step(self, execution: Execution) -> None:
         seconds: list[float] = []
-        seen: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
+        observed: dict[int | str, list[int]] = {job.sequence: [] for job in JOBS}
 
         def look(outcome: Outcome) -> None:
-            seen[outcome.context.sequence] += outcome.new_token_ids
+            observed[outcome.context.sequence] += outcome.new_token_ids
             seconds.append(outcome.seconds["target"])
 
         with opened(execution, DRAWN["chain, drawn"]()) as executor:
@@ -250,7 +250,7 @@ class ExecutionContract:
             with pytest.raises(PermissionError, match="enough"):
                 executor.run(JOBS, observers=[_refuse])
             assert executor.closed
-        assert tuple(map(tuple, seen.values())) == outputs_of(run)
+        assert tuple(map(tuple, observed.values())) == outputs_of(run)
         assert len(seconds) == sum(result.steps for result in run.results)
         assert min(seconds) > 0
 

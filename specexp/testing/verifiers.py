@@ -112,11 +112,11 @@ class LosslessVerifierContract(VerifierContract):
             context = Context([1, 2, root], sequence=-1 - seed)  # other uniform numbers than the drafted ones
             plain[verifier.verify(context, root_tree(root), logits[:1]).bonus] += 1
         for counts, kind in zip(drafted, NodeKind, strict=True):
-            seen = np.stack((counts, plain))[:, counts + plain > 0]
-            expected = seen.sum(axis=0) / 2  # both samples have the same size
+            observed = np.stack((counts, plain))[:, counts + plain > 0]
+            expected = observed.sum(axis=0) / 2  # both samples have the same size
             # chi-square of two samples; its mean is the degrees of freedom d, its standard deviation sqrt(2 d)
-            freedom = seen.shape[1] - 1
-            chi_square = ((seen - expected) ** 2 / expected).sum()
+            freedom = observed.shape[1] - 1
+            chi_square = ((observed - expected) ** 2 / expected).sum()
             assert chi_square <= freedom + 7 * np.sqrt(2 * freedom), kind
 
 
