@@ -89,7 +89,7 @@ def changed(kind: str, file: str, content: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "file", "content", "sentence"), WRONG, ids=[row[-1][:40] for row in WRONG])
-def test_wrong_content_is_one_sentence_and_nothing_is_left_behind(tmp_path, kind, file, content, sentence):
+def test_wrong_content_is_one_sentence_and_leaves_no_file(tmp_path, kind, file, content, sentence):
     with pytest.raises(ArtifactError, match=sentence) as caught:
         save_artifact(tmp_path / "a", kind, changed(kind, file, content))
     assert str(caught.value).startswith(str(tmp_path / "a"))

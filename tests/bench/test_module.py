@@ -132,7 +132,7 @@ def test_names_and_baseline_are_checked(arms):
         next(records_by_prompt(arms, [], baseline="other"))
 
 
-def test_a_measurement_without_baseline_stops_with_its_caller_and_decodes_some_arms_seldom(arms, prompts):
+def test_without_baseline_the_caller_stops_the_measurement_and_some_arms_skip_prompts(arms, prompts):
     rounds = records_by_prompt(arms[:2], prompts, baseline=None, every={"plain": 2})
     steps = list(islice(rounds, 3))
     names = [sorted(record.arm for record in step) for step in steps]

@@ -118,7 +118,7 @@ def test_the_papers_largest_trees_are_found():
     )
 
 
-def test_the_first_children_are_drawn_unless_the_best_are_asked_for():
+def test_the_first_children_are_drawn_unless_the_best_are_requested():
     drawn, ranked = Sequoia(acceptance=VECTOR), Sequoia(acceptance=VECTOR, candidates="top-k")
     assert drawn.kind is NodeKind.DRAWN
     assert ranked.kind is NodeKind.POINT_MASS

@@ -123,7 +123,7 @@ def test_workers_of_this_machine_have_gpus_of_their_own(tmp_path):
 
 @timed
 @slow
-def test_a_worker_on_ray_whose_node_dies_comes_again_on_another(tmp_path):
+def test_a_worker_on_ray_restarts_on_another_node_if_its_node_dies(tmp_path):
     pytest.importorskip("ray")
     with ray_cluster(on_the_head=0) as own:
         starter = start(tmp_path, "ray", work(tmp_path, 0, lives=2))
@@ -175,7 +175,7 @@ def test_a_job_that_slurm_puts_back_goes_on(how, slurm, tmp_path):
 
 @timed
 @slow
-def test_a_job_has_the_cores_and_the_setup_it_asks_for(slurm, tmp_path):
+def test_a_job_has_the_requested_cores_and_setup(slurm, tmp_path):
     program = "import os; print(os.environ['SRUN_CPUS_PER_TASK'], os.environ['MODULE'])"
     more = {"slurm_setup": "export MODULE=cuda", "slurm_srun_args": "--quiet --kill-on-bad-exit=1"}
     assert start(tmp_path, "slurm", [sys.executable, "-c", program], threads=2, **more).wait() == 0

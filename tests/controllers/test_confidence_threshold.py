@@ -113,7 +113,7 @@ def test_the_threshold_is_the_best_of_all_by_trying_each(tokens, weight):
     assert cost(found) == pytest.approx(min(cost(value) for value in values))
 
 
-def test_a_cold_one_starts_every_prompt_anew():
+def test_a_cold_controller_starts_every_prompt_in_its_initial_state():
     controller = AdaptiveConfidence(state="cold")
     step(controller, [0.9, 0.8, 0.7, 0.6, 0.5, 0.1], accepted=5)
     assert controller.threshold != 0.4
@@ -121,6 +121,6 @@ def test_a_cold_one_starts_every_prompt_anew():
     assert controller.threshold == 0.4
 
 
-def test_a_state_with_a_match_too_few_is_refused():
+def test_a_state_with_a_missing_match_is_refused():
     with pytest.raises(ValueError, match="2 confidences and 1 matches"):
         AdaptiveConfidence().load_state_dict({"threshold": 0.3, "confidences": [0.5, 0.6], "matches": [True]})

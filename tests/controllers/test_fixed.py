@@ -68,7 +68,7 @@ def test_grafted_phrases_do_not_count():
     assert step(Heuristic(), 4, 1, grafted=2) == 4
 
 
-def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
+def test_a_cold_controller_resets_at_every_prompt_and_a_carried_one_does_not():
     for state, expected in (("cold", 5), ("carry", 7)):
         controller = Heuristic(state=state)
         step(controller, 3, 3)

@@ -68,7 +68,7 @@ def test_speculation_that_does_not_pay_goes_off_with_rare_drafts():
 
 
 @pytest.mark.parametrize(("margin", "share"), [(0.0, 1.0), (0.2, 1.0), (0.4, 0.0)])
-def test_the_margin_is_how_much_faster_it_must_be(margin, share):
+def test_the_margin_is_the_required_gain(margin, share):
     """Two tokens in 1.5 s are 1.33 times plain decoding."""
     drafts = play(SwitchOff(Fixed(), window=8, probe_every=500, margin=margin), cost=1.5, tokens=2, steps=60)
     assert sum(drafts[10:]) / 50 == share

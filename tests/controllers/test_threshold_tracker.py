@@ -64,7 +64,7 @@ def test_half_a_price_is_refused():
         ThresholdTracker(aim="goodput", node_ms=1.0)
 
 
-def test_a_cold_one_starts_every_prompt_anew_and_a_carried_one_goes_on():
+def test_a_cold_controller_resets_at_every_prompt_and_a_carried_one_does_not():
     for state, expected in (("cold", 0.1), ("carry", 0.1 * np.exp(-0.05))):
         controller = ThresholdTracker(budget=10, rate=0.1, state=state)
         observe(controller, 5)

@@ -115,7 +115,7 @@ def test_an_observer_that_decodes_with_the_model_it_observes_is_refused():
     assert decoder.generate([1], max_new_tokens=4).token_ids == [2, 3, 4, 5]
 
 
-def test_a_call_leaves_nothing_behind_for_the_next(strategy, verifier):
+def test_a_call_leaves_no_state_for_the_next(strategy, verifier):
     model = hashed_model(20)
     decoder = Decoder(model, *strategy(), verifier)
     decoder.generate([1, 2, 3, 4, 5], max_new_tokens=20, seed=0)

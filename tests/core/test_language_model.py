@@ -223,7 +223,7 @@ def test_the_self_check_finds_a_model_that_ignores_mask_or_positions(model):
         LanguageModel(model(honest.next_logits, 20))
 
 
-def test_the_self_check_leaves_nothing_behind():
+def test_the_self_check_leaves_no_state():
     language_model = LanguageModel(small_model("Llama"))
     assert language_model.cache.lengths == [0]
     assert language_model.passes == 0

@@ -60,7 +60,7 @@ def test_depth_first_order_visits_every_subtree_in_one_piece(shape):
 
 
 @given(shapes(), st.data())
-def test_a_selection_has_the_views_of_a_shape_built_anew(shape, data):
+def test_a_selection_has_the_views_of_a_newly_built_shape(shape, data):
     keep = np.ones(shape.num_nodes + 1, dtype=np.bool_)
     for row in range(1, keep.size):
         keep[row] = keep[shape.parents[row]] and data.draw(st.booleans())

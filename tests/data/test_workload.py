@@ -144,7 +144,7 @@ def test_a_prompt_is_a_users_turn_unless_it_is_a_text_to_be_continued(
     assert "rendered" in workload.preparation.files()["prompts.json"]
 
 
-def test_without_a_template_auto_continues_the_text_and_says_nothing(tokenizer):
+def test_without_a_template_auto_continues_the_text_without_a_note(tokenizer):
     workload = Workload(Letters(["A"]))
     (prompt,) = workload.load(tokenizer)
     assert (tokenizer.decode(prompt.token_ids), workload.preparation.notes()) == ("A", [])

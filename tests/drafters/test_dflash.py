@@ -138,7 +138,7 @@ def begun_on(target, drafter, text):
 
 
 @pytest.mark.parametrize("text", [[3, 1, 4, 1, 5, 9], [3]], ids=["text", "one token"])
-def test_a_published_draft_drafts_what_its_recipe_says(text):
+def test_a_published_draft_drafts_by_its_recipe(text):
     folder, tensors = known()
     model = target_model()
     drafter, path = DFlash(folder), (7, 8, 9)

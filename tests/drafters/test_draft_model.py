@@ -61,7 +61,7 @@ def log_softmax(logits):
     return torch.tensor(logits, dtype=torch.float64).log_softmax(-1).numpy()
 
 
-def test_one_pass_answers_every_new_node_and_what_is_known_costs_none():
+def test_one_pass_answers_every_new_node_and_known_nodes_cost_none():
     drafter = DraftModel(counting_model(9))
     context = begun(drafter, [3, 4])
     first = ask(context, [(), (5,), (7,), (5, 1)])
@@ -333,7 +333,7 @@ class Interrupted(KConfig):
             return finished.value
 
 
-def test_a_step_that_never_ended_leaves_nothing_behind():
+def test_a_step_that_never_ended_leaves_no_state():
     """Neither the next turn nor the next prompt may read the rows that it had fed to the draft."""
     target, draft = pair()
     builder = Interrupted([2, 2])

@@ -126,7 +126,7 @@ def test_a_size_without_a_file_keeps_the_lowest_ids(make):
     assert {token for row in found.tokens.tolist() for token in row} - {-1} == set(range(7))
 
 
-def test_the_model_behind_a_reduced_head_keeps_its_own():
+def test_a_reduced_head_leaves_the_models_own_head_unchanged():
     model = small_model("Qwen3")
     before = model.get_output_embeddings()
     begun(reduced(), [1, 2])

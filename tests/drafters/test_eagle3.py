@@ -48,7 +48,7 @@ SWITCHES = [
 
 @pytest.mark.parametrize("layout", [SAFE, SPECULATORS])
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
-def test_a_published_head_drafts_what_its_recipe_says(tmp_path, layout, switches):
+def test_a_published_head_drafts_by_its_recipe(tmp_path, layout, switches):
     if layout == SAFE and switches.get("layers"):
         pytest.skip("SafeAILab's layout has one layer")
     tensors, own = published(tmp_path, layout, **switches)
@@ -132,7 +132,7 @@ def lens(folder, layers):
         ),
     ],
 )
-def test_the_layers_that_fit_the_target_best_are_read_and_a_change_is_told(tmp_path, caplog, layers, said):
+def test_the_best_fitting_layers_are_read_and_a_change_is_announced(tmp_path, caplog, layers, said):
     drafter, target = Eagle3(str(tmp_path)), lens(tmp_path, layers)
     with caplog.at_level(logging.WARNING):
         drafter.use_target(target)

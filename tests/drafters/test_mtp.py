@@ -128,7 +128,7 @@ def recipe(tensors, embedded, states, count):
     return torch.stack(found[-count:])
 
 
-def test_a_published_layer_drafts_what_its_recipe_says():
+def test_a_published_layer_drafts_by_its_recipe():
     model, tensors = known()
     text, chain = [3, 1, 4, 1, 5, 9], (7, 8)
     drafter, target = Mtp(), LanguageModel(model)

@@ -106,7 +106,7 @@ TestPEagle = contract_of(
 
 
 @pytest.mark.parametrize("path", [(7, 8), (7, 8, 9, 1, 2)])
-def test_a_published_p_eagle_head_drafts_what_its_recipe_says(path):
+def test_a_published_p_eagle_head_drafts_by_its_recipe(path):
     """Every row after the first reads the mask token, and the learned states in the place of the target's."""
     folder, tensors, own, hidden = peagle()
     model, text, depths = target_model(), [3, 1, 4, 1, 5, 9], len(path) + 1

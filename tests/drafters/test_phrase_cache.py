@@ -67,7 +67,7 @@ def test_useful_tokens_beyond_the_first_mismatch_are_stored():
     assert phrases(drafter, 7, 1, 2, 3, 4) == {7: [(9,)], 1: [(2, 3, 5)], 2: [(3, 5)], 3: [(5,)], 4: []}
 
 
-def test_the_branches_of_a_tree_are_stored_apart():
+def test_the_branches_of_a_tree_are_stored_separately():
     """Below root 7: 1 and 2; below 1: 3 and 4, below 3: 5; the target follows 2, and below the others 1 4 and 3 5."""
     shape = TreeShape([-1, 0, 0, 1, 1, 3], [-1, 0, 1, 0, 1, 0])
     tree = TokenTree(shape, np.array([7, 1, 2, 3, 4, 5]))

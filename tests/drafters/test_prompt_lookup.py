@@ -80,7 +80,7 @@ def test_a_new_turn_is_indexed_too():
     assert ask(drafter, context, 1, (2,)) == [5]
 
 
-def test_sequences_are_indexed_apart():
+def test_sequences_are_indexed_separately():
     drafter = PromptLookup()
     begun(drafter, [1, 2, 1])
     assert ask(drafter, begun(drafter, [1]), 1) == []

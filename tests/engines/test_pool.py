@@ -71,7 +71,7 @@ def test_an_idle_engine_is_closed_only_when_another_one_starts(pool) -> None:
     assert Fake.log[4:] == ["close plain", "close b"]
 
 
-def test_one_that_failed_is_started_anew(pool) -> None:
+def test_a_failed_engine_is_started_again(pool) -> None:
     pool.take(Fake("a"), 1)
     pool.drop(Fake("a"))
     pool.take(Fake("a"), 1)

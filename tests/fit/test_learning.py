@@ -116,7 +116,7 @@ def test_a_file_of_neither_sort_is_refused(tmp_path, capsys):
     assert "neither a fit: section" in capsys.readouterr().err
 
 
-def test_an_arm_starts_anew_from_what_it_remembers(file):
+def test_a_reset_arm_starts_from_its_remembered_state(file):
     """What a sweep's candidates learn from other prompts survives the resets of search and confirmation."""
     arm = learn(load_config(file, ["--data.max_prompts", "2"])).arm
     controller, drafter = arm.parts.controller, arm.parts.drafter

@@ -150,7 +150,7 @@ def test_few_libraries_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == kernels.MOST_KEPT
 
 
-def test_the_embedded_pair_runs_compiled_and_says_what_it_says_in_float32() -> None:
+def test_the_compiled_embedded_pair_has_the_outputs_of_float32() -> None:
     pair = load_pair("stdlib", target_dtype="float32", mode="compiled")
     target = pair.target_runtime()
     assert isinstance(target, CompiledModel)
@@ -182,7 +182,7 @@ def test_a_model_of_another_type_than_it_had_is_refused() -> None:
         Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
 
 
-def test_a_model_whose_memory_moves_is_run_as_before() -> None:
+def test_a_model_with_moved_memory_decodes_as_before() -> None:
     model = build("Llama", LLAMA, dtype=torch.float32)
     kept = CompiledModel(model)
     of_model = {one.untyped_storage().data_ptr() for one in model.parameters()}

@@ -48,7 +48,7 @@ def test_an_artifact_of_the_model_is_one_of_its_file_too(folder):
     assert "model_type" in first_difference(fingerprint(pair.target), fingerprint(other.target))
 
 
-def test_what_is_wrong_is_said_of_the_key_that_is_to_blame(folder, tmp_path):
+def test_an_error_names_the_key_that_causes_it(folder, tmp_path):
     (tmp_path / "x.gguf").write_text("hello")
     for key, sources, said in [
         ("target", (str(tmp_path / "x.gguf"), None), "does not begin with GGUF"),

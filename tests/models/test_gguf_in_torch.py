@@ -46,7 +46,7 @@ def test_blocks_of_four_bits_are_multiplied_out_exactly():
     assert model.config.weights_from == "Q8_0"
 
 
-def test_the_mode_decides_who_runs_the_file_and_one_sentence_says_so(monkeypatch, caplog):
+def test_the_mode_chooses_the_runtime_and_one_sentence_states_it(monkeypatch, caplog):
     pytest.importorskip("llama_cpp")
     file = str(written("Llama"))
     for mode in ("auto", "eager"):
@@ -86,7 +86,7 @@ def test_a_dry_run_reads_no_weights(cache):
     ],
     ids=["truncated", "text", "architecture", "stretched"],
 )
-def test_what_is_no_such_model_is_one_sentence(make, said, cache, tmp_path):
+def test_another_architecture_is_one_sentence(make, said, cache, tmp_path):
     file = tmp_path / "x.gguf"
     make(file)
     with pytest.raises(PairError, match=said) as caught:

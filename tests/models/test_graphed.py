@@ -175,7 +175,7 @@ def test_a_deferred_commit_survives(event: Callable[[Runtime], None]) -> None:
     same(story)
 
 
-def test_a_stop_inside_an_accepted_path_keeps_what_was_said() -> None:
+def test_a_stop_inside_an_accepted_path_keeps_the_tokens_before_it() -> None:
     """The output ends at a token that was drafted, and a continued conversation goes on behind it."""
     own, prompt = model(), tokens(20)
     plain = Decoder(LanguageModel(own)).generate(prompt, max_new_tokens=24).token_ids
@@ -214,7 +214,7 @@ def test_the_tokens_of_a_pass_are_those_of_its_logits(verifier: Any) -> None:
         assert [torch.equal(step.noise[0, :4], noise[:4]) for step in steps] == [True]
 
 
-def test_a_verifier_without_scores_is_asked_for_its_tokens() -> None:
+def test_a_verifier_without_scores_chooses_its_tokens_itself() -> None:
     class Last(DeterministicVerifier):
         law = "last"
 
@@ -264,7 +264,7 @@ def test_the_fastest_attention_that_agrees_is_taken(monkeypatch: pytest.MonkeyPa
     assert set(runtime.provenance()["attention"].split(", ")) == set(runtime.fastest.values())
 
 
-def test_the_share_of_replayed_steps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_share_of_replayed_steps_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specexp.models.graphed.MOST_ROWS", 8)  # larger passes run uncaptured
     runtime = checked()
     assert runtime.provenance()["replayed"] == "no step yet"
@@ -604,7 +604,7 @@ def test_a_device_is_checked_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
         check_device(torch.device("cpu"), CheckedReplay)
 
 
-def test_a_device_that_cannot_capture_is_said_in_a_sentence() -> None:
+def test_a_device_that_cannot_capture_is_one_sentence() -> None:
     class Broken(EagerReplay):
         def replay(self) -> None:
             raise RuntimeError("capture failed")

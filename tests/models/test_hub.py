@@ -18,7 +18,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_hub_id_that_cannot_be_asked_for_is_refused_at_once() -> None:
+def test_an_unreachable_hub_id_is_refused_at_once() -> None:
     load_pair("stdlib")  # what the imports take
     started = time.perf_counter()
     with pytest.raises(PairError, match=r"'nobody/nothing' is neither a local folder nor in the cache \(.*\), "
@@ -40,7 +40,7 @@ def test_offline_mode_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_reachable("target", "nobody/nothing")
 
 
-def test_local_folders_ask_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_local_folders_need_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
     def ask(endpoint: str) -> str:

@@ -217,7 +217,7 @@ def message(call):
     return said
 
 
-def test_what_is_no_model_is_refused_in_a_sentence(tmp_path):
+def test_an_unreadable_file_is_refused_in_a_sentence(tmp_path):
     whole = written("Llama").read_bytes()
     (tmp_path / "text.gguf").write_text("hello")
     (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])

@@ -169,7 +169,7 @@ def test_a_chain_needs_one_id_and_no_call_when_all_of_it_is_accepted():
     assert cells.calls == before
 
 
-def test_a_tree_whose_root_alone_is_accepted_is_dropped_in_one_call():
+def test_a_rejected_tree_is_dropped_in_one_call():
     cells = two_lanes()
     lane = cells.lanes[0]
     branches = Branches.of(TreeShape([-1, 0, 0, 0, 0], [-1, 0, 1, 2, 3]))
@@ -180,7 +180,7 @@ def test_a_tree_whose_root_alone_is_accepted_is_dropped_in_one_call():
     assert [cell.name for cell in cells.cells] == ["a"]
 
 
-def test_what_is_no_path_cannot_be_committed():
+def test_rows_that_are_not_a_path_cannot_be_committed():
     cells = two_lanes()
     lane = cells.lanes[0]
     branches = Branches.of(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]))

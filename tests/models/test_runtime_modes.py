@@ -59,7 +59,7 @@ def test_it_runs_by_its_name_and_by_rank(rank: int) -> None:
     assert len(decoder.generate([1, 2], max_new_tokens=3).token_ids) == 3
 
 
-def test_auto_falls_back_and_tells_why(rank: int) -> None:
+def test_auto_falls_back_with_a_reason(rank: int) -> None:
     told: list[str] = []
     model = build("GPT2", FULL_ATTENTION["GPT2"], dtype=torch.float32)
     assert runtime_of(model, "auto", told.append).kind == "eager"

@@ -63,7 +63,7 @@ def test_a_pass_is_stated_at_the_middle_prefix_with_what_a_longer_one_adds(prefi
     assert fitted.prefix_token_ms == pytest.approx(token_ms, abs=0.005)
 
 
-def test_a_pass_behind_one_prefix_or_faster_behind_longer_ones_has_no_slope():
+def test_a_pass_after_one_prefix_or_faster_after_longer_ones_has_no_slope():
     one = fit_pass(passes(lambda tokens: 10.0, prefixes=(300,)))
     assert (one.prefix, one.prefix_ms, one.prefix_token_ms) == (300, 0, 0)
     falling = fit_pass(passes(lambda tokens: 10.0, prefix_ms=-3.0))

@@ -42,7 +42,7 @@ class NotedModel(FakeCausalLM):
         return super().forward(input_ids, position_ids, attention_mask, **kwargs)
 
 
-def test_a_target_pass_feeds_a_tree_behind_a_prefix_that_grows_as_in_decoding():
+def test_a_target_pass_feeds_a_tree_after_a_prefix_that_grows_as_in_decoding():
     model = NotedModel()
     timed = TargetPass(LanguageModel(model), TEXT)
     for prefix in (9, 4, 12):  # in any order
@@ -54,7 +54,7 @@ def test_a_target_pass_feeds_a_tree_behind_a_prefix_that_grows_as_in_decoding():
     assert (shape.max_depth, max(map(len, shape.children))) == (2, 4)
 
 
-def test_a_pass_of_several_lanes_feeds_each_as_many_rows_behind_the_prefix():
+def test_a_pass_of_several_lanes_feeds_each_as_many_rows_after_the_prefix():
     model = NotedModel()
     runtime = LanguageModel(model)
     timed = TargetPass(runtime, TEXT, lanes=3)

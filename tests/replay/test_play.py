@@ -344,7 +344,7 @@ def test_a_part_that_cannot_be_replayed_is_refused(assess, sentence):
 
 
 @pytest.mark.parametrize("controller", [None, UsesNoSeconds()])
-def test_what_is_declared_is_replayed_step_by_step(tmp_path, controller):
+def test_declared_parts_are_replayed_step_by_step(tmp_path, controller):
     answer = [10, 10, 11, 11, 11, 12, 12, 12]
     recording = save_recording([recorded_turn([0] * 8, answer=answer)], tmp_path / "recording", 8)
     parts = Parts(LearnsNothing(), Chain(1), KeyedSampling(0.7), controller)

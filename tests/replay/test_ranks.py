@@ -94,7 +94,7 @@ def test_every_count_and_second_is_the_stepping_players(paths, ranks, profile):
 
 @given(trees(), RANKS, RANKS)
 @examples(30)
-def test_a_later_turn_begins_anew_behind_the_whole_conversation(paths, first, second):
+def test_a_later_turn_begins_after_the_whole_conversation(paths, first, second):
     size = min(len(first), len(second))
     check_equal(conversation(first[:size], second[:size]), paths, size)
 

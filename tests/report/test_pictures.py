@@ -62,7 +62,7 @@ def test_hit_rates_are_written_below_their_nodes_and_add_up():
     assert "4 nodes, depth 2, 1.87 tokens per step" in axes.get_title()
 
 
-def test_nodes_of_a_depth_are_apart_and_parents_above_their_children():
+def test_nodes_of_a_depth_do_not_overlap_and_parents_are_above_their_children():
     shape = TokenRecyclingTree().shape
     x = lay_out(shape)
     assert shape.max_depth > 1

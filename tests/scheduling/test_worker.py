@@ -57,7 +57,7 @@ def test_shapes_arrive_as_they_were_sent_and_those_that_recur_once(numbers):
     ],
     ids=["chain", "drawn", "choice", "graft", "recycling", "controller", "useful", "plain"],
 )
-def test_only_what_is_needed_is_shared(parts, answers, q_rows):
+def test_logits_are_shared_only_for_parts_that_learn_from_them(parts, answers, q_rows):
     """The target's answers, of a large vocabulary megabytes a step, are copied only for parts that learn from them."""
     memory = Memory(parts, 11, torch.bfloat16)
     assert (tuple(memory.logits.shape), memory.logits.dtype) == ((answers, 11), torch.bfloat16)

@@ -97,7 +97,7 @@ def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_is_ended_leaves_no_server_behind(ended_by, of_engine, tmp_path):
+def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, tmp_path):
     pids = tmp_path / "pids"
     path = of_engine(
         [endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")]

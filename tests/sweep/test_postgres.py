@@ -83,7 +83,7 @@ def test_a_search_goes_on_after_a_cut_within_any_statement(server, url, tmp_path
     check(url, 1)
 
 
-def test_a_trial_whose_worker_dies_four_times_is_given_up(url, tmp_path):
+def test_a_trial_is_given_up_after_four_deaths_of_its_worker(url, tmp_path):
     chosen = settings(storage=url, enqueue=[])
     study = opened(chosen, tmp_path)
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})

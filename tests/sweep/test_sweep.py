@@ -340,7 +340,7 @@ def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
     )
 
 
-def test_a_mistake_found_with_models_and_prompts_leaves_nothing_behind(experiment, capsys):
+def test_a_mistake_found_with_models_and_prompts_leaves_no_files(experiment, capsys):
     file = write(experiment)
     Path("empty.jsonl").write_text("")
     Path("long.jsonl").write_text(12 * (json.dumps({"question": "long " * 40, "answer": "1"}) + "\n"))

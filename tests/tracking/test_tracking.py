@@ -56,7 +56,7 @@ def test_runs_are_online_only_with_an_account(netrc, monkeypatch, login, environ
     assert resolve_mode(mode) == expected
 
 
-def test_online_without_account_is_offline_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_online_without_account_is_offline_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
     assert resolve_mode("online") == "offline"
     assert "wandb login" in caplog.text
 

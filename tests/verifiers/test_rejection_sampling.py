@@ -71,7 +71,7 @@ def test_point_masses_are_exact(tokens, target):
 @pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
 @pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])
 @pytest.mark.parametrize("grafts", [{(): (1,)}, {(): (2, 0), (0,): (1,), (1,): (2, 1)}])
-def test_point_masses_behind_draws_are_exact(grafts, kind, q, target):
+def test_point_masses_below_draws_are_exact(grafts, kind, q, target):
     """A grafted token equal to a drawn one is that node; the others are tried after the draws."""
     for widths in ((1,), (2, 1)):
         if sum(part > 0 for part in q(())) < widths[0] and kind is NodeKind.DRAWN:

@@ -59,7 +59,7 @@ def test_three_children_with_two_each_are_exact():
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("kind", [DRAWN, AGAIN])
 @pytest.mark.parametrize("grafts", [{(): (1,)}, {(): (2, 0), (0,): (1,), (1,): (2, 1)}])
-def test_point_masses_behind_draws_are_exact(grafts, kind, target):
+def test_point_masses_below_draws_are_exact(grafts, kind, target):
     for widths in ((1,), (2, 1)):
         found = output_of(TraversalVerification(), Draft(DRAFTS["some"]), kind, widths, target, grafts)
         assert same(continued(found, 3, target), joint_of(target, 3))

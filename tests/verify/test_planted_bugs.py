@@ -344,7 +344,7 @@ def compared(make_parts, tokens=2000):
 @pytest.mark.parametrize(
     ("verifier", "least"), [(WrongAt37(), 4), (WrongAfterRejection(), 4), (Shifted(0.6), 1)]
 )
-def test_a_deterministic_verifier_that_is_seldom_wrong_is_found(verifier, least):
+def test_a_rarely_wrong_deterministic_verifier_is_found(verifier, least):
     assert len(compared(sampled(recycling, RANKED["tree"], verifier)).wrong) >= least
 
 

@@ -68,7 +68,7 @@ def test_guesses_of_known_probabilities_by_hand():
     assert of_known_choices(3, 3, 0.5, 0.4).p_value == 1.0  # too few to say
 
 
-def test_rare_cells_are_pooled_by_what_is_expected_alone():
+def test_rare_cells_are_pooled_by_expected_counts():
     observed, expected = pooled(np.array([9.0, 50.0, 0.0, 3.0]), np.array([4.0, 50.0, 5.0, 15.0]))
     assert expected.tolist() == [50.0, 15.0 + 5.0 + 4.0]
     assert observed.tolist() == [50.0, 12.0]

@@ -34,7 +34,7 @@ def test_llama_cpps_loop_gives_the_models_own_tokens_again_and_again(llama_loop)
         assert min(seconds) > 0
 
 
-def test_a_pass_of_llama_cpps_leaves_what_it_knows(llama_loop):
+def test_a_pass_of_llama_cpp_leaves_its_cache_unchanged(llama_loop):
     llama_loop.feed(PROMPT)
     assert llama_loop.pass_seconds([3, 4, 5]) > 0
     assert llama_loop.length == len(PROMPT)

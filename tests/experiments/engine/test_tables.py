@@ -95,7 +95,7 @@ def test_steps_have_the_time_outside_passes_and_speeds_over_both_plain_decodings
     assert cell(table, rows["a loop", "plain decoding"], "over the fastest plain").ratio == 1
 
 
-def test_passes_are_those_behind_the_middle_prefix(contest):
+def test_passes_are_shown_after_the_middle_prefix(contest):
     table = passes_table(contest)
     first, *_, last = table.rows
     assert cell(table, first, "llama.cpp target") == pytest.approx(1.1 + 0.64)
@@ -103,7 +103,7 @@ def test_passes_are_those_behind_the_middle_prefix(contest):
     assert len(points_table(contest).rows) == 4 * 9
 
 
-def test_a_report_names_what_is_left_out_and_what_was_asked_of_each_backend(contest):
+def test_a_report_names_left_out_backends_and_each_backends_requests(contest):
     checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
     told = report(contest, checks, [])
     assert next(iter(told.tables)) == "check"

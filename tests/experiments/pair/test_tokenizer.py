@@ -50,7 +50,7 @@ def test_digits_and_line_breaks_are_tokens_of_their_own(tokenizer):
     assert not any("ĊĠ" in token for token in tokenizer.get_vocab())
 
 
-def test_a_prompt_may_end_behind_a_line_break(tokenizer):
+def test_a_prompt_may_end_after_a_line_break(tokenizer):
     head, rest = "    def f(self, x):\n", "        if x:"
     joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]

@@ -71,7 +71,7 @@ class Given(TextSource):
         yield Text(split, f"One. {split} 1 + 1?\nIt is 2. 1 + 1? Yes.\n", ("One.", "1 + 1?"))
 
 
-def test_tokens_of_what_is_given_are_marked_by_their_complements(tmp_path):
+def test_tokens_of_given_parts_are_marked_by_their_complements(tmp_path):
     tokenizer = Path(__file__).parents[3] / "experiments" / "pair" / "tokenizer"
     rows = CorpusRows(str(tmp_path), {"a": Given()}, str(tokenizer), row_length=8, batch_size=1)
     rows.prepare_data()

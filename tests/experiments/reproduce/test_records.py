@@ -100,7 +100,7 @@ def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_ro
     assert (found.explanation.state, found.explanation.outcomes) == (NOT_MEASURED, ())
 
 
-def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_apart(row_of):
+def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_separately(row_of):
     row = row_of(
         test=(),
         not_measured="it has 70B parameters",

@@ -58,7 +58,7 @@ def test_every_line_of_a_papers_first_table_has_figures_if_its_row_is_measured()
                 assert len(one.record.look_up(one.row, term)) == 3, line.method
 
 
-def test_every_row_is_modelled_or_says_why_not():
+def test_every_row_is_modelled_or_has_a_reason():
     assert [row.name for row in choose() if (row.modelled is None) != bool(row.not_modelled)] == []
 
 

@@ -43,7 +43,7 @@ def test_accepted_nodes_are_counted_per_step_and_per_drafted_node():
     assert (ended["accepted/step"], ended["with bonus"]) == (2, 2)
 
 
-def test_grafted_phrases_are_counted_apart():
+def test_grafted_phrases_are_counted_separately():
     """A chain of 2, and a phrase of 2 below it of which the first is accepted: 2 of 2 and 1 of 2."""
     row = utilisation(with_grafts(outcome_of(CHAIN, [1, 2, 3]), 3, 4))
     assert (row["of the drafter's"], row["of grafted phrases'"], row["accepted / drafted"]) == (1, 0.5, 0.75)

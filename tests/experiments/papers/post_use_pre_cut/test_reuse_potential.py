@@ -60,7 +60,7 @@ def test_a_rejected_draft_that_comes_later_is_found():
     assert shares(analysis, *ONLY_REJECTED)[3] == (3 / 8, 3 / 5)
 
 
-def test_phrases_of_the_text_are_counted_apart():
+def test_phrases_of_the_text_are_counted_separately():
     """8 9 is in the prompt, and was drafted; drafted again it could have been looked up there."""
     analysis = watching()
     Prompt(analysis, 8, 9, 0).step([8, 9], 0, 1).step([8, 9], 0, 2)
