@@ -96,7 +96,7 @@ class FastestByTask(Analysis):
         pays = "; ".join(faster)
         answer = f"Drafting pays for {len(faster)} of {len(table.rows)} tasks{': ' if pays else ''}{pays}."
         files = {f"{self.name}_rule.json": json.dumps(rule, indent=1) + "\n"}
-        return Report({self.name: table}, files=files, answer=answer, page=self.name)
+        return Report({self.name: table}, data={self.name: table}, files=files, answer=answer, page=self.name)
 
 
 def _fastest(
