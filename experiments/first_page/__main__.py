@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -144,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="compare the README with this run and leave it unchanged"
     )
     check = parser.parse_args(argv).check
+    shutil.rmtree(STUDY, ignore_errors=True)  # a study that has ended would only be printed again
     study = lines_of(MAIN_JOB)
     lines_of(BY_TASK)
     lines_of(ENGINES)

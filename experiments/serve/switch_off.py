@@ -44,7 +44,7 @@ class Client:
             sequence=0,
             max_new_tokens=tokens,
             verifier=KeyedSampling(0.0),
-            text=OutputText(lambda tokens, special=False: "", ()),
+            text=OutputText(lambda tokens: ""),
             notify=self.add,
             speculative=speculative,
         )
