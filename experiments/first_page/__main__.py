@@ -169,7 +169,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "best setup": "",
         "speedup": "interval",
         "by position": "",
-        "output equal": "",
     }
     question = "Which static tree is fastest for Token Recycling here?"
     blocks = {
