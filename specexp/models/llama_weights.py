@@ -212,6 +212,7 @@ def check_model(model: PreTrainedModel) -> None:
     rotation = (config.rope_parameters or {}).get("rope_type", "default")
     head_dim = _head_dim(model)
     reasons = {
+        "has another pair.row_order than 'built'": getattr(config, "row_order", "built") != "built",
         "is spread over devices by a device_map": is_spread(model),
         f"is on {model.device}, not on the CPU": model.device.type not in ("cpu", "meta"),
         f"is {str(model.dtype).removeprefix('torch.')}, not bfloat16, float16 or float32": (
@@ -223,7 +224,6 @@ def check_model(model: PreTrainedModel) -> None:
             config.hidden_size % _NARROWEST != 0
         ),
         f"has heads of {head_dim} numbers, not a multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
-        "has another pair.row_order than 'built'": getattr(config, "row_order", "built") != "built",
         "has biases other than those of queries, keys and values": any(
             name.endswith("bias") and not name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
             for name, _ in model.named_parameters()

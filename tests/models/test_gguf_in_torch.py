@@ -80,7 +80,7 @@ def test_a_dry_run_reads_no_weights(cache):
     ("make", "said"),
     [
         (lambda file: file.write_bytes(written("Llama").read_bytes()[:400]), "is not a whole GGUF file"),
-        (lambda file: file.write_text("hello"), "is not a whole GGUF file"),
+        (lambda file: file.write_text("hello"), "is not a GGUF file: it does not begin with GGUF"),
         (lambda file: other_architecture(file), "GGUF model with architecture rwkv6 is not supported yet"),
         (lambda file: file.write_bytes(stretched().read_bytes()), "its rotary positions are scaled, so only"),
     ],

@@ -84,7 +84,7 @@ class TreeReorder(DraftingAnalysis[list[Orders]]):
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
         seen = {arm: trees for arm, trees in self.states.items() if trees}
-        return Report({f"{self.name}_real": self._real_table(seen)} if seen else {})
+        return Report({f"{self.name}_real": self._real_table(seen)})
 
     def _mean_blocks(self, shapes: Sequence[TreeShape], prefix: int = 0) -> float:
         return float(np.mean([block_count(shape, self.block, prefix) for shape in shapes]))
