@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,13 +138,15 @@ class TrackedRun:
     ) -> None:
         """Attach an exported artifact to the run, with its kind as W&B's ``type``.
 
+        Characters of ``name`` that W&B does not allow become ``_``.
         W&B keeps a copy until the run is synced, because the next study may replace the folder.
         """
 
         def write(run: wandb.Run) -> None:
             import wandb
 
-            artifact = wandb.Artifact(name, type=kind, metadata=plain(metadata or {}))
+            allowed = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+            artifact = wandb.Artifact(allowed, type=kind, metadata=plain(metadata or {}))
             with staging_in(self._folder):
                 for file in sorted(Path(folder).rglob("*")):  # add_dir would print
                     if file.is_file():

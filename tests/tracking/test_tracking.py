@@ -144,7 +144,7 @@ def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
             "trials", [{"number": 0, "speedup": 1, "tree": [[0]]}, {"number": 1, "speedup": 1.5, "note": "x"}]
         )
         run.picture("tree", Figure(figsize=(1, 1)), caption="the winner")
-        run.artifact(exported, "tree_shape", "static-tree", metadata={"speedup": 1.5})
+        run.artifact(exported, "tree shape/4 bit", "static-tree", metadata={"speedup": 1.5})
     (exported / "artifact.json").unlink()
 
     assert tracker.failures == {}
@@ -155,7 +155,7 @@ def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
         "data": [[0, 1, "[[0]]", None], [1, 1.5, None, "x"]],
     }
     assert len(list(folder.glob("files/media/images/*.png"))) == 1
-    (artifact,) = [found for found in records(folder, "artifact") if found["name"] == "tree_shape"]
+    (artifact,) = [found for found in records(folder, "artifact") if found["name"] == "tree_shape_4_bit"]
     assert (artifact["type"], sorted(artifact["aliases"])) == ("static-tree", ["best", "latest"])
     (entry,) = artifact["manifest"]["contents"]
     kept = Path(entry["local_path"])
