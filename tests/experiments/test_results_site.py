@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
-import subprocess
 from base64 import b64decode
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from helpers.browser import BROWSER, title_after
 from helpers.made_records import record
 
 from experiments.results_site import BLOCK, PAGE, RECORDS, kept, site_of, with_results
@@ -16,7 +15,6 @@ from specexp.bench.record import write_records
 from specexp.config.layers import ConfigError
 
 ROOT = Path(__file__).parents[2]
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LOOK = r"""<script>
 addEventListener("load", () => setTimeout(() => {
   const text = (selector) => document.querySelector(selector).textContent;
@@ -121,20 +119,8 @@ def test_a_folder_without_records_is_refused(tmp_path):
 @pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
 @pytest.mark.parametrize("width", [400, 1000, 1600])
 def test_a_browser_filters_sorts_and_draws(tmp_path, width, dark):
-    looked = tmp_path / "looked.html"
-    before, end, after = (ROOT / PAGE).read_text(encoding="utf-8").rpartition("</body>")
-    looked.write_text(before + LOOK + end + after, encoding="utf-8")
-    assert BROWSER is not None
-    ran = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom",
-         "--enable-logging=stderr", f"--window-size={width},900",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}", looked.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
-    title = re.search(r"<title>LOOKED(.*?)</title>", ran.stdout)
-    assert title is not None
-    at = json.loads(unquote(b64decode(title[1]).decode()))
+    title = title_after(LOOK, ROOT / PAGE, tmp_path, width, dark)
+    at = json.loads(unquote(b64decode(title).decode()))
     assert at["model"] == "SmolLM2-135M-Instruct"
     whole, real = rows_of_the_page()
     assert at["points"] == min(real, 15 if width < 640 else 30)

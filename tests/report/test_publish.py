@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from io import StringIO
 from pathlib import Path
 from unittest.mock import MagicMock, call
 from urllib.parse import unquote
 
 import pytest
+from helpers.browser import BROWSER, title_after
 from helpers.made_records import outcome_of, record as four_tokens
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -127,7 +126,6 @@ def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch
     assert "plain" in capsys.readouterr().out
 
 
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 ANSWER = "tree 3 decodes 1.5x [1.2, 1.8] as fast as plain decoding & <safely>."
 LOOK = r"""<script>
 addEventListener("load", () => setTimeout(() => {
@@ -351,20 +349,8 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
 def test_a_browser_draws_sorts_filters_and_has_nothing_to_complain_of(
     page: Path, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    looked = tmp_path / "looked.html"
-    before, end, after = page.read_text().rpartition("</body>")
-    looked.write_text(before + LOOK + end + after)
-    assert BROWSER is not None
-    ran = subprocess.run(
-        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=10000", "--dump-dom",
-         "--enable-logging=stderr", f"--window-size={width},900",
-         f"--blink-settings=preferredColorScheme={0 if dark else 1}", looked.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert [line for line in ran.stderr.splitlines() if ":CONSOLE" in line] == []
-    title = re.search(r"<title>(LOOKED.*?)</title>", ran.stdout)
-    assert title is not None
-    _, highest, left, kept, tip, named, point, fits, seen, contrast, inside = title[1].split("|")
+    title = title_after(LOOK, page, tmp_path, width, dark)
+    _, highest, left, kept, tip, named, point, fits, seen, contrast, inside = title.split("|")
     assert highest == "arm 8"
     assert (left, kept) == ("1", "1"), "one row and one prompt match"
     assert "Why 0?" in tip, "hovering over a point shows the prompt"
