@@ -26,9 +26,9 @@ from specexp.controllers import DraftLengths, NodeBudget
 from specexp.core.contracts import BuilderLimits, Controller
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.data import EverydayTasks, Workload
+from specexp.data import EverydayTasks, Prompt, Workload
 from specexp.drafters import PromptLookup
-from specexp.models.pair import load_pair
+from specexp.models.pair import ModelPair, load_pair
 from specexp.scheduling import Batched, Executor, Job
 from specexp.verifiers import Greedy
 
@@ -70,19 +70,31 @@ class Round:
         ]
 
 
-def main() -> None:
-    """Measure all rules at all loads, and print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4, 8, 16])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=15)
-    parser.add_argument("--max-tokens", type=int, default=48)
+def load_parser(
+    about: str | None, output: str, rounds: int, requests: int, tokens: int
+) -> argparse.ArgumentParser:
+    """Return the options of an experiment that decodes a mixed load: lanes, sizes, target and output folder."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--requests", type=int, default=requests)
+    parser.add_argument("--max-tokens", type=int, default=tokens)
     parser.add_argument("--target", default="smollm2")
-    parser.add_argument("--output", default="runs/serve_budget")
-    options = parser.parse_args()
+    parser.add_argument("--output", default=output)
+    return parser
+
+
+def mixed_load(options: argparse.Namespace) -> tuple[ModelPair, list[Prompt]]:
+    """Load the target in bfloat16 for two threads, and the requests to edit, summarise, code, chat and explain."""
     torch.set_num_threads(2)
     pair = load_pair(options.target, target_dtype="bfloat16", mode="compiled")
-    prompts = Workload(EverydayTasks(), max_prompts=options.requests).load(pair.tokenizer)
+    return pair, list(Workload(EverydayTasks(), max_prompts=options.requests).load(pair.tokenizer))
+
+
+def main() -> None:
+    """Measure all rules at all loads, and print and write the table."""
+    options = load_parser(__doc__, "runs/serve_budget", rounds=3, requests=15, tokens=48).parse_args()
+    pair, prompts = mixed_load(options)
     found: dict[int, dict[str, list[Round]]] = defaultdict(lambda: defaultdict(list))
     jobs = [Job(tuple(one.token_ids), one.prompt_id, options.max_tokens) for one in prompts]
     for lanes in options.lanes:

@@ -8,7 +8,6 @@ decoding thread. Writes runs/serve_switch_off/switch_off.md. Each output is comp
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +16,15 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from experiments.serve.budget import load_parser, mixed_load
 from specexp.bench.statistics import bootstrap_interval
 from specexp.builders import Chain
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
-from specexp.data import EverydayTasks, Prompt, Workload
+from specexp.data import Prompt
 from specexp.deploy.server.decoding_thread import DecodingThread, Output, Update
 from specexp.deploy.server.texts import OutputText
 from specexp.drafters import PromptLookup
-from specexp.models.pair import load_pair
 from specexp.verifiers import KeyedSampling
 
 PLAIN, ALWAYS, SWITCHED = "plain", "always drafting", "switched off per request"
@@ -75,17 +74,8 @@ def decode(target: Runtime, prompts: Sequence[Prompt], tokens: int, lanes: int, 
 
 def main() -> None:
     """Measure all arms at all loads, and print and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=10)
-    parser.add_argument("--max-tokens", type=int, default=96)
-    parser.add_argument("--target", default="smollm2")
-    parser.add_argument("--output", default="runs/serve_switch_off")
-    options = parser.parse_args()
-    torch.set_num_threads(2)
-    pair = load_pair(options.target, target_dtype="bfloat16", mode="compiled")
-    prompts = Workload(EverydayTasks(), max_prompts=options.requests).load(pair.tokenizer)
+    options = load_parser(__doc__, "runs/serve_switch_off", rounds=2, requests=10, tokens=96).parse_args()
+    pair, prompts = mixed_load(options)
     target = pair.target_runtime()
     decode(target, prompts[:1], 8, 1, ALWAYS)
     lines = ["| lanes | arm | task | over plain | slowest request | outputs equal |", "|---" * 6 + "|"]
