@@ -79,13 +79,15 @@ def main() -> None:
     target = pair.target_runtime()
     decode(target, prompts[:1], 8, 1, ALWAYS)
     lines = ["| lanes | arm | task | over plain | slowest request | outputs equal |", "|---" * 6 + "|"]
+    print(*lines, sep="\n")
     for lanes in options.lanes:
         found: dict[str, list[list[Client]]] = defaultdict(list)
         for number in range(options.rounds):
             for arm in np.random.default_rng(number).permutation([PLAIN, ALWAYS, SWITCHED]).tolist():
                 found[arm].append(decode(target, prompts, options.max_tokens, lanes, arm))
-        lines += rows_of(lanes, found, prompts)
-        print(*lines, sep="\n", flush=True)
+        rows = rows_of(lanes, found, prompts)
+        print(*rows, sep="\n", flush=True)
+        lines += rows
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "switch_off.md").write_text("\n".join(lines) + "\n")
