@@ -27,7 +27,7 @@ _Runs = Annotated[
     dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
 ]
 _SHARED = frozenset({"paper", "place", "claim", "runs", "tables", "timed"})
-"""Fields that a modelled test and an explanation have from their row."""
+"""Fields that a modelled test has from its row."""
 _Clause = Annotated[Clause, BeforeValidator(Clause)]
 
 
@@ -52,7 +52,6 @@ class PaperRow(BaseModel):
         tables: Names of the analyses' tables that a record keeps.
         picture: File name of the last run's picture without suffix; empty if there is no picture.
         timed: Whether any figure depends on the machine's speed. Then each run has the machine to itself.
-        explanation: The reason why the row differs, found after its measurement: a claim with its own test.
         correction: An error of an earlier report on this row.
     """
 
@@ -76,19 +75,17 @@ class PaperRow(BaseModel):
     tables: tuple[str, ...] = ()
     picture: str = "figure"
     timed: bool = True
-    explanation: PaperRow | None = None
     correction: str = ""
 
     @model_validator(mode="before")
     @classmethod
     def _complete_parts(cls, declared: dict[str, Any]) -> dict[str, Any]:
-        """Fill in missing fields of the modelled test and of the explanation from their row."""
+        """Fill in missing fields of the modelled test from its row."""
         found = dict(declared)
-        for key in ("modelled", "explanation"):
-            if isinstance(part := declared.get(key), dict):
-                shared = {field: declared[field] for field in _SHARED & declared.keys()}
-                name = declared["name"] + (f".{key}" if "runs" in part else "")
-                found[key] = {**shared, "name": name, "picture": "", **part}
+        if isinstance(part := declared.get("modelled"), dict):
+            shared = {field: declared[field] for field in _SHARED & declared.keys()}
+            name = declared["name"] + (".modelled" if "runs" in part else "")
+            found["modelled"] = {**shared, "name": name, "picture": "", **part}
         return found
 
     @model_validator(mode="after")
@@ -112,7 +109,7 @@ class PaperRow(BaseModel):
 
     @property
     def clauses(self) -> list[Clause]:
-        """The clauses that are tested on the row's own record, except those of an explanation."""
+        """The clauses that are tested on the row's own record."""
         shared = self.modelled.test if self.modelled and self.modelled.name == self.name else ()
         return [*self.test, *shared]
 
@@ -142,9 +139,8 @@ class PaperRow(BaseModel):
 
     @property
     def recorded(self) -> list[PaperRow]:
-        """The row, and its modelled test and explanation if they have runs of their own."""
-        parts = [part for part in (self.modelled, self.explanation) if part and part.name != self.name]
-        return [self, *parts]
+        """The row, and its modelled test if that has runs of its own."""
+        return [self, *(part for part in (self.modelled,) if part and part.name != self.name)]
 
     def each_run(self) -> list[Run]:
         """Return the row's own runs."""

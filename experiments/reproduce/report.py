@@ -33,12 +33,11 @@ PARTS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a row, a modelled test or an explanation: a verdict with outcomes, or the reason for none."""
+    """The result of a row or its modelled test: a verdict with outcomes, or the reason for none."""
 
     row: PaperRow
     state: str
     modelled: Finding | None
-    explanation: Finding | None
     outcomes: Sequence[Outcome] = ()
     record: RowRecord | None = None
     why_not: str = ""
@@ -53,18 +52,16 @@ class Finding:
 
 
 def assess(rows: Iterable[PaperRow], records: Path) -> list[Finding]:
-    """Test rows, their modelled tests and their explanations on the records in a folder."""
+    """Test rows and their modelled tests on the records in a folder."""
     return [_test(row, row, records) for row in rows]
 
 
 def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     """Test a row on the record of ``recorded``; it is not measured if a run is missing or outdated."""
-    modelled, explanation = (
-        None if part is None else _test(part, row if part.name == row.name else part, records)
-        for part in (row.modelled, row.explanation)
-    )
+    part = row.modelled
+    modelled = None if part is None else _test(part, row if part.name == row.name else part, records)
     if row.not_measured:
-        return Finding(row, NOT_HERE, modelled, explanation, why_not=row.not_measured)
+        return Finding(row, NOT_HERE, modelled, why_not=row.not_measured)
     record = RowRecord.read(records, recorded)
     missing = [why for run in recorded.each_run() if (why := record.why_not(run))]
     valid = {run.key: record.runs[run.key] for run in recorded.each_run() if not record.why_not(run)}
@@ -75,8 +72,8 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
         outcomes = [clause.test(lambda term: record.look_up(row, term), record.ratios) for clause in row.test]
     except LookupError as error:
         partial = record if valid else None
-        return Finding(row, NOT_MEASURED, modelled, explanation, record=partial, why_not=str(error))
-    return Finding(row, verdict(outcomes, row.main), modelled, explanation, outcomes, record)
+        return Finding(row, NOT_MEASURED, modelled, record=partial, why_not=str(error))
+    return Finding(row, verdict(outcomes, row.main), modelled, outcomes, record)
 
 
 def count(states: Sequence[str]) -> str:
@@ -99,7 +96,7 @@ def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
 
 def _verdict(found: Finding) -> dict[str, Any]:
     """Return a row's entry in ``verdicts.json``."""
-    row, modelled, explanation = found.row, found.modelled, found.explanation
+    row, modelled = found.row, found.modelled
     entry: dict[str, Any] = {"row": row.name, "paper": row.paper, "place": row.place, "claim": row.claim}
     entry |= {"published": row.published, "measured": _tested(found), "untestable": row.untestable}
     if modelled is None:
@@ -107,7 +104,7 @@ def _verdict(found: Finding) -> dict[str, Any]:
     else:
         assert isinstance(modelled.row, Modelled)
         entry["modelled"] = {**_tested(modelled), "source": modelled.row.source, "costs": modelled.row.costs}
-    return entry | {"explanation": explanation and {"claim": explanation.row.claim, **_tested(explanation)}}
+    return entry
 
 
 def _tested(found: Finding) -> dict[str, Any]:
@@ -225,9 +222,6 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield f"- Modelled: **{one.modelled_state}**. Costs: {modelled.row.costs}"
         yield from _clauses(modelled)
     yield from (f"- Untestable here: {part}: {why}" for part, why in row.untestable.items())
-    if one.explanation:
-        yield f"- Explanation, found afterwards: {one.explanation.row.claim}"
-        yield from _clauses(one.explanation, main=0)
     yield from (f"- Differs from the paper: {deviation}" for deviation in row.deviations)
     if one.record:
         yield from (f"- {line}" for line in _answers(one.record))
@@ -240,11 +234,11 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield from ("", f"![{row.name}]({pictures}/{row.name}.png)")
 
 
-def _clauses(found: Finding, main: int | None = None) -> Iterator[str]:
+def _clauses(found: Finding) -> Iterator[str]:
     """Yield a line for each clause, and the reason why there is no result. The row's main clause is marked."""
     shown = map(str, found.outcomes) if found.outcomes else (clause.named() for clause in found.row.test)
     for number, text in enumerate(shown, 1):
-        yield f"  - {'**main:** ' if number == (found.row.main if main is None else main) else ''}{text}"
+        yield f"  - {'**main:** ' if number == found.row.main else ''}{text}"
     if not found.outcomes:
         yield f"  - {found.why_not}"
 

@@ -82,22 +82,14 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
     assert why in markdown([found], "results")
 
 
-def test_a_modelled_test_and_an_explanation_are_tested_on_the_record_of_their_row(record, row_of, tmp_path):
+def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
     priced = ("figure('tokens_per_step', 'tree') / 1.5 > figure('tokens_per_step', 'plain')",)
-    test = ("figure('tokens_per_step', 'tree') > 2.5", "figure('sizes: share', 'tree / 32') < 0.5")
-    row = row_of(
-        modelled={"costs": "a step takes 1.5", "source": "published", "test": priced},
-        explanation={"claim": "Trees are dear.", "test": test},
-    )
+    row = row_of(modelled={"costs": "a step takes 1.5", "source": "published", "test": priced})
     (found,) = assess([row], record(row))
     assert found.modelled_state == "agrees (1 of 1 hold) (published costs)"
     assert [list(outcome.ratios.values()) for outcome in found.modelled.outcomes] == [[[2.0, 2.0, 2.0]]]
-    assert [outcome.holds for outcome in found.explanation.outcomes] == [True, False]
     page = markdown([found], "results")
-    assert "- Explanation, found afterwards: Trees are dear.\n  - tokens_per_step of tree 3" in page
     assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
-    (found,) = assess([row], tmp_path / "empty")
-    assert (found.explanation.state, found.explanation.outcomes) == (NOT_MEASURED, ())
 
 
 def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_separately(row_of):
