@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def given_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the token ids of rows, and a mask that is True for given tokens, which have no loss."""
-    given = rows < 0
-    return torch.where(given, ~rows, rows), given
-
-
 class HeadTraining(BudgetedTraining):
     """Trains a head of a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
 
@@ -126,7 +120,6 @@ class HeadTraining(BudgetedTraining):
         )
 
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
-        batch, _ = given_tokens(batch)
         with torch.no_grad():
             hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]  # [batch, length, d]
             logits = self.target.get_output_embeddings()(hidden)  # [batch, length, V]
@@ -269,7 +262,6 @@ class Eagle3Training(HeadTraining):
 
     @override
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
-        batch, _ = given_tokens(batch)
         with torch.no_grad():
             found = self.target(input_ids=batch, use_cache=False, output_hidden_states=True)
             states = torch.cat(

@@ -122,11 +122,9 @@ def test_an_embedded_head_is_named_by_its_family(pair):
 
 def test_the_resolved_training_is_printed_and_nothing_is_trained(tmp_path, capsys):
     file = tmp_path / "corpus.yaml"
-    source = {"class_path": "experiments.pair.corpus.python_source.PythonLibrary", "init_args": {}}
-    rows = {"cache_dir": "cache", "sources": {"library": source}, "tokenizer_from": "tokenizer"}
     config = {
         "model": {"class_path": "specexp.fit.suffix_corpus.SuffixCorpus", "init_args": {"tokens": 10}},
-        "data": {"class_path": "experiments.pair.training_rows.CorpusRows", "init_args": rows},
+        "data": {"class_path": "experiments.heads.text_rows.TextRows", "init_args": {"tokenizer_from": "x"}},
         "work_dir": str(tmp_path / "work"),
     }
     file.write_text(yaml.safe_dump(config))

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.pair.tokenizer import train_tokenizer
 from specexp.builders import Chain
 from specexp.core.loop import Decoder
 from specexp.core.packed import is_packed, pack, unpack
@@ -22,7 +21,8 @@ from specexp.models.sources import PAIRS, PairError, sources_of
 def saved(folder: Path, *, vocab_size: int, text: str) -> str:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer: Any = train_tokenizer([text] * 5, vocab_size=300)
+    embedded: Any = AutoTokenizer.from_pretrained(Path(PAIRS) / "stdlib" / "target")
+    tokenizer = embedded.train_new_from_iterator([text] * 5, vocab_size=300)
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=16,

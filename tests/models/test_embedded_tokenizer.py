@@ -1,34 +1,20 @@
+"""The embedded tokenizer restores any text, and other engines cut text as it does."""
+
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
-from experiments.engine.gguf_writer import pre_tokenizer_name, write_gguf
-from experiments.pair.tokenizer import train_tokenizer
+from experiments.engine.gguf_writer import write_gguf
 from specexp.models.sources import PAIRS
 
-if TYPE_CHECKING:
-    pass
-
-RECIPE = Path(__file__).parents[3] / "experiments" / "pair" / "tokenizer"
 CODE = "class A:\n    def f(self, x):\n        if x:\n            return self.f(x - 1)\n        return None\n"
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    from transformers import AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer([CODE] * 20, vocab_size=320).save_pretrained(folder)
-    loaded: Any = AutoTokenizer.from_pretrained(folder)
-    return loaded
 
 
 @cache
@@ -40,17 +26,18 @@ def shipped() -> Any:
 
 @given(text=st.text(max_size=200))
 @examples(300)
-def test_any_text_is_restored_by_the_shipped_tokenizer(text):
+def test_any_text_is_restored(text):
     assert shipped().decode(shipped()(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_digits_and_line_breaks_are_tokens_of_their_own(tokenizer):
-    tokens = tokenizer.tokenize("        if x:\n        return 123")
+def test_digits_and_line_breaks_are_tokens_of_their_own():
+    tokens = shipped().tokenize("        if x:\n        return 123")
     assert tokens[-3:] == ["1", "2", "3"]
-    assert not any("ĊĠ" in token for token in tokenizer.get_vocab())
+    assert not any("ĊĠ" in token for token in shipped().get_vocab())
 
 
-def test_a_prompt_may_end_after_a_line_break(tokenizer):
+def test_a_prompt_may_end_after_a_line_break():
+    tokenizer = shipped()
     head, rest = "    def f(self, x):\n", "        if x:"
     joined = tokenizer(head + rest, add_special_tokens=False)["input_ids"]
     parts = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (head, rest)]
@@ -90,16 +77,8 @@ def openvino_ids(tokenizer: Any, folder: Path) -> Callable[[str], list[int]]:
 
 
 @pytest.mark.parametrize("other", [llama_ids, openvino_ids])
-def test_other_engines_cut_text_equally(tokenizer, tmp_path, other):
+def test_other_engines_cut_text_equally(tmp_path, other):
+    tokenizer = shipped()
     ids = other(tokenizer, tmp_path)
     for text in ODD:
         assert ids(text) == tokenizer(text)["input_ids"], text
-
-
-def test_the_recipe_has_its_tokenizer():
-    from transformers import AutoTokenizer
-
-    kept: Any = AutoTokenizer.from_pretrained(RECIPE)
-    assert len(kept) == 4096
-    assert pre_tokenizer_name(json.loads(kept.backend_tokenizer.to_str())) == "qwen2"
-    assert kept.decode(kept(CODE)["input_ids"], skip_special_tokens=True) == CODE

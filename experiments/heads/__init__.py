@@ -1,0 +1,1 @@
+"""Training of heads that draft from a target's hidden states."""

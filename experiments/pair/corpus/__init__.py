@@ -1,1 +1,0 @@
-"""Sources of the texts on which the embedded pair is trained."""
