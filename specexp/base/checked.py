@@ -45,11 +45,8 @@ IntegerKey = typing.Annotated[
 class Reader(Protocol):
     """The validation context of a configuration: reads values that specify objects."""
 
-    def part(self, base: type, given: Any) -> Any:
-        """Read ``class_path`` and ``init_args`` of a subclass of ``base``, to be built."""
-
-    def spec(self, base: type, given: Any) -> Any:
-        """Read ``class_path`` and ``init_args``, to be kept as a specification."""
+    def part(self, base: type, given: Any, built: bool = True) -> Any:
+        """Read ``class_path`` and ``init_args`` of a subclass of ``base``, to be built or kept as a specification."""
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         """Read the arguments of a class or function."""
@@ -78,10 +75,12 @@ class _Marker:
 @dataclass(frozen=True)
 class PartOf(_Marker):
     """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``. The dotted path ``base`` is imported
-    when a value is read.
+    when a value is read. If ``built`` is False, the part is checked, but passed on as a specification, so that it can
+    be varied before it is built.
     """
 
     base: str
+    built: bool = True
 
     @cached_property
     def contract(self) -> type:
@@ -91,16 +90,7 @@ class PartOf(_Marker):
 
     @override
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        return reader.part(self.contract, value)
-
-
-@dataclass(frozen=True)
-class SpecOf(PartOf):
-    """Marks a part that is checked, but passed on as a specification, so that it can be varied before it is built."""
-
-    @override
-    def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        return reader.spec(self.contract, value)
+        return reader.part(self.contract, value, self.built)
 
 
 @dataclass(frozen=True)

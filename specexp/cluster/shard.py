@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from specexp.artifacts.atomic_write import held
 from specexp.base.messages import counted
-from specexp.cluster.launch import ClusterOptions, run_workers
+from specexp.cluster.launch import USAGE, ClusterOptions, run_workers, take_options
+from specexp.config.command import STARTS_OVER, fail, run_command
 from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
@@ -64,6 +65,22 @@ def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shar
             f"{given.shard!r}"
         )
     return Shard(int(found[1]), int(found[2])), rest
+
+
+def run_sharded(
+    usage: str, arguments: Sequence[str] | None, act: Callable[..., int], after: str = STARTS_OVER
+) -> int:
+    """Run a command as `run_command` does, with the options of workers and shards.
+
+    ``act`` also gets ``cluster``, ``shard`` and ``typed``, the arguments without the options of workers.
+    """
+    try:
+        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
+        shard, rest = take_shard(typed, cluster is not None)
+    except ConfigError as error:
+        return fail(error)
+    act = partial(act, cluster=cluster, shard=shard, typed=typed)
+    return run_command(f"{usage}\n{USAGE}", rest, act, after=after)
 
 
 def shards_in(whole: Path) -> list[Shard]:

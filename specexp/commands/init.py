@@ -90,7 +90,7 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
         )
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
-    from specexp.config.explain import schema_text  # imports every part, which takes seconds
+    from specexp.config.json_schema import schema_text  # imports every part, which takes seconds
 
     methods = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
     return {

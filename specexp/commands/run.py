@@ -19,8 +19,8 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
-from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
+from specexp.cluster.launch import ClusterOptions
+from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
     Config,
     ConfigError,
@@ -29,7 +29,7 @@ from specexp.config import (
     is_replayed,
     save_resolved,
 )
-from specexp.config.command import check_here, fail, run_command
+from specexp.config.command import check_here, fail
 from specexp.config.config import unwritable
 from specexp.report.comparison import failed_answers
 from specexp.report.publish import (
@@ -66,13 +66,7 @@ WHOLE = "whole.txt"  # has the digest of a shard's configuration; written once a
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
-        shard, rest = take_shard(typed, cluster is not None)
-    except ConfigError as error:
-        return fail(error)
-    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
-    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act)
+    return run_sharded(USAGE, arguments, _act)
 
 
 def _act(

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given != ["schema"]:
         print(USAGE)
         return 0 if given in (["-h"], ["--help"]) else 2
-    from specexp.config.explain import schema_text
+    from specexp.config.json_schema import schema_text
 
     print(schema_text(), end="")
     return 0

@@ -185,7 +185,7 @@ class _Reading:
     def __init__(self, checker: Checker) -> None:
         self.checker = checker
 
-    def part(self, base: type, given: Any) -> Any:
+    def part(self, base: type, given: Any, built: bool = True) -> Any:
         given = {"class_path": given} if isinstance(given, str) else given
         if not isinstance(given, Mapping):
             what = f"a {base.__name__} given as class_path and init_args"
@@ -202,8 +202,6 @@ class _Reading:
         read = _spec_model(found).model_validate({"init_args": dict(arguments)}, context=self)
         return {"class_path": name, **read.as_values()}
 
-    spec = part
-
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         if not isinstance(given, Mapping):
             raise PydanticCustomError("part", "Input should be a mapping")
@@ -218,10 +216,9 @@ class _Reading:
 class _Building(_Reading):
     """Context of pydantic's validators that builds the objects which checked values describe."""
 
-    def spec(self, base: type, given: Any) -> Any:
-        return given
-
-    def part(self, base: type, given: Any) -> Any:
+    def part(self, base: type, given: Any, built: bool = True) -> Any:
+        if not built:
+            return given
         found = self.checker.find_class(given["class_path"], base)
         return self.call(found, given["init_args"], ("init_args",))
 

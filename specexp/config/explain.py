@@ -1,8 +1,7 @@
-"""The JSON schema of experiment files for editors, and the explanations that ``--help KEY`` prints."""
+"""The explanations that ``--help KEY`` prints."""
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +13,6 @@ from specexp.base.checked import (
     CallOf,
     PartOf,
     argument_docs,
-    arguments_of,
     import_object,
     keys_below,
     model_of,
@@ -24,8 +22,7 @@ from specexp.base.messages import did_you_mean
 from specexp.config.check import parts_of
 from specexp.config.config import SECTIONS, Config
 from specexp.config.layers import ConfigError, steps_of
-from specexp.config.schema import OVERRIDES, Experiment
-from specexp.config.sweep import Confirm, CountAcceptances, Learn
+from specexp.config.schema import Experiment
 
 _WIDTH = 110
 Schema = dict[str, Any]
@@ -262,17 +259,6 @@ def contracts() -> list[str]:
     return sorted(found)
 
 
-# No key is required in the JSON schema, because one file may override another. Arguments of classes in other packages
-# are unknown here.
-
-_LAID_OVER = {
-    "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
-    **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
-}
-"""By class: its arguments that override a section of the file, and the name of that section."""
-_PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
-
-
 class _Generator(GenerateJsonSchema):
     """Generator of JSON schemas that omits values which JSON cannot express."""
 
@@ -283,26 +269,6 @@ class _Generator(GenerateJsonSchema):
         return None
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of an experiment file."""
-    definitions: dict[str, Any] = {}
-    whole = _resolved(schema_of(Experiment), definitions)
-    for name, over in _LAID_OVER.items():
-        for argument, section in over.items():
-            laid = {key: value for key, value in whole["properties"][section].items() if key != "default"}
-            definitions[name]["properties"][argument] = laid
-    whole["properties"]["compose"] = {
-        "description": "Files that this file builds on and overrides; paths are relative to it.",
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "specexp experiment",
-        **whole,
-        "$defs": dict(sorted(definitions.items())),
-    }
-
-
 def schema_of(component: Callable[..., Any]) -> Schema:
     """Return the JSON schema of a callable's arguments with descriptions; parts are marks of their family."""
     schema = model_of(component).model_json_schema(schema_generator=_Generator)
@@ -311,67 +277,3 @@ def schema_of(component: Callable[..., Any]) -> Schema:
         if name in properties:
             properties[name] = {**properties[name], "description": plain(meaning)}
     return schema
-
-
-def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Replace marks of parts in a schema by references to ``definitions``, and add these definitions."""
-    if isinstance(node, list):
-        return [_resolved(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    for name, inner in node.get("$defs", {}).items():
-        if name not in definitions:
-            definitions[name] = {}  # a definition may refer to itself
-            definitions[name] = _resolved(inner, definitions)
-    found: dict[str, Any] = {}
-    for key, inner in node.items():
-        if key == "properties":
-            found[key] = {name: _resolved(one, definitions) for name, one in inner.items()}
-        elif key not in ("title", "required", "$defs", "described", "discriminator"):
-            key = "anyOf" if key == "oneOf" else key  # a layer may leave the type of a range to the one below
-            found[key] = inner if key in ("default", "description") else _resolved(inner, definitions)
-    if "description" in found:
-        found["description"] = plain(" ".join(found["description"].split()))
-    return {**found, **_definition(node["described"], definitions)} if "described" in node else found
-
-
-def _definition(mark: PartOf | CallOf, definitions: dict[str, Any]) -> dict[str, Any]:
-    dotted = mark.base if isinstance(mark, PartOf) else mark.component
-    name = dotted.rpartition(".")[2]
-    if not dotted.startswith("specexp."):
-        part = {"type": "object", "properties": _PART, "additionalProperties": False}
-        return {"anyOf": [{"type": "string"}, part]}
-    if name not in definitions:
-        definitions[name] = {}  # set first, because parts may contain parts of their own family
-        made = _family if isinstance(mark, PartOf) else _arguments
-        definitions[name] = made(import_object(dotted), definitions)
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _arguments(component: Callable[..., Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = _resolved(schema_of(component), definitions)
-    schema.pop("description", None)
-    return schema
-
-
-def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    cases, described = [], []
-    for name, part in parts_of(base).items():
-        described.append({"const": name, "description": plain(summary_of(part))})
-        if arguments_of(part) is not None:  # otherwise it accepts any arguments
-            inside = {**_arguments(part, definitions), "type": ["object", "null"]}
-            chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}
-            cases.append({"if": chosen, "then": {"properties": {"init_args": inside}}})
-    class_path = {"anyOf": [*described, {"type": "string", "pattern": r"\."}]}
-    whole = {
-        "type": "object",
-        "properties": {**_PART, "class_path": class_path, "name": {"type": "string"}},
-        "additionalProperties": False,
-        "allOf": cases or [{}],
-    }
-    return {"anyOf": [class_path, whole]}
-
-
-def schema_text() -> str:
-    """Return the JSON schema as the text of its file."""
-    return json.dumps(json_schema(), indent=1) + "\n"

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from specexp.artifacts import StudyKind
-from specexp.base.checked import Section, SpecOf, refusal
+from specexp.base.checked import PartOf, Section, refusal
 from specexp.base.messages import did_you_mean
 
 METHOD = "method"
@@ -200,7 +200,7 @@ class CountAcceptances(_Stage):
         builder: Builder of the wide tree.
     """
 
-    builder: Annotated[Any, SpecOf("specexp.core.contracts.TreeBuilder")]
+    builder: Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder", built=False)]
 
 
 class Confirm(_Stage):
@@ -267,8 +267,8 @@ class Sweep(Section):
     n_trials: Count = 24
     minutes: Annotated[float, Field(gt=0)] | None = None
     objectives: list[str] | dict[str, Way | None] = Field(default=["speedup"])
-    sampler: Annotated[Any, SpecOf("optuna.samplers.BaseSampler")] | None = None
-    pruner: Annotated[Any, SpecOf("optuna.pruners.BasePruner")] | None = None
+    sampler: Annotated[Any, PartOf("optuna.samplers.BaseSampler", built=False)] | None = None
+    pruner: Annotated[Any, PartOf("optuna.pruners.BasePruner", built=False)] | None = None
     storage: str | None = None
     enqueue: list[dict[str, Any]] = Field(default=[])
     constraints: dict[str, float] = Field(default={})

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from specexp.config import ConfigError, load_config
 from specexp.config.__main__ import main
-from specexp.config.explain import json_schema
+from specexp.config.json_schema import json_schema
 from specexp.config.layers import read_yaml
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,6 @@ complete file. Each shard is a recording in its own folder. Merging them gives t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.base.messages import counted, first_line, size_of, type_and_line
-from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
-from specexp.cluster.shard import Shard, ends_last, forget_shards, run_shards, shards_in, take_shard
+from specexp.cluster.launch import ClusterOptions
+from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
     CommandError,
     Config,
@@ -33,7 +32,7 @@ from specexp.config import (
     build_workload,
     prompts_error,
 )
-from specexp.config.command import GOES_ON, check_here, current_result, fail, run_command
+from specexp.config.command import GOES_ON, check_here, current_result
 from specexp.config.next_step import command_line, experiment_again, measured_by
 from specexp.data import Prompt, PromptSetError
 from specexp.replay.format.recording import (
@@ -74,13 +73,7 @@ class NotRecordableError(CommandError):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
-        shard, rest = take_shard(typed, cluster is not None)
-    except ConfigError as error:
-        return fail(error)
-    act = partial(_act, cluster=cluster, shard=shard, typed=typed)
-    return run_command(f"{USAGE}\n{CLUSTER_USAGE}", rest, act, after=GOES_ON)
+    return run_sharded(USAGE, arguments, _act, GOES_ON)
 
 
 def _act(
