@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from specexp.report.publish import Report
 
-LENGTHS = (8, 4, 2, 1, 0)
+LENGTHS = (0, 1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
 """Requests without a chosen length: as given, with the chat template switched, and behind other prompts."""
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
@@ -56,12 +56,13 @@ class Drafts(NamedTuple):
             steps, drafted, accepted = (
                 counters[name] for name in ("drafts", "draft_tokens", "accepted_tokens")
             )
-            length = round(drafted / steps)
-            # positions count only if all drafts have the same length; all drafts have a first token
-            known = length if abs(length * steps - drafted) < 0.03 * drafted else 1
-            at = [counters[str(place)] for place in range(known) if str(place) in counters]
+            length = -(-drafted // steps)
+            cut = length * steps - drafted  # the last draft of an answer may be cut
+            # positions count only if all other drafts have the same length; all drafts have a first token
+            drafted_at = [steps] * (length - cut) + [steps - 1] * cut if cut < length else [steps]
+            at = [counters[str(place)] for place in range(len(drafted_at)) if str(place) in counters]
             at = at or [min(steps, accepted)]
-            return cls(steps, drafted, accepted, (steps,) * len(at), tuple(at))
+            return cls(steps, drafted, accepted, tuple(drafted_at[: len(at)]), tuple(at))
         if "num_draft_tokens" not in own:
             return None
         drafted, depths = own["num_draft_tokens"], range(max(map(int, by_length), default=0))
@@ -154,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = endpoint_parser("why", about, max_prompts=8)
     field = "field that sets a request's draft length; known for our server and llama.cpp's"
     parser.add_argument("--length-field", metavar="NAME", help=field)
+    also = "servers of the same model with other draft lengths, if requests cannot choose one"
+    parser.add_argument("--also", metavar="URL", nargs="+", default=(), help=also)
     return run_endpoint_command(parser, given, _act)
 
 
@@ -170,9 +173,8 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     Raises:
         EngineError: the server does not answer. The last two kinds of requests may fail.
     """
-    url, plain_url = (
-        one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
-    )
+    named = (given.endpoint, given.plain or given.endpoint, *given.also)
+    url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)
     model = client.model_of(url, given.model, given.seconds, "--model")
     owner = next((one.get("owned_by") for one in client.listed_models(url, given.seconds)), None)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
@@ -197,10 +199,14 @@ def measure(given: argparse.Namespace) -> list[Answer]:
         if field is not None:
             for length in LENGTHS:
                 ask(length, prompt, {field: length})
-            if answers[-1].passes[1]:  # the last length is 0, so the server ignores the field
-                field, answers = None, answers[: -len(LENGTHS)]
+                if not length and answers[-1].passes[1]:  # the server ignores the field
+                    field = None
+                    answers.pop()
+                    break
         if not field and (given.plain or given.plain_body):
             ask(0, prompt, given.plain_body, plain_url)
+        for other in others:
+            ask(other, prompt, {}, other)
         before = "\n\n".join(texts[number + 1 :] + texts[: number + 1])
         long = "\n\n".join([before] * (1 + _LONG_PROMPT // len(before)))
         for sent, text in ((OTHER, prompt), (LONG, long[-_LONG_PROMPT:])):
@@ -280,7 +286,7 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
     else:
         found.append(
             f"{step}. All drafts have about {length:.1f} tokens, so the cost of one is unknown: name the field that "
-            "sets a request's draft length with --length-field."
+            "sets a request's draft length with --length-field, or servers with other draft lengths with --also."
         )
     share = (
         f"{100 * own.accepted / own.drafted:.0f} % of its {length:.1f} drafted tokens per step are accepted"

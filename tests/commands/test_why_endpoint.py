@@ -48,7 +48,7 @@ def test_planted_costs_are_found_by_the_clients_clock(explain, monkeypatch, tmp_
     )
     assert summary["break_even"] == pytest.approx((30 + 4 * 8) / 20 - 1, rel=0.01)
     assert {"why.md", "server.png", "report.html"} <= {one.name for one in tmp_path.iterdir()}
-    assert [row["requests"] for row in found["tables"]["lengths"]][:6] == ["as it is", *"84210"]
+    assert [row["requests"] for row in found["tables"]["lengths"]][:6] == ["as it is", *"01248"]
 
 
 @pytest.mark.slow
@@ -130,6 +130,18 @@ def test_a_plain_server_gives_the_break_even_if_requests_cannot_choose(explain) 
     assert found["summary"]["fixed_ms"] == pytest.approx(8 + 4, rel=0.01)
     assert found["summary"]["break_even"] == pytest.approx(2, rel=0.01)
     assert "All drafts have about 4.0 tokens, so the cost of one is unknown" in found["answer"]
+
+
+def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> None:
+    costs = ["--virtual", "--fixed", "8", "--token", "3"]
+    port = free_port()
+    command = [sys.executable, drafting_server.__file__, str(port), *costs, "--length", "2"]
+    shorter = StartedServer(command, f"http://127.0.0.1:{port}", 60)
+    try:
+        summary = explain(*costs, options=["--also", shorter.url])["summary"]
+    finally:
+        shorter.close()
+    assert [summary["fixed_ms"], summary["token_ms"]] == pytest.approx([8, 3], rel=0.01)
 
 
 def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
