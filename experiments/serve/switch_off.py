@@ -19,6 +19,8 @@ import torch
 from experiments.serve.budget import load_parser, mixed_load
 from specexp.bench.statistics import bootstrap_interval
 from specexp.builders import Chain
+from specexp.controllers import NodeBudget
+from specexp.core.contracts import BuilderLimits, Controller
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.data import Prompt
@@ -60,10 +62,12 @@ class Client:
         return (self.times[-1] - self.times[0]) / max(1, len(self.tokens) - self.first)
 
 
-def decode(target: Runtime, prompts: Sequence[Prompt], tokens: int, lanes: int, arm: str) -> list[Client]:
+def decode(
+    target: Runtime, prompts: Sequence[Prompt], tokens: int, lanes: int, arm: str, controller: Controller
+) -> list[Client]:
     """Decode all requests in the server's thread."""
-    parts = Parts(PromptLookup(min_ngram=2), Chain(6))
-    thread = DecodingThread(target, parts, lanes=lanes, waiting=len(prompts), switch_off=arm == SWITCHED)
+    parts = Parts(PromptLookup(min_ngram=2), Chain(6), controller=controller)
+    thread = DecodingThread(target, parts, lanes=lanes, waiting=len(prompts))
     clients = [Client(prompt, tokens, arm != PLAIN) for prompt in prompts]
     thread.submit([client.output for client in clients])
     with torch.inference_mode():
@@ -77,14 +81,17 @@ def main() -> None:
     options = load_parser(__doc__, "runs/serve_switch_off", rounds=2, requests=10, tokens=96).parse_args()
     pair, prompts = mixed_load(options)
     target = pair.target_runtime()
-    decode(target, prompts[:1], 8, 1, ALWAYS)
     lines = ["| lanes | arm | task | over plain | slowest request | outputs equal |", "|---" * 6 + "|"]
     print(*lines, sep="\n")
     for lanes in options.lanes:
         found: dict[str, list[list[Client]]] = defaultdict(list)
+        controllers = {PLAIN: BuilderLimits(), ALWAYS: BuilderLimits(), SWITCHED: NodeBudget()}
+        decode(
+            target, prompts, options.max_tokens, lanes, SWITCHED, controllers[SWITCHED]
+        )  # learns, as a server
         for number in range(options.rounds):
             for arm in np.random.default_rng(number).permutation([PLAIN, ALWAYS, SWITCHED]).tolist():
-                found[arm].append(decode(target, prompts, options.max_tokens, lanes, arm))
+                found[arm].append(decode(target, prompts, options.max_tokens, lanes, arm, controllers[arm]))
         rows = rows_of(lanes, found, prompts)
         print(*rows, sep="\n", flush=True)
         lines += rows

@@ -16,13 +16,17 @@ from specexp.core.dialogue import Plan
 from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
-_WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 200  # effective numbers of remembered steps
+_WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 1000  # effective numbers of remembered steps
 _PROBE = 2  # nodes that a probe adds
+_TRIES = 4  # first drafts of a lane, which are valued higher
+_REFIT = 8  # passes
+_KNEES = np.array([0, 4, 6, 8, 12, 16, 32])
+"""Rows of a pass beyond which one more row may cost more."""
 _OFF = Plan(max_nodes=0, max_depth=0)
 
 
 class _Lane:
-    """The accepted and drafted counts of a sequence by node, and the last step in which it was decoded."""
+    """The accepted and drafted counts of a sequence by node, and the last pass in which it was decoded."""
 
     def __init__(self, step: int) -> None:
         self.sums = np.zeros((2, 0))
@@ -34,108 +38,122 @@ class NodeBudget(Controller):
 
     A node is worth its probability of acceptance in its own lane, and costs the seconds that one more row and its draft
     take. Nodes are added over all lanes, most probable first, as long as the tokens per second of the whole pass grow:
-    (lanes + sum of values) / seconds. A lane without gain drafts nothing, and probes now and then. Goodput rules
-    (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length.
+    (lanes + sum of values) / seconds. A lane without gain drafts nothing. One lane at a time probes now and then.
+    Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length.
 
-    The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. Seconds of
-    a pass follow from the latency profile. Without one they are measured: a line over the rows of passes, for each
-    number of lanes. Until enough is known, the builder's own budget and plain decoding alternate.
+    The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. The first
+    drafts of a lane are valued one standard deviation higher, so that a lane shows early whether it gains. Seconds of a
+    pass follow from the latency profile. Without one they are measured: a convex function of the rows of the pass, plus
+    a constant for each lane. Until enough is known, one lane at a time uses the builder's own budget, in every other
+    pass.
 
     Args:
         shared_steps: weight, in steps, of the acceptance of all lanes in a lane's values. With a large weight all lanes
             draft the same length, as by a goodput rule.
         least_steps: number of drafting steps before drafts are limited.
-        probe_every: one in this many steps of a lane drafts two nodes more.
-        margin: least relative gain over plain decoding; with less, no lane drafts.
+        probe_every: in one of this many passes, a lane drafts two nodes more.
+        margin: least relative gain of a node: its value over the value of the seconds that it costs.
     """
 
     sees_load = True
     state = "carry"
     _sums: NDArray[np.float64]
     _drafting: NDArray[np.float64]
-    _pass: NDArray[np.float64]
-    _step: int
+    _costs: NDArray[np.float64]
 
     def __init__(
         self,
-        shared_steps: Annotated[float, Field(gt=0)] = 8.0,
+        shared_steps: Annotated[float, Field(gt=0)] = 2.0,
         least_steps: Annotated[int, Field(ge=1)] = 8,
         probe_every: Annotated[int, Field(ge=2)] = 32,
-        margin: Annotated[float, Field(ge=0)] = 0.02,
+        margin: Annotated[float, Field(ge=0)] = 0.15,
     ) -> None:
         self.shared_steps = shared_steps
         self.least_steps = least_steps
         self.probe_every = probe_every
         self.margin = margin
         self._profile: LatencyProfile | None = None
-        self._budgets: dict[Context, int] | None = None  # nodes of the next step, once computed
         self.reset()
 
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         self._profile = profile
-        self._budgets = None
+        self._plans = {}
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         self._lanes[context] = _Lane(self._step)
-        self._budgets = None
+        self._plans = {}
 
     @override
     def plan(self, context: Context) -> Plan:
-        if not self.knows(context.lanes):
-            return Plan() if self._profile is not None or context.steps % 2 == 0 else _OFF
-        if self._budgets is None or context not in self._budgets:
-            now = [
+        if self._observed:  # the first plan of a pass
+            self._observed = False
+            self._step += 1
+            if self._drafted or self._probes or self._step % _REFIT == 0 or not self.knows:
+                self._plans = {}
+            self._drafted = False
+        if context not in self._plans:
+            recent = [
                 one for one, lane in self._lanes.items() if lane.step >= self._step - 1 and one is not context
             ]
-            together = [*now[: -context.lanes : -1], context]  # the latest ones; the others have ended
-            values = [self._values(self._lanes.get(one)) for one in together]
-            self._budgets = dict(zip(together, self.share(values), strict=True))
-        nodes = self._budgets[context]
-        if context.steps % self.probe_every == self.probe_every - 1:
-            nodes += _PROBE
-        return Plan(max_nodes=nodes) if nodes else _OFF
+            together = [*recent[: -context.lanes : -1], context]  # the latest ones; the others have ended
+            self._plans = dict(zip(together, self._planned(together, context.lanes), strict=True))
+        return self._plans[context]
+
+    def _planned(self, together: Sequence[Context], lanes: int) -> list[Plan]:
+        """Return the plans of the lanes of the next pass."""
+        turn = self._step // (self.probe_every if self.knows else 2) % len(together)
+        if not self.knows:
+            return [_OFF if number != turn or self._step % 2 else Plan() for number in range(len(together))]
+        nodes = self.share([self._values(self._lanes.get(one)) for one in together], lanes)
+        if self._probes:
+            nodes[turn] += _PROBE
+            self._drafted = True  # plan anew after this pass
+        return [Plan(max_nodes=number) if number else _OFF for number in nodes]
 
     @override
     def observe(self, outcome: Outcome) -> None:
-        self._budgets = None
-        context, nodes = outcome.context, outcome.tree.num_nodes
+        context, nodes, seconds = outcome.context, outcome.tree.num_nodes, outcome.seconds
         lane = self._lanes.setdefault(context, _Lane(self._step))
         lane.step = self._step
+        drafting = seconds.get("draft", 0.0) + seconds.get("build", 0.0)
         if nodes:
             hits = np.zeros(nodes)
             hits[[row - 1 for row in outcome.accepted]] = 1
             self._sums = _added(self._sums, hits, _WINDOW)
             lane.sums = _added(lane.sums, hits, _OWN_WINDOW)
-        seconds = outcome.seconds
-        drafting = seconds.get("draft", 0.0) + seconds.get("build", 0.0)
-        if nodes:
             self._drafting = (1 - 1 / _WINDOW) * self._drafting + (nodes, outcome.draft_passes, drafting)
-        # the whole step, once all of its lanes were observed
-        self._pass += (1, nodes + 1, sum(seconds.values()) - drafting)
-        if self._pass[0] >= context.lanes:
-            self._add_cost(context.lanes, *self._pass[1:].tolist())
-            self._pass = np.zeros(3)
-            self._step += 1
+            self._drafted = True
+        whole = context.lanes * (sum(seconds.values()) - drafting)  # lanes have equal shares of a pass
+        if not self._observed and whole > 0:
+            terms = self._terms(context.lanes, np.array([context.rows or nodes + 1]))[0] / whole
+            self._costs *= 1 - 1 / _COST_WINDOW
+            self._costs += np.outer(terms, [*terms, 1.0])
+        self._observed = True
 
-    def knows(self, lanes: int) -> bool:
-        """Return whether acceptance and costs are known well enough to limit drafts."""
-        drafted = self._sums[1].max(initial=0) >= self.least_steps
-        return bool(drafted and (self._profile is not None or self._costs[0][0] >= self.least_steps))
+    @property
+    def knows(self) -> bool:
+        """True once acceptance and costs are known well enough to limit drafts."""
+        measured = self._profile is not None or self._step >= 2 * self.least_steps
+        return measured and bool(self._sums[1].max(initial=0) >= self.least_steps - 0.5)
 
-    def share(self, values: Sequence[NDArray[np.float64]]) -> list[int]:
-        """Return the number of nodes of each lane, given the values ``[n]`` of each lane's nodes, which never rise."""
-        lanes = len(values)
-        worth = np.concatenate(values)
-        owners = np.repeat(np.arange(lanes), [one.size for one in values])
+    @property
+    def _probes(self) -> bool:
+        return self._step % self.probe_every == self.probe_every - 1
+
+    def share(self, values: Sequence[NDArray[np.float64]], lanes: int) -> list[int]:
+        """Return the number of nodes of each sequence, given the values ``[n]`` of its nodes, which never rise.
+
+        The other ``lanes`` of the pass draft nothing.
+        """
+        worth = np.concatenate(values) / (1 + self.margin)
+        owners = np.repeat(np.arange(len(values)), [one.size for one in values])
         order = np.argsort(-worth, kind="stable")
         tokens = lanes + np.cumsum([0.0, *worth[order]])
         rates = tokens / self.seconds(lanes, np.arange(tokens.size))
         best = int(rates.argmax())
-        if rates[best] < (1 + self.margin) * rates[0]:
-            best = 0
-        nodes: list[int] = np.bincount(owners[order[:best]], minlength=lanes).tolist()
+        nodes: list[int] = np.bincount(owners[order[:best]], minlength=len(values)).tolist()
         return nodes
 
     def seconds(self, lanes: int, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -149,68 +167,73 @@ class NodeBudget(Controller):
             rows = (lanes + nodes) / lanes
             found = np.array([profile.lanes_seconds(one, lanes) for one in rows]) + each * nodes
             return found
-        fixed, row = self._line(lanes)
-        found = np.maximum(fixed + row * (lanes + nodes), 1e-6) + drafting / max(drafted, 1.0) * nodes
-        return found
+        if self._weights is None or self._step - self._fitted >= _REFIT:
+            self._weights, self._fitted = self._fit(), self._step
+        found = np.maximum(self._terms(lanes, lanes + nodes) @ self._weights, 1e-6)
+        return found + drafting / max(drafted, 1.0) * nodes
+
+    @staticmethod
+    def _terms(lanes: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the terms ``[n, t]`` whose weighted sums are the seconds of passes with these numbers of rows."""
+        constant = np.full((rows.size, 2), (1.0, lanes))
+        return np.hstack([constant, np.maximum(0, rows[:, None] - _KNEES)])
+
+    def _fit(self) -> NDArray[np.float64]:
+        """Return the weights ``[t]``, none negative, of least squares of the passes' relative errors."""
+        from scipy.optimize import nnls
+
+        squares, products = self._costs[:, :-1], self._costs[:, -1]
+        root = np.linalg.cholesky(squares + 1e-9 * (np.trace(squares) + 1e-9) * np.eye(products.size))
+        weights: NDArray[np.float64] = nnls(root.T, np.linalg.solve(root, products))[0]
+        return weights
 
     def _values(self, lane: _Lane | None) -> NDArray[np.float64]:
         """Return the probability of acceptance of each node of a lane, in the order of the builder."""
         accepted, drafted = self._sums
         values: NDArray[np.float64] = accepted / np.maximum(drafted, 1e-9)
-        if lane is not None and lane.sums.size:
-            hits, tries = lane.sums
-            own, known = self.shared_steps, slice(hits.size)
-            values[known] = (hits + own * values[known]) / (tries + own)
+        if lane is not None:
+            size = lane.sums.shape[1]
+            hits, tries = np.pad(lane.sums, ((0, 0), (0, values.size - size)))
+            values = (hits + self.shared_steps * values) / (tries + self.shared_steps)
+            spread = np.sqrt(values * (1 - values) / (1 + tries + self.shared_steps))
+            values = np.where(tries < _TRIES, values + spread, values)
         return np.minimum.accumulate(values)
-
-    def _add_cost(self, lanes: int, rows: float, seconds: float) -> None:
-        for key in (0, lanes):  # 0: all passes
-            known = self._costs.setdefault(key, np.zeros(5))
-            if known[0] >= self.least_steps:
-                seconds = min(seconds, 3 * known[2] / known[0])  # a pause of the machine
-            known *= 1 - 1 / _COST_WINDOW
-            known += (1, rows, seconds, rows * rows, rows * seconds)
-
-    def _line(self, lanes: int) -> tuple[float, float]:
-        """Return the seconds of a pass without rows, and those of a row."""
-        slope = 0.0
-        for key in (0, lanes):
-            known = self._costs.get(key, self._costs[0])
-            rows, seconds, squares, products = known[1:] / known[0]
-            # the slope over all passes counts as much as a variance of one row
-            slope = max(0.0, (products - rows * seconds + slope) / (squares - rows * rows + 1))
-        return seconds - slope * rows, slope
 
     @override
     def watched(self) -> dict[str, float]:
-        lanes = [one for one in (1, 4, 16) if self.knows(one)]
-        return {f"nodes_at_{one}_lanes": sum(self.share([self._values(None)] * one)) / one for one in lanes}
+        lanes = [one for one in (1, 4, 16) if self.knows]
+        return {
+            f"nodes_at_{one}_lanes": sum(self.share([self._values(None)] * one, one)) / one for one in lanes
+        }
 
     @override
     def reset(self) -> None:
         self._sums = np.zeros((2, 0))  # [2, n]
         self._drafting = np.zeros(3)  # drafted nodes, draft passes, seconds of drafting
-        # by number of lanes: passes, rows, seconds, rows^2, rows * seconds
-        self._costs: dict[int, NDArray[np.float64]] = {0: np.zeros(5)}
-        self._pass = np.zeros(3)  # lanes, rows and seconds observed in this step
-        self._step = 0
+        self._costs = np.zeros((2 + _KNEES.size, 3 + _KNEES.size))  # of least squares: matrix and right side
+        self._weights: NDArray[np.float64] | None = None
+        self._step = self._fitted = 0  # passes so far, and at the last fit
+        self._observed = self._drafted = False  # since the last plan
         self._lanes: PerSequence[_Lane] = PerSequence()
-        self._budgets = None
+        self._plans: dict[Context, Plan] = {}  # of the next pass, once computed
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        costs = {str(lanes): known.copy() for lanes, known in self._costs.items()}
-        return {"sums": self._sums.copy(), "drafting": self._drafting.copy(), "costs": costs}
+        own = {"sums": self._sums.copy(), "drafting": self._drafting.copy(), "costs": self._costs.copy()}
+        return own | {"passes": self._step}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.check_entries(state, ("sums", "drafting", "costs"))
-        sums = np.array(state["sums"], dtype=np.float64)
+        self.check_entries(state, ("sums", "drafting", "costs", "passes"))
+        sums, costs = (np.array(state[name], dtype=np.float64) for name in ("sums", "costs"))
         if sums.ndim != 2 or sums.shape[0] != 2:
             raise ValueError(f"the state of NodeBudget must have sums [2, n], got {list(sums.shape)}")
-        self._sums, self._drafting = sums, np.array(state["drafting"], dtype=np.float64)
-        self._costs = {int(lanes): np.array(known, dtype=float) for lanes, known in state["costs"].items()}
-        self._budgets = None
+        if costs.shape != self._costs.shape:
+            shapes = f"costs {list(self._costs.shape)}, got {list(costs.shape)}"
+            raise ValueError(f"the state of NodeBudget must have {shapes}")
+        self._sums, self._costs, self._step = sums, costs, int(state["passes"])
+        self._drafting = np.array(state["drafting"], dtype=np.float64)
+        self._weights, self._plans = None, {}
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:

@@ -100,10 +100,6 @@ class SwitchOff(ControllerWrapper):
             for place, value in enumerate((1.0, float(len(outcome.new_token_ids)), seconds)):
                 sums[place] = keep * sums[place] + value
 
-    def share_plain(self, sums: list[float]) -> None:
-        """Keep the sums of plain steps (steps, tokens, seconds) in a list that other controllers use too."""
-        self._plain = sums
-
     @override
     def forget(self) -> None:
         self._drafted = [0.0, 0.0, 0.0]  # discounted steps, tokens, seconds

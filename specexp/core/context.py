@@ -43,6 +43,7 @@ class Context:
         self.continued = False  # a later turn of a conversation: the parts have seen everything before it
         self.steps = 0  # decoding steps absorbed so far
         self.lanes = 1  # sequences in the next target pass, this one included; 1 if unknown
+        self.rows = 0  # tokens that the last target pass fed for all of its sequences; 0 if unknown
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)

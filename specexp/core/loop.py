@@ -87,6 +87,8 @@ class Drafting:
         if self.builder is None or depth == 0:
             return Draft(root_tree(self.context.root))
         plan = self.controller.plan(self.context)
+        if plan.max_nodes == 0:
+            return Draft(root_tree(self.context.root))
         if plan.max_depth is None or plan.max_depth > depth:
             plan = replace(plan, max_depth=depth)
         if self.max_nodes is not None and (plan.max_nodes is None or plan.max_nodes > self.max_nodes):
@@ -428,6 +430,9 @@ class Decoding:
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
+        rows = sum(tree.tokens.size for tree in trees)
+        for lane in lanes:
+            lane.context.rows = rows
         answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
         self.target.synchronize()
         self.charge_pass(lanes, trees, started, perf_counter())

@@ -17,7 +17,7 @@ from specexp.drafters.ranking import candidates_of
 class PromptLookup(Drafter):
     """Proposes tokens that followed earlier occurrences of the last n tokens: largest n first, then newest first.
 
-    The index of a sequence contains only committed tokens, so each step indexes only the tokens that it added.
+    The index of a sequence contains only committed tokens, so each draft indexes only the tokens since the last one.
 
     Args:
         max_ngram: longest suffix that is looked up, in tokens.
@@ -56,13 +56,10 @@ class PromptLookup(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         tail = tuple(context.token_ids[-self.max_ngram :].tolist())
         index = self._indexes[context]
+        index.extend_to(context)
         wanted = min(request.k, self.max_candidates)
         texts = (tail + request.path_tokens(row) for row in request.rows.tolist())
         return candidates_of(request, (index.continuations(text, wanted) for text in texts))
-
-    @override
-    def observe(self, outcome: Outcome) -> None:
-        self._indexes[outcome.context].extend_to(outcome.context)
 
     @override
     def reset(self) -> None:

@@ -22,11 +22,13 @@ TestDraftLengths = contract_of(FrozenControllerContract, lambda: DraftLengths({1
 
 
 def step(controller, accepted, contexts=(None,), nodes=4, seconds=None):
-    """Observe one step of a chain in each lane: the first ``accepted`` nodes are accepted."""
+    """Plan and observe one step of a chain in each lane: the first ``accepted`` nodes are accepted."""
     for context, hits in zip(contexts, accepted, strict=True):
         outcome = outcome_of([-1, *range(nodes)], range(1, hits + 1))
+        if context in (None, contexts[0]):
+            controller.plan(context or outcome.context)
         if context is not None:
-            context.lanes = len(contexts)
+            context.lanes, context.rows = len(contexts), len(contexts) * (1 + nodes)
             outcome.context = context
         outcome.seconds = {} if seconds is None else seconds
         controller.observe(outcome)
@@ -53,23 +55,25 @@ OFF = Plan(max_nodes=0, max_depth=0)
 def test_one_lane_drafts_what_is_accepted_and_many_draft_nothing():
     controller = taught(accepted=2)
     assert plan_at(controller, 1) == Plan(max_nodes=2)  # more is free, and gives nothing
-    assert controller.share([np.array([1.0, 0.4])] * 8) == [0] * 8  # a node of each lane costs a step's time
+    shared = controller.share([np.array([1.0, 0.4])] * 8, 8)
+    assert shared == [0] * 8  # a node of each lane costs a step's time
 
 
 def test_nodes_go_to_the_lanes_where_they_are_worth_most():
     profile = LatencyProfile("a row costs a tenth", {1: 10.0, 11: 20.0})
     controller = taught(accepted=2, profile=profile)
     # 2 lanes take 11 ms for 2 tokens, so a row of 1 ms must bring more than 0.18 tokens, later more
-    assert controller.share([np.array([0.9, 0.8, 0.7]), np.array([0.1, 0.01])]) == [3, 0]
-    assert controller.share([np.array([0.9, 0.8, 0.1]), np.array([0.5, 0.01])]) == [2, 1]
-    assert controller.share([np.array([0.1]), np.array([0.15])]) == [0, 0]
+    assert controller.share([np.array([0.9, 0.8, 0.7]), np.array([0.1, 0.01])], 2) == [3, 0]
+    assert controller.share([np.array([0.9, 0.8, 0.1]), np.array([0.5, 0.01])], 2) == [2, 1]
+    assert controller.share([np.array([0.1]), np.array([0.15])], 2) == [0, 0]
+    assert controller.share([np.array([0.9, 0.1])], 2) == [1]  # the other lane never drafts
 
 
 def test_a_gain_below_the_margin_is_not_worth_a_draft():
     profile = LatencyProfile("a row costs a tenth", {1: 10.0, 11: 20.0})
-    chances = [np.array([0.115])]  # 1.115 tokens in 11 ms, 1 token in 10 ms: 1.4 % more
-    assert taught(2, profile=profile, margin=0.01).share(chances) == [1]
-    assert taught(2, profile=profile, margin=0.02).share(chances) == [0]
+    chances = [np.array([0.115])]  # 1.115 tokens in 11 ms, 1 token in 10 ms: worth 1.15 times its cost
+    assert taught(2, profile=profile, margin=0.1).share(chances, 1) == [1]
+    assert taught(2, profile=profile, margin=0.2).share(chances, 1) == [0]
 
 
 def test_a_lane_without_gain_drafts_nothing_after_thirty_tokens_of_its_own():
@@ -83,8 +87,21 @@ def test_a_lane_without_gain_drafts_nothing_after_thirty_tokens_of_its_own():
     good.steps = bad.steps = 1
     assert controller.plan(good) == Plan(max_nodes=4)
     assert controller.plan(bad) == OFF
-    bad.steps = 31
-    assert controller.plan(bad) == Plan(max_nodes=2)  # a probe
+
+
+def test_one_lane_at_a_time_probes():
+    controller = taught(accepted=0, probe_every=4)
+    lanes = [Context([number]) for number in range(3)]
+    for context in lanes:
+        controller.begin(context, None)
+    probing = []
+    for _ in range(24):
+        for context in lanes:
+            context.lanes = 3
+        probing.append([controller.plan(context).max_nodes or 0 for context in lanes])
+        step(controller, [0] * 3, lanes, nodes=0)
+    assert max(map(sum, probing[12:])) == 2
+    assert np.count_nonzero(probing[12:], axis=0).tolist() == [1, 1, 1]
 
 
 def test_a_new_lane_starts_with_the_acceptance_of_all():
@@ -97,10 +114,10 @@ def test_a_new_lane_starts_with_the_acceptance_of_all():
 
 def test_costs_are_measured_without_a_profile():
     controller = NodeBudget(least_steps=4)
-    for nodes in (1, 4) * 30:
+    for nodes in (0, 1, 2, 4) * 15:
         step(
             controller,
-            [1],
+            [min(1, nodes)],
             nodes=nodes,
             seconds={"target": 0.010 + 0.002 * (1 + nodes), "draft": 0.001 * nodes},
         )
@@ -108,8 +125,23 @@ def test_costs_are_measured_without_a_profile():
     assert found == pytest.approx([0.012, 0.015, 0.018], rel=0.05)
 
 
+def test_the_cost_of_a_row_is_that_of_the_batch():
+    """The first six rows of a pass are free, and a lane has a cost of its own."""
+    controller, lanes = NodeBudget(least_steps=4), [Context([number]) for number in range(4)]
+    for number in range(120):
+        nodes, contexts = number // 2 % 6, lanes[: 1 + 3 * (number % 2)]
+        rows = len(contexts) * (1 + nodes)
+        spent = 0.010 + 0.001 * len(contexts) + 0.002 * max(0, rows - 6)
+        step(controller, [0] * len(contexts), contexts, nodes, {"target": spent / len(contexts)})
+    assert controller.seconds(1, np.array([0, 2])) == pytest.approx([0.011, 0.011], rel=0.05)
+    assert controller.seconds(4, np.array([0, 2, 8])) == pytest.approx([0.014, 0.014, 0.026], rel=0.05)
+
+
 def test_plain_decoding_and_the_whole_budget_alternate_until_costs_are_known():
-    plans = [plan_at(NodeBudget(), 1, steps) for steps in range(4)]
+    controller, context, plans = NodeBudget(), Context([0]), []
+    for _ in range(4):
+        plans.append(controller.plan(context))
+        step(controller, [0], [context])
     assert plans == [Plan(), OFF] * 2
 
 

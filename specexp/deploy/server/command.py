@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
         "a compiled target needs no extra passes"
     )
     add("--deterministic", action="store_true", help=deterministic)
-    switch_off = "let a request decode plainly once its own drafts do not pay, for one request at a time"
+    switch_off = "draft only where measured times say that it pays: for each request, and at the present load"
     add("--switch-off", action="store_true", help=switch_off)
     trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.controllers import SwitchOff
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.loop import Decoding, Drafting, Lane
@@ -30,10 +29,6 @@ from specexp.verifiers import KeyedSampling
 log = logging.getLogger("specexp.serve")
 _PREFILL_TOKENS = 512
 """Prefill budget between two steps, in tokens: it keeps a long queue of prompts from stalling the running outputs."""
-
-
-_WINDOW = 16
-"""Steps that an output's :class:`SwitchOff` remembers. It decides after half as many drafts."""
 
 
 class TokenLogProbs(NamedTuple):
@@ -212,8 +207,6 @@ class DecodingThread:
         parts: drafter, builder and controller; every output has its own verifier.
         lanes: maximal number of concurrent outputs.
         waiting: maximal number of outputs in the queue.
-        switch_off: whether an output decodes plainly if its own first drafts do not pay (:class:`SwitchOff`), unless
-            the controller weighs seconds itself.
 
     Raises:
         ValueError: the parts do not fit the target or keyed sampling, the trees of all lanes exceed one pass, or
@@ -229,7 +222,6 @@ class DecodingThread:
         waiting: int = 64,
         eos_token_ids: Collection[int] = (),
         deterministic: bool = False,
-        switch_off: bool = False,
     ) -> None:
         check_composition(parts.drafter, parts.builder, KeyedSampling(), parts.controller)
         join_target(parts, target)
@@ -254,8 +246,6 @@ class DecodingThread:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.parts = parts
         self._parts = copies(parts, lanes)
-        self._plain_steps = [0.0, 0.0, 0.0]  # of all outputs, so that each need not measure them
-        self._switches_off = switch_off and not separate and not parts.controller.uses_seconds
         decoding = SeparatePasses if separate else Decoding
         self._decoding = decoding(target, [self._count_step], together=not separate)
         self._slots = PrefixSlots(target, lanes, reuse=not separate)
@@ -398,10 +388,6 @@ class DecodingThread:
         slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
         try:
             own = self._parts[slot] if output.speculative else Parts()
-            if self._switches_off and own.drafter is not None:
-                controller = SwitchOff(own.controller, _WINDOW)
-                controller.share_plain(self._plain_steps)
-                own = own._replace(controller=controller)
             own = own._replace(verifier=output.verifier)
             context = own.context(prompt, output.seed, output.sequence)
             lane = Lane(

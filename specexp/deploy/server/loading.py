@@ -33,9 +33,9 @@ def decoding_thread_of(
 ) -> DecodingThread:
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
-    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If the artifact
-    has no controller, :class:`~specexp.controllers.NodeBudget` then adapts the draft to the load. With
-    ``switch_off``, an output decodes plainly if its own drafts do not pay.
+    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. With it or
+    ``switch_off``, if the artifact has no controller, :class:`~specexp.controllers.NodeBudget` adapts drafts to the
+    load, and an output decodes plainly if its own drafts do not pay.
 
     Raises:
         ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is not a
@@ -45,9 +45,10 @@ def decoding_thread_of(
     artifact.content.check(model, pair.tokenizer)
     try:
         parts = artifact.new_parts(pair.draft)
+        budget = parts.controller.changes_nothing and parts.drafter is not None
+        if budget and (switch_off or latency is not None):
+            parts = parts._replace(controller=NodeBudget())
         if latency is not None:
-            if parts.controller.changes_nothing and parts.drafter is not None:
-                parts = parts._replace(controller=NodeBudget())
             parts.controller.use_latency(_latency_profile(latency))
         return DecodingThread(
             artifact.runtime(pair.target),
@@ -56,7 +57,6 @@ def decoding_thread_of(
             waiting=waiting,
             eos_token_ids=eos_of(pair.tokenizer, model),
             deterministic=deterministic,
-            switch_off=switch_off,
         )
     except ArtifactError:
         raise
@@ -71,7 +71,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
         ArtifactError: the folder cannot be written.
     """
     specs = artifact.content.specs()
-    if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # that of --latency
+    if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # not the artifact's own
         specs["controller"] = {"class_path": "NodeBudget"}
     states = {
         family: part.state_dict()
