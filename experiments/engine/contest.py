@@ -34,6 +34,7 @@ from specexp.bench.live import LiveBackend
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import Config, ConfigError, build_pair, save_resolved
 from specexp.config.command import fail, run_command
+from specexp.models.gguf_blocks import gguf_file
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
@@ -41,7 +42,7 @@ from specexp.profile.measure import dtype_of, measure, pass_samples, text_of, ti
 from specexp.report.publish import publish, terminal, tracker_of
 
 USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
-BACKENDS = ("eager", "compiled", "llama.cpp", "llama.cpp Q4_1", "openvino")
+BACKENDS = ("eager", "compiled", "packed", "llama.cpp", "llama.cpp Q4_1", "openvino")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,6 +121,8 @@ def contest_of(
         try:
             if name == "openvino":
                 found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
+                continue
+            if name == "packed" and gguf_file(pair.target) is None:
                 continue
             own = replace(pair, mode=name)
             if name == "llama.cpp":

@@ -24,7 +24,7 @@ from specexp.models.pair import load_pair
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Precision = Literal["f32", "bf16", "f16", "q8_0", "q4_k_m"]
+Precision = Literal["f32", "bf16", "f16", "q8_0", "q4_0", "q4_1", "q4_k_m"]
 ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
 """Architecture names of the GGUF standard, by transformers' model types."""
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -56,8 +56,8 @@ def write_gguf(
         model: A model of the Llama family.
         tokenizer: The model's tokenizer.
         path: Path of the file. An existing file is replaced.
-        precision: Precision of the weights; norms and biases are float32. llama.cpp quantises to ``q8_0``, for rows of
-            a multiple of 32 weights, and to ``q4_k_m`` (256).
+        precision: Precision of the weights; norms and biases are float32. llama.cpp quantises to ``q8_0``, ``q4_0`` and
+            ``q4_1``, for rows of a multiple of 32 weights, and to ``q4_k_m`` (256).
 
     Raises:
         LlamaCppError: the model cannot be written as GGUF, or llama.cpp is not installed.

@@ -31,8 +31,8 @@ class Pair(Section):
         attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
         row_order: Order of a tree's rows in the target's pass, in the modes ``eager`` and ``graphed``.
         mode: Runtime of both models: ``eager`` runs the model's own code, ``compiled`` runs passes compiled for
-            this machine (Llama-family models on a CPU), ``auto`` uses ``compiled`` if possible and, if
-            it is installed, llama.cpp for GGUF files.
+            this machine (Llama-family models on a CPU), ``packed`` does so with the blocks of a GGUF file in place of
+            bfloat16 weights, ``auto`` uses ``compiled`` if possible and, if it is installed, llama.cpp for GGUF files.
     """
 
     target: str = "stdlib"

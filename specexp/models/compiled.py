@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,11 +24,11 @@ from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.models.gguf_blocks import gguf_file
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
 log = logging.getLogger(__name__)
-_PACKED: WeakKeyDictionary[PreTrainedModel, LlamaWeights] = WeakKeyDictionary()
 _NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "lengths", "steps")
 
 
@@ -194,6 +195,7 @@ class CompiledModel(HuggingFaceRuntime):
     refusal = CannotCompileError
     prefill_chunk = 256
     independent_rows = True
+    _shared: ClassVar[WeakKeyDictionary[PreTrainedModel, LlamaWeights]] = WeakKeyDictionary()
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class CompiledModel(HuggingFaceRuntime):
         check_model(model)
         super().__init__(model)
         self._kernels = _declared(kernels_of(model, tell))
-        known = _PACKED.get(model)
+        known = self._shared.get(model)
         self._weights = self._packed()
         self.cache = self._empty_cache()
         self._rows = _Rows(np.zeros((len(_NUMBERS), 0), dtype=np.int64), np.ones(256, dtype=np.uint8))
@@ -220,7 +222,7 @@ class CompiledModel(HuggingFaceRuntime):
             try:
                 self._self_check()
             except CannotCompileError:
-                del _PACKED[model]  # so that the next attempt checks again
+                del self._shared[model]  # so that the next attempt checks again
                 raise
             self.cache = self._empty_cache()  # drops the memory that the check reserved
 
@@ -229,12 +231,17 @@ class CompiledModel(HuggingFaceRuntime):
     def run(cls, model: PreTrainedModel) -> CompiledModel:
         return cls(model, tell=log.warning)
 
+    @property
+    def _file(self) -> Path | None:
+        """The GGUF file of which blocks are kept."""
+        return None
+
     @classmethod
     @override
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
         if not device.startswith("cpu"):
             raise ValueError(
-                f"mode 'compiled' runs only on the CPU, but device is {device!r}: set mode to eager or auto"
+                f"mode {cls.kind!r} runs only on the CPU, but device is {device!r}: set mode to eager or auto"
             )
         for model in models:
             check_model(model)
@@ -411,9 +418,9 @@ class CompiledModel(HuggingFaceRuntime):
                 f"the {self.model.config.model_type} model was {self.dtype} when its runtime was made and is "
                 f"{self.model.dtype} now: make a new runtime or decoder"
             )
-        known = _PACKED.get(self.model)
+        known = self._shared.get(self.model)
         if known is None or not known.are_of(self.model):
-            known = _PACKED[self.model] = LlamaWeights(self.model, self._kernels)
+            known = self._shared[self.model] = LlamaWeights(self.model, self._kernels, self._file)
         return known
 
     def _empty_cache(self) -> SlotCache:
@@ -491,6 +498,48 @@ class CompiledModel(HuggingFaceRuntime):
             self._stored = storage
             self._mirrored = _Cache(storage.data_ptr(), self.cache.slots, self.cache.capacity)
         return self._mirrored
+
+
+class PackedModel(CompiledModel):
+    """A bfloat16 model unpacked from a GGUF file, with passes that read the 4-bit and 8-bit blocks of the file.
+
+    The passes expand blocks to the model's weights in registers. All logits are those of :class:`CompiledModel`, bit by
+    bit. A draft that is not from such a file runs as a :class:`CompiledModel`.
+    """
+
+    kind = "packed"
+    mode_rank = -1
+    _shared: ClassVar[WeakKeyDictionary[PreTrainedModel, LlamaWeights]] = WeakKeyDictionary()
+
+    @classmethod
+    @override
+    def run(cls, model: PreTrainedModel) -> CompiledModel:
+        return super().run(model) if gguf_file(model) else CompiledModel.run(model)
+
+    @classmethod
+    @override
+    def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
+        super().check_mode(models := list(models), device)
+        for target in models[:1]:
+            if gguf_file(target) is None or target.dtype != torch.bfloat16:
+                raise CannotCompileError(
+                    f"mode {cls.kind!r} needs a GGUF file as the target, in bfloat16: name smollm2 or such a file, or "
+                    "set mode to compiled"
+                )
+
+    @property
+    @override
+    def _file(self) -> Path | None:
+        return gguf_file(self.model)
+
+    @property
+    @override
+    def packed_bytes(self) -> int:  # type: ignore[override]
+        return self._weights.matrix_bytes
+
+    @override
+    def weight_bytes(self) -> dict[int, int]:
+        return {id(self._weights): self.packed_bytes}
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:

@@ -36,6 +36,7 @@ constexpr int ROWS_OF_A_TILE = LANES == 16 ? 12 : 6;  // their sums fit in regis
 constexpr long KEYS = 128;                            // keys that a thread takes at once
 constexpr long TOGETHER = 16;                         // rows whose attention scores are kept at once
 constexpr long AHEAD = 4096;                          // bytes from a weight in use to the one that is fetched
+constexpr long BLOCK = 32;                            // inputs with one scale, in weights of 4 or 8 bits
 
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t Bits __attribute__((vector_size(4 * LANES)));
@@ -59,9 +60,11 @@ inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a floa
 
 inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
-inline void store(uint16_t* to, Vec value) {  // rounds to nearest, ties to even
-    Bits bits = (Bits)value;
-    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+// Rounds to bfloat16, the upper half of the result: to nearest, ties to even.
+inline Bits rounded(Vec value) { return (Bits)value + 0x7fff + (((Bits)value >> 16) & 1); }
+
+inline void store(uint16_t* to, Vec value) {
+    const Bits bits = rounded(value) >> 16;
 #if LANES == 16
     const Halves halves = (Halves)_mm512_cvtepi32_epi16((__m512i)bits);
 #else
@@ -71,6 +74,13 @@ inline void store(uint16_t* to, Vec value) {  // rounds to nearest, ties to even
 }
 
 inline Vec all(float value) { return value - Vec{}; }  // minus, because adding 0 would change -0 and cost an addition
+
+inline Vec load_float16(const uint16_t* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const Bits bits = __builtin_convertvector(halves, Bits);
+    return (Vec)((Bits)((Vec)((bits & 0x7fff) << 13) * 0x1p112f) | (bits & 0x8000) << 16);
+}
 
 inline bool any(Bits values) {
     int64_t words[sizeof values / 8], found = 0;
@@ -130,7 +140,8 @@ inline void fetch(const void* from, long bytes) {
 }
 
 // Memory layouts of weights. Each handles the weights of a panel for STEP inputs at a time. `join` makes two vectors of
-// a layout out of 32 bits of each output: one float, or the bfloat16 weights of two inputs.
+// a layout out of 32 bits of each output: one float, or the bfloat16 weights of two inputs. `round` makes the weights
+// of a step out of float32 numbers [part, input], and `keep` stores them in the layout.
 struct Floats {  // [panel, input, output]
     typedef float Weight;
     typedef float Input;
@@ -156,6 +167,13 @@ struct Words {  // bfloat16 [panel, input, word, 2]: word i holds output i (lowe
     }
     static Vec inputs(const float* from) { return all(*from); }
     static Vec times(Vec weight, Vec input, Vec sum) { return fused(weight, input, sum); }
+    static void round(const Vec* numbers, Vec* to) {
+        for (int part = 0; part < PARTS; ++part) to[part] = (Vec)(rounded(numbers[part]) & (int32_t)0xffff0000);
+    }
+    static void keep(const Vec* weights, uint16_t* to) {
+        const Bits words = (((Bits)weights[0] >> 16) & 0xffff) | (Bits)weights[1];
+        std::memcpy(to, &words, sizeof words);
+    }
     static void join(Bits& a, Bits& b) {
         const Bits first = (a & 0xffff) | (b << 16);
         b = ((a >> 16) & 0xffff) | (b & (int32_t)0xffff0000), a = first;
@@ -180,6 +198,14 @@ struct Pairs {  // bfloat16 [panel, input / 2, output, 2]: inputs are rounded to
     static Vec times(Vec weight, Vec input, Vec sum) {
         return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)weight, (__m512bh)input);
     }
+    static void round(const Vec* numbers, Vec* to) {
+        const Bits lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        for (int part = 0; part < PARTS; ++part, numbers += STEP) {
+            const __m512bh both = _mm512_cvtne2ps_pbh((__m512)numbers[1], (__m512)numbers[0]);
+            to[part] = (Vec)_mm512_permutexvar_epi16((__m512i)(lane | (lane + LANES) << 16), (__m512i)both);
+        }
+    }
+    static void keep(const Vec* weights, uint16_t* to) { std::memcpy(to, weights, PARTS * sizeof(Vec)); }
     static void join(Bits&, Bits&) {}
 };
 #else
@@ -215,16 +241,36 @@ inline void with(long number, Work work) {
     work(std::integral_constant<int, MOST>());
 }
 
+// A buffer that a thread keeps and reuses, at the start of a line of the CPU cache.
+template <class T>
+struct Room {
+    std::vector<T> kept;
+    T* of(long size) {
+        if ((long)kept.size() < size + 64) kept.resize(size + 64);
+        return (T*)(((uintptr_t)kept.data() + 63) / 64 * 64);
+    }
+};
+
+// Number `place` of the BITS-bit numbers of each word, as 1 + number / 2^BITS: its bits are the first after the point.
+template <int BITS>
+inline Vec fraction(Bits words, int place) {
+    const int shift = 23 - BITS * (place + 1);
+    return (Vec)(((shift < 0 ? words >> -shift : words << shift) & (((1 << BITS) - 1) << (23 - BITS))) | 0x3f800000);
+}
+
 // The products. A tile keeps the sums of up to ROWS_OF_A_TILE rows and one panel of outputs in registers. More rows are
 // split into blocks of even sizes, which take a panel one after the other: the first from memory, the others from the
 // CPU cache. Weights are stored in the order of use, so a thread reads one stream: panel by panel, input by input, two
 // vectors of outputs side by side (see the layouts). A sum is one chain of fused multiply-adds over the inputs from
-// first to last, in any tile, so its bits are the same in all. Each step of the first block fetches AHEAD bytes ahead,
-// because processors do not fetch across pages. The other blocks fetch the beginning of the next panel, each an even
-// part. The rest is left to the stream, because a processor has too few buffers for lines that only requests bring, and
-// brings more ahead of a stream. For the same reason one panel at a time is faster than several in turns.
+// first to last, in any tile, so its bits are the same in all. The first block fetches AHEAD bytes ahead, because
+// processors do not fetch across pages; the others fetch an even part of the beginning of the next panel, and the stream
+// brings the rest, since requests fill a processor's few buffers for lines. Weights of 4 or 8 BITS are expanded to the
+// same bfloat16 numbers in registers, once for all rows: later blocks read the expanded panel. Each BLOCK of inputs
+// holds scales and least values of the outputs in float16, then numbers in the order of use. One panel at a time is
+// faster than several in turns.
 template <class Kind>
 struct Product {
+    typedef typename Kind::Weight Weight;
     const typename Kind::Input* x;  // [rows, width]
     long rows, width;
     float* out;  // [rows, stride]
@@ -235,26 +281,65 @@ struct Product {
     static constexpr long STEP = PANEL * Kind::STEP;  // weights
 
     template <int ROWS>
-    void tile(long first, const typename Kind::Weight* weights, long column, const char* ahead, long pace) const {
-        const auto* from = x + first * width;
-        Vec sums[ROWS][PARTS] = {};
+    struct Sums {
+        Vec of[ROWS][PARTS] = {};
+        inline void add(const Vec* w, const typename Kind::Input* from, long width) {
+#pragma GCC unroll 12
+            for (int row = 0; row < ROWS; ++row) {
+                const Vec input = Kind::inputs(from + row * width);
+#pragma GCC unroll 2
+                for (int part = 0; part < PARTS; ++part) of[row][part] = Kind::times(w[part], input, of[row][part]);
+            }
+        }
+    };
+
+    template <int ROWS>
+    void multiply(Sums<ROWS>& sums, long first, const Weight* weights, const char* ahead, long pace) const {
+        Vec w[PARTS];
         for (long k = 0; k < width; k += Kind::STEP, weights += STEP, ahead += pace) {
             __builtin_prefetch(ahead);
             if (STEP * sizeof *weights > 64) __builtin_prefetch(ahead + pace / 2);
-            Vec w[PARTS];
             Kind::weights(weights, w);
-#pragma GCC unroll 12
-            for (int row = 0; row < ROWS; ++row) {
-                const Vec input = Kind::inputs(from + row * width + k);
-#pragma GCC unroll 2
-                for (int part = 0; part < PARTS; ++part) sums[row][part] = Kind::times(w[part], input, sums[row][part]);
+            sums.add(w, x + first * width + k, width);
+        }
+    }
+
+    // Multiplies packed weights. Keeps the expanded ones, unless `kept` is null.
+    template <int ROWS, int BITS>
+    void expand(Sums<ROWS>& sums, long first, const char* weights, Weight* kept) const {
+        constexpr int NUMBERS = PARTS * Kind::STEP, INPUTS = 32 / BITS / PARTS;  // of a step, of a word
+        for (long k = 0; k < width; k += BLOCK) {
+            Vec scale[PARTS], least[PARTS], numbers[NUMBERS], w[PARTS];
+            fetch(weights + AHEAD, 2 * PANEL * sizeof(uint16_t));
+            for (int part = 0; part < PARTS; ++part) {
+                scale[part] = load_float16((const uint16_t*)weights + part * LANES) * (float)(1 << BITS);
+                least[part] = load_float16((const uint16_t*)weights + PANEL + part * LANES) - scale[part];
+            }
+            weights += 2 * PANEL * sizeof(uint16_t);
+            for (long j = 0; j < BLOCK; j += INPUTS, weights += sizeof(Bits)) {
+                Bits words;
+                std::memcpy(&words, weights, sizeof words);
+                __builtin_prefetch(weights + AHEAD);
+#pragma GCC unroll 4
+                for (int i = 0; i < INPUTS; i += Kind::STEP) {
+#pragma GCC unroll 4
+                    for (int n = 0; n < NUMBERS; ++n)
+                        numbers[n] = fused(fraction<BITS>(words, i * PARTS + n), scale[n / Kind::STEP], least[n / Kind::STEP]);
+                    Kind::round(numbers, w);
+                    if (kept) Kind::keep(w, kept), kept += STEP;
+                    sums.add(w, x + first * width + k + j + i, width);
+                }
             }
         }
+    }
+
+    template <int ROWS>
+    void finish(const Sums<ROWS>& sums, long first, long column) const {
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 2
             for (int part = 0; part < PARTS; ++part) {
-                Vec value = sums[row][part];
+                Vec value = sums.of[row][part];
                 float* to = out + (first + row) * stride + column + part * LANES;
                 if (bias) value += load(bias + column + part * LANES);
                 if (add) value += load(to);
@@ -262,22 +347,40 @@ struct Product {
             }
     }
 
-    // Computes the columns of panels [first, last), whose weights follow each other.
-    void panels(const typename Kind::Weight* weights, long first, long last) const {
-        const long count = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE;
-        const long whole = STEP * sizeof *weights, part = whole / count;  // bytes fetched in a step
+    // Computes the columns of panels [first, last) of a matrix with weights of BITS bits.
+    template <int BITS>
+    void columns(const char* weights, long first, long last) const {
+        static thread_local Room<Weight> room;
+        constexpr bool PACKED = BITS < 16;
+        const long count = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE, steps = width / Kind::STEP;
+        const long bytes = (width * BITS / 8 + (PACKED ? width / BLOCK * 4 : 0)) * PANEL;
+        const long whole = STEP * sizeof(Weight), part = bytes / steps / count;  // bytes fetched in a step
+        Weight* const kept = PACKED && count > 1 ? room.of(width * PANEL) : nullptr;
         for (long panel = first; panel < last; ++panel) {
-            const auto* next = weights + width * PANEL;
+            const char *own = weights + panel * bytes, *next = own + bytes;
             for (long block = 0; block < count; ++block) {
                 const long from = rows * block / count, to = rows * (block + 1) / count;
-                const char* ahead = block ? (const char*)next + (block - 1) * (width / Kind::STEP) * part
-                                          : (const char*)weights + AHEAD;
+                const char* ahead = block ? next + (block - 1) * steps * part : own + AHEAD;
                 with<ROWS_OF_A_TILE>(to - from, [&](auto size) {
-                    tile<size>(from, weights, panel * PANEL, ahead, block ? part : whole);
+                    Sums<size> sums;
+                    if constexpr (PACKED)
+                        if (!block) {
+                            expand<size, BITS>(sums, from, own, kept);
+                            return finish<size>(sums, from, panel * PANEL);
+                        }
+                    multiply<size>(sums, from, PACKED ? kept : (const Weight*)own, ahead, block ? part : whole);
+                    finish<size>(sums, from, panel * PANEL);
                 });
             }
-            weights = next;
         }
+    }
+
+    void panels(const void* weights, long bits, long first, long last) const {
+        if constexpr (sizeof(Weight) == 2) {
+            if (bits == 4) return columns<4>((const char*)weights, first, last);
+            if (bits == 8) return columns<8>((const char*)weights, first, last);
+        }
+        columns<8 * sizeof(Weight)>((const char*)weights, first, last);
     }
 };
 
@@ -304,16 +407,6 @@ class Meeting {
     }
 };
 
-// A buffer that a thread keeps and reuses, at the start of a line of the CPU cache.
-template <class T>
-struct Room {
-    std::vector<T> kept;
-    T* of(long size) {
-        if ((long)kept.size() < size + 64) kept.resize(size + 64);
-        return (T*)(((uintptr_t)kept.data() + 63) / 64 * 64);
-    }
-};
-
 inline float scale_of(const float* x, long width, float epsilon) {
     Vec squares = {};
     for (long k = 0; k < width; k += LANES) squares = fused(load(x + k), load(x + k), squares);
@@ -330,8 +423,13 @@ void normalise(const float* x, const float* weight, Out* out, long width, float 
 
 extern "C" {
 
+struct Matrix {
+    const void* panels;
+    int64_t bits;  // of a weight: 4 or 8 in blocks, otherwise 16 or 32
+};
+
 struct Layer {
-    const void *qkv, *out, *gate_up, *down;                     // in panels; those of gate and up alternate
+    Matrix qkv, out, gate_up, down;                             // panels of gate and up alternate
     const float *bias, *norm_attention, *norm_mlp, *norm_q, *norm_k;  // bias and the last two may be null
 };
 
@@ -339,7 +437,8 @@ struct Model {
     int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, is_bfloat16;
     float epsilon, rotary_scale;
     const float *frequencies, *norm;
-    const void *embedding, *head;  // embedding: [V, hidden]; head: in panels
+    const void* embedding;  // [V, hidden]
+    Matrix head;
     const Layer* of;
 };
 
@@ -441,11 +540,11 @@ struct Pass {
     }
 
     // Computes this thread's panels of a product.
-    void panels(const Input* from, long count, long width, const void* weights, long outputs, float* to, long stride,
+    void panels(const Input* from, long count, long width, const Matrix& matrix, long outputs, float* to, long stride,
                 const float* bias, bool add) const {
         const Share share((outputs + PANEL - 1) / PANEL, thread, threads);
         const Product<Kind> product{from, count, width, to, stride, bias, add};
-        product.panels((const W*)weights + share.first * width * PANEL, share.first, share.last);
+        product.panels(matrix.panels, matrix.bits, share.first, share.last);
     }
 
     // Loads embeddings, and computes the cosines and sines of each position.
@@ -619,7 +718,7 @@ struct Pass {
                                  const Input* from = asked + first * m.head_dim;
                                  Product<Kind> product{from, last - first, m.head_dim, to + k, apart};
                                  if (count < PANEL) product.out = few, product.stride = PANEL;
-                                 product.panels((const W*)panel, 0, 1);
+                                 product.panels(panel, 8 * sizeof(W), 0, 1);
                                  for (long one = 0; count < PANEL && one < last - first; ++one)
                                      std::memcpy(to + one * apart + k, few + one * PANEL, count * sizeof(float));
                              }
@@ -660,12 +759,12 @@ struct Pass {
     long stride_qkv() const { return ((m.heads + 2 * m.kv_heads) * m.head_dim + PANEL - 1) / PANEL * PANEL; }
 
     // Computes silu(gate) * up for this thread's pairs of panels.
-    void gate(const Input* normed, const void* weights) const {
+    void gate(const Input* normed, const Matrix& matrix) const {
         const long pairs = (m.inner + PANEL - 1) / PANEL, width = m.hidden;
         const Share share(pairs, thread, threads);
         const long first = share.first, count = share.last - share.first, stride = 2 * pairs * PANEL;
         const Product<Kind> product{normed, rows.count, width, wide, stride, nullptr, false};
-        product.panels((const W*)weights + first * 2 * width * PANEL, 2 * first, 2 * (first + count));
+        product.panels(matrix.panels, matrix.bits, 2 * first, 2 * (first + count));
         for (long row = 0; row < rows.count; ++row)
             for (long pair = first; pair < first + count; ++pair)
                 for (int part = 0; part < PARTS; ++part) {

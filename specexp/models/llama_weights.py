@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from specexp.base.kernels import CannotCompileError, library
 from specexp.core.language_model import is_spread
+from specexp.models.gguf_blocks import BlockFile, Blocks
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
@@ -21,15 +22,18 @@ _BLOCK = 64 << 20  # bytes of memory taken at once; pages that nothing is writte
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 
 
+class Matrix(ctypes.Structure):
+    """Mirrors ``Matrix`` in C++: the address of weights in panels, and the bits of a weight."""
+
+    _fields_ = [("panels", ctypes.c_void_p), ("bits", ctypes.c_int64)]
+
+
 class Layer(ctypes.Structure):
     """Mirrors ``Layer`` in C++: addresses of a layer's weights."""
 
     _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in (
-            *("qkv", "out", "gate_up", "down"),
-            *("bias", "norm_attention", "norm_mlp", "norm_q", "norm_k"),
-        )
+        *((name, Matrix) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("bias", "norm_attention", "norm_mlp", "norm_q", "norm_k")),
     ]
 
 
@@ -49,7 +53,7 @@ class Model(ctypes.Structure):
         ("frequencies", ctypes.c_void_p),
         ("norm", ctypes.c_void_p),
         ("embedding", ctypes.c_void_p),
-        ("head", ctypes.c_void_p),
+        ("head", Matrix),
         ("of", ctypes.POINTER(Layer)),
     ]
 
@@ -62,19 +66,23 @@ class LlamaWeights:
     Args:
         model: a model on the CPU of one of the :data:`ARCHITECTURES`.
         kernels: the library from :func:`kernels_of` that will read the weights.
+        file: the model's GGUF file, to keep the blocks of its matrices, which then take less memory.
 
     Raises:
-        CannotCompileError: the model is not supported.
+        CannotCompileError: the model is not supported, or its weights are not the file's.
 
     Attributes:
         dtype: dtype of weights and cache.
         model: structure of sizes and addresses that C++ reads.
         widths: number of floats per row in each buffer of a pass.
         outputs: number of logits per row, including padding at the end.
+        matrix_bytes: bytes of the matrices, which a pass reads.
     """
 
-    def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL) -> None:
+    def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL, file: Path | None = None) -> None:
         check_model(model)
+        self._file = None if file is None else BlockFile(model, file)
+        self.matrix_bytes = 0
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
         self._pairs = bool(kernels.has_pairs())
@@ -100,7 +108,7 @@ class LlamaWeights:
             frequencies=self._numbers(body.rotary_emb.inv_freq),
             norm=self._numbers(body.norm.weight),
             embedding=self._keep(body.embed_tokens.weight.to(self.dtype)),
-            head=self._panels(model.lm_head.weight),
+            head=self._matrix([model.lm_head.weight]),
             of=self._layers,
         )
         inner = self._whole(config.intermediate_size)  # rounded up, because buffers hold whole panels
@@ -121,15 +129,12 @@ class LlamaWeights:
         attention, mlp = layer.self_attn, layer.mlp
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [projection.bias for projection in projections if projection.bias is not None]
-        gate, up = (self._in_panels(part.weight) for part in (mlp.gate_proj, mlp.up_proj))
         norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-        inner = mlp.down_proj.weight.shape[1]
-        down = torch.nn.functional.pad(mlp.down_proj.weight, (0, self._whole(inner) - inner))
         return Layer(
-            qkv=self._panels(torch.cat([projection.weight for projection in projections])),
-            out=self._panels(attention.o_proj.weight),
-            gate_up=self._keep(torch.stack((gate, up), dim=1)),  # [panels, 2, inputs, outputs]
-            down=self._panels(down),
+            qkv=self._matrix([projection.weight for projection in projections]),
+            out=self._matrix([attention.o_proj.weight]),
+            gate_up=self._matrix([mlp.gate_proj.weight], [mlp.up_proj.weight]),
+            down=self._matrix([mlp.down_proj.weight]),
             bias=self._numbers(self._padded(torch.cat(biases))) if biases else None,
             norm_attention=self._numbers(layer.input_layernorm.weight),
             norm_mlp=self._numbers(layer.post_attention_layernorm.weight),
@@ -137,15 +142,43 @@ class LlamaWeights:
             norm_k=None if norms[1] is None else self._numbers(norms[1].weight),
         )
 
-    def _panels(self, weight: torch.Tensor) -> int:
-        return self._keep(self._in_panels(weight))
+    def _matrix(self, *joined: Sequence[torch.nn.Parameter]) -> Matrix:
+        """Keep weights as one matrix, or as several with panels in turns. Each consists of weights one below the other.
+
+        They stay packed if all have blocks in the file.
+        """
+        blocks = [[self._file and self._file.blocks(weight) for weight in weights] for weights in joined]
+        known = [block for one in blocks for block in one if block]
+        bits = 8 * self.dtype.itemsize
+        if len(known) == sum(map(len, joined)):
+            bits = max(block.bits for block in known)
+            panels = [self._packed([block for block in one if block], bits) for one in blocks]
+        else:
+            panels = [self._in_panels(torch.cat(tuple(weights))) for weights in joined]
+        together = torch.stack(panels, dim=1)
+        self.matrix_bytes += together.nbytes
+        return Matrix(self._keep(together), bits)
+
+    def _packed(self, blocks: Sequence[Blocks], bits: int) -> torch.Tensor:
+        """Return blocks, one below the other, as bytes ``[panels, n]`` in the order of ``Product::expand`` in C++."""
+        scales = self._padded(torch.cat([block.scales for block in blocks], dim=1).transpose(0, 1))
+        numbers = self._padded(torch.cat([block.numbers for block in blocks]))
+        step = 2 if self._pairs else 1  # inputs
+        words = numbers.view(-1, 2, self._panel // 2, scales.shape[2], 2 * bits, 16 // bits // step, step)
+        # from [panel, part, lane, block, word, step, input]
+        ordered = words.permute(0, 3, 4, 2, 5, 1, 6).reshape(len(words), scales.shape[2], -1)
+        if bits == 4:
+            ordered = ordered[..., ::2] | ordered[..., 1::2] << 4
+        by_block = scales.reshape(len(words), self._panel, 2, -1).permute(0, 3, 2, 1).flatten(2)
+        return torch.cat((by_block.contiguous().view(torch.uint8), ordered), dim=2).flatten(1)
 
     def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
         """Return weights ``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, padded with zeros.
 
         In bfloat16 two inputs of one output, or two outputs of one input, are adjacent.
         """
-        padded = self._padded(weight.detach().to(self.dtype))
+        missing = self._whole(weight.shape[1]) - weight.shape[1]
+        padded = self._padded(torch.nn.functional.pad(weight.detach().to(self.dtype), (0, missing)))
         panels = padded.view(-1, self._panel, padded.shape[1]).transpose(1, 2)  # [panels, inputs, outputs]
         if self.dtype == torch.bfloat16:
             count, inputs, outputs = panels.shape

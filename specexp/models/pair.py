@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from os import environ, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import did_you_mean, first_line, type_and_line
@@ -14,7 +15,7 @@ from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
-from specexp.models.sources import PairError, check_reachable, checked_sources
+from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
 if TYPE_CHECKING:
     import torch
@@ -83,9 +84,10 @@ def load_pair(
         row_order: order of a tree's rows in the target's pass, in modes ``eager`` and ``graphed``. ``depth-first`` and
             ``heavy-path`` (DySpec, appendix C) leave FlexAttention fewer blocks. The output is the same.
         mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
-            ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode of an artifact's study, or the fastest
-            mode that works. llama.cpp runs GGUF files in ``auto`` if it is installed (extra ``llama-cpp``); otherwise
-            they are unpacked once, in float32.
+            ``packed`` does, and reads the 4-bit and 8-bit blocks of the target's GGUF file in place of bfloat16
+            weights: the same logits from less memory. ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode
+            of an artifact's study, or the fastest mode that works. llama.cpp runs GGUF files in ``auto`` if it is
+            installed (extra ``llama-cpp``); otherwise they are unpacked once, in float32.
         weights: if False, make the models on the meta device from their configurations, for a dry run. llama.cpp maps
             its files in either case.
 
@@ -99,6 +101,7 @@ def load_pair(
     with _blamed("mode"):
         check_mode(mode, device=device)
     sources = checked_sources(fspath(target), None if draft is None else fspath(draft), mode)
+    origins = sources_of(fspath(target), None if draft is None else fspath(draft))
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     import torch
 
@@ -113,8 +116,8 @@ def load_pair(
             why = ", since llama-cpp-python is not installed" if mode == AUTO else ""
             tell_once(f"specexp's own passes run {name}{why}")
     files = [
-        _Files(role, source, dtype, device, attn_implementation)
-        for role, source, dtype in zip(("target", "draft"), sources, dtypes, strict=True)
+        _Files(role, source, dtype, device, attn_implementation, origin)
+        for role, source, dtype, origin in zip(("target", "draft"), sources, dtypes, origins, strict=True)
         if source is not None
     ]
     text = files[0].config.get_text_config()
@@ -166,7 +169,9 @@ class _Files:
         dtype: torch.dtype | None = None,
         device: str = "cpu",
         attn_implementation: str = "sdpa",
+        origin: str | None = None,
     ) -> None:
+        self._origin = Path(origin) if origin is not None and is_unpacked(source) else None
         self.role, self.source, self.name = role, source, f"{role} {source!r}"
         self._dtype, self._device, self._attention = dtype, device, attn_implementation
         self._options = {"trust_remote_code": False, "local_files_only": check_reachable(role, source)}
@@ -212,6 +217,7 @@ class _Files:
                 attn_implementation=self._attention,
                 trust_remote_code=False,
             )
+        model.gguf_file = self._origin
         return model.eval()
 
     def load(self, target: PreTrainedModel | None = None, **placed: Any) -> PreTrainedModel:
@@ -242,6 +248,7 @@ class _Files:
             if made_up:
                 raise ValueError(f"{len(made_up)} tensors are missing or misshapen, such as {min(made_up)!r}")
             model: PreTrainedModel = (loaded if placed else loaded.to(self._device)).eval()
+            model.gguf_file = self._origin
         return model
 
     @cached_property

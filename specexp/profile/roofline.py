@@ -26,14 +26,18 @@ _ROWS = 8  # the pass that the verdict names
 class RooflineJobs(TimedPass):
     """Reads and products that bound a model's passes, timed like passes of 0, 1, 2 and 3 tokens.
 
-    It reads as many bytes as the weights have, then more than caches hold. The products are torch's, in float32 and in
-    the dtype of the weights.
+    It reads as many bytes as the weights have, then more than caches hold.
+    The products are torch's, in float32 and in the dtype of the weights.
+
+    Args:
+        weights: the matrices that a row is multiplied by.
+        packed_bytes: bytes of their packed copy, if passes read that.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], packed_bytes: int | None = None) -> None:
         super().__init__(np.empty(0, np.int64), 1)
         self.parameters = sum(one.numel() for one in weights)
-        self.weight_bytes = sum(one.numel() * one.element_size() for one in weights)
+        self.weight_bytes = packed_bytes or sum(one.numel() * one.element_size() for one in weights)
         self.place, dtypes = weights[0].device, (torch.float32, weights[0].dtype)
         size = 1024 if self.place.type == "cpu" else 4096
         squares = [torch.ones(size, size, dtype=dtype, device=self.place) for dtype in dtypes]
@@ -65,12 +69,15 @@ class RooflineJobs(TimedPass):
         return perf_counter() - started
 
 
-def limit_samples(model: object) -> PassSamples | None:
-    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them."""
+def limit_samples(model: object, packed_bytes: int | None = None) -> PassSamples | None:
+    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them.
+
+    ``packed_bytes`` are those of :class:`RooflineJobs`.
+    """
     config = getattr(model, "config", None)
     if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
-    limits = RooflineJobs(multiplied(model))
+    limits = RooflineJobs(multiplied(model), packed_bytes)
     return PassSamples(limits, [0], range(len(limits.jobs)))
 
 
