@@ -18,7 +18,6 @@ from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than caches hold
-_WIDTH = 1024  # columns of the float32 matrix that is read
 _FROM_CACHE = 1.25  # weights that are read so many times as fast as memory stay in a cache
 _ROWS = 8  # the pass that the verdict names
 
@@ -26,7 +25,7 @@ _ROWS = 8  # the pass that the verdict names
 class RooflineJobs(TimedPass):
     """Reads and products that bound a model's passes, timed like passes of 0, 1, 2 and 3 tokens.
 
-    It reads as many bytes as the weights have, then more than caches hold.
+    It sums as many bytes as the weights have, then more than caches hold: torch's sums read as fast as compiled passes.
     The products are torch's, in float32 and in the dtype of the weights.
 
     Args:
@@ -41,17 +40,15 @@ class RooflineJobs(TimedPass):
         self.place, dtypes = weights[0].device, (torch.float32, weights[0].dtype)
         size = 1024 if self.place.type == "cpu" else 4096
         squares = [torch.ones(size, size, dtype=dtype, device=self.place) for dtype in dtypes]
-        rows = (
-            torch.frombuffer(_memory(_BEYOND), dtype=torch.float32).fill_(1.0).to(self.place).view(-1, _WIDTH)
-        )
-        of_weights = rows[: -(-self.weight_bytes // rows[0].nbytes)]
+        beyond = torch.frombuffer(_memory(_BEYOND), dtype=torch.float32).fill_(1.0).to(self.place)
+        of_weights = beyond[: -(-self.weight_bytes // beyond.itemsize)]
         self.jobs: list[Callable[[], object]] = [
-            *(partial(torch.mv, one, rows[0]) for one in (of_weights, rows)),
+            *(partial(torch.sum, one) for one in (of_weights, beyond)),
             *(partial(torch.mm, one, one) for one in squares),
         ]
         self.work = [
             of_weights.nbytes,
-            rows.nbytes,
+            beyond.nbytes,
             2 * size**3,
             2 * size**3,
         ]  # bytes and operations of the jobs
