@@ -7,12 +7,14 @@ from helpers.small_gguf import tokenizer, written
 from helpers.small_models import FULL_ATTENTION, build
 
 from specexp import Decoder, load_pair
-from specexp.base.kernels import CannotCompileError
+from specexp.base.kernels import CannotCompileError, library
 from specexp.builders import Chain
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import PromptLookup
+from specexp.models import compiled
 from specexp.models.compiled import CompiledModel, PackedModel
 from specexp.models.gguf_blocks import Blocks
+from specexp.models.llama_weights import _SOURCE as SOURCE
 from specexp.models.pair import PairError
 from specexp.models.runtime import runtime_of
 from specexp.testing.runtimes import RuntimeContract
@@ -121,6 +123,18 @@ def test_changed_weights_are_one_sentence():
         CannotCompileError, match=r"blk.1.ffn_up.weight of .* is not the model's, which was changed"
     ):
         PackedModel(model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-mno-avx512bf16", "-mno-avx512f", "-mno-fma"])
+def test_other_processors_compute_the_same_bits_packed_or_not(flag, monkeypatch):
+    kernels = library(SOURCE, ("-DLANES=8", flag) if flag == "-mno-fma" else (flag,))
+    monkeypatch.setattr(compiled, "kernels_of", lambda model, tell: kernels)
+    model = packed("q4_1")
+    plain, small = CompiledModel(model), PackedModel(model)
+    for rows in (1, 5, 6, 13):
+        tree = TokenTree(chain(rows), np.arange(rows) * 7 % 250)
+        assert torch.equal(*(one.tree_pass([0], [tree])[0] for one in (plain, small))), rows
 
 
 @pytest.mark.slow
