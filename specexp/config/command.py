@@ -23,6 +23,7 @@ from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
 from specexp.config.load import load_config, with_artifact, with_recognised_fields
 from specexp.config.schema import Experiment
+from specexp.models.pair import check_device
 from specexp.models.sources import PairError, checked_sources
 from specexp.tracking.mode import wanted_mode
 
@@ -261,6 +262,8 @@ def check_here(config: Config, *written: str) -> None:
     if not is_replayed(config):
         try:
             checked_sources(*(config.get(f"pair.{key}") for key in ("target", "draft", "mode")))
+            if (device := config.get("pair.device")) != "cpu":
+                check_device(device)  # before transformers is imported, which takes seconds
         except PairError as error:
             raise config.checker.error(("pair", error.argument), f": {error}") from error
     at = ("data", "prompts", "init_args")

@@ -106,7 +106,9 @@ def unpacked(file: Path) -> Path:
             with suppress(OSError):  # another process was faster
                 made.rename(folder)
     except Exception as error:  # the libraries raise bare ``Exception``
-        raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {first_line(error)}") from error
+        misfit = "ignore_mismatched_sizes" in str(error)  # an argument of transformers' that no user can set
+        why = f"its tensors do not have the shapes of a {architecture} model" if misfit else first_line(error)
+        raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {why}") from error
     return folder
 
 

@@ -103,10 +103,7 @@ def load_pair(
     sources = checked_sources(fspath(target), None if draft is None else fspath(draft), mode)
     origins = sources_of(fspath(target), None if draft is None else fspath(draft))
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
-    import torch
-
-    with _blamed("device", f"device {device!r} cannot be used here"):
-        torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
+    check_device(device)
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
             tell_once(
@@ -145,6 +142,14 @@ def load_pair(
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
     """Load only the tokenizer of a target that :func:`load_pair` accepts. Raises :class:`PairError` on failure."""
     return _Files("target", checked_sources(target)[0]).tokenizer
+
+
+def check_device(device: str) -> None:
+    """Raise :class:`PairError` if PyTorch cannot use a device here."""
+    import torch
+
+    with _blamed("device", f"device {device!r} cannot be used here"):
+        torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config
-from specexp.config.command import check_here, current_result, run_command
+from specexp.config.command import check_here, current_result, fail, run_command
 from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
 
 ENDPOINT = "--endpoint"
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if any(one.partition("=")[0] == ENDPOINT for one in given):
         from specexp.verify.endpoint import verify_endpoint
 
+        if not given[0].startswith("-"):
+            return fail(f"{ENDPOINT} takes no configuration file, got {given[0]}: leave it out")
         return verify_endpoint(given)
     return run_command(USAGE, arguments, _act)
 

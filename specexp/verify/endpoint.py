@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from specexp.base.messages import counted, first_line, shown
-from specexp.config.command import SHOWING, collected_result, current_result, fail
+from specexp.config.command import SHOWING, Options, collected_result, current_result, fail
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
 
@@ -252,7 +252,7 @@ def endpoint_parser(
     command: str, description: str, max_prompts: int, also: str = ""
 ) -> argparse.ArgumentParser:
     """Return a parser with the options of the commands that measure a server; ``also`` ends the help of servers."""
-    parser = argparse.ArgumentParser(
+    parser = Options(
         prog=f"python -m specexp.{command}",
         description=description,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -110,6 +110,8 @@ COMMANDS = [
     Row("record mine.yaml --record.to r --engine HuggingFace --dry-run", "engine must be left out"),
     Row("export mine.yaml --to vllm --draft=", "--draft must not be empty"),
     Row("verify --endpoint http://x --plain http://x", "--plain must be another server of the same model"),
+    Row("verify mine.yaml --endpoint http://x", "--endpoint takes no configuration file, got mine.yaml"),
+    Row("verify --endpoint http://x http://y", "error: unrecognized arguments: http://y"),
     Row("verify --endpoint http://x --plain http://y --tolerance nan", "invalid amount value: 'nan'"),
     Row("verify --endpoint http://x --plain http://y --seconds=-5", "invalid amount value: '-5'"),
     Row("run --dry-run mine.yaml", "the configuration file must come first, got --dry-run"),

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGUFReader, GGUFWriter, LlamaFileType
@@ -82,9 +83,10 @@ def test_a_dry_run_reads_no_weights(cache):
         (lambda file: file.write_bytes(written("Llama").read_bytes()[:400]), "is not a whole GGUF file"),
         (lambda file: file.write_text("hello"), "is not a GGUF file: it does not begin with GGUF"),
         (lambda file: other_architecture(file), "GGUF model with architecture rwkv6 is not supported yet"),
+        (lambda file: misshapen(file), "its tensors do not have the shapes of a mamba model"),
         (lambda file: file.write_bytes(stretched().read_bytes()), "its rotary positions are scaled, so only"),
     ],
-    ids=["truncated", "text", "architecture", "stretched"],
+    ids=["truncated", "text", "architecture", "shapes", "stretched"],
 )
 def test_another_architecture_is_one_sentence(make, said, cache, tmp_path):
     file = tmp_path / "x.gguf"
@@ -100,6 +102,17 @@ def other_architecture(file):
     writer = GGUFWriter(file, "rwkv6")
     writer.add_name("another")
     writer.add_file_type(LlamaFileType.ALL_F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def misshapen(file):
+    writer = GGUFWriter(file, "mamba")
+    writer.add_block_count(1)
+    writer.add_embedding_length(8)
+    writer.add_tensor("token_embd.weight", np.zeros((16, 8), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
