@@ -34,7 +34,6 @@ from specexp.bench.live import LiveBackend
 from specexp.bench.trainer import quiet_libraries
 from specexp.config import Config, ConfigError, build_pair, save_resolved
 from specexp.config.command import fail, run_command
-from specexp.models.gguf_blocks import gguf_file
 from specexp.models.pair import ModelPair, load_pair
 from specexp.models.smollm2 import SMOLLM2, smollm2_file
 from specexp.profile.command import check_profiling, list_measurements, save_profile
@@ -122,7 +121,7 @@ def contest_of(
             if name == "openvino":
                 found.loops.append(OpenVinoLoop(pair.target, torch.get_num_threads()))
                 continue
-            if name == "packed" and gguf_file(pair.target) is None:
+            if name == "packed" and getattr(pair.target, "gguf_file", None) is None:
                 continue
             own = replace(pair, mode=name)
             if name == "llama.cpp":

@@ -204,9 +204,7 @@ class Runtime(Target):
     row_order: RowOrder = "built"
     # the logits of a row are bit-identical, whatever other rows its pass feeds
     independent_rows: bool = False
-    packed_bytes: int | None = (
-        None  # bytes of packed matrices that a pass reads; None: those of the model are read
-    )
+    packs: bool = False  # a pass reads packed copies of the weights
 
     def __init__(self) -> None:
         self.passes = 0  # since construction, prefill included

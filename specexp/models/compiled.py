@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -24,7 +23,6 @@ from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.gguf_blocks import gguf_file
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
@@ -231,11 +229,6 @@ class CompiledModel(HuggingFaceRuntime):
     def run(cls, model: PreTrainedModel) -> CompiledModel:
         return cls(model, tell=log.warning)
 
-    @property
-    def _file(self) -> Path | None:
-        """The GGUF file of which blocks are kept."""
-        return None
-
     @classmethod
     @override
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
@@ -420,7 +413,9 @@ class CompiledModel(HuggingFaceRuntime):
             )
         known = self._shared.get(self.model)
         if known is None or not known.are_of(self.model):
-            known = self._shared[self.model] = LlamaWeights(self.model, self._kernels, self._file)
+            known = self._shared[self.model] = LlamaWeights(
+                self.model, self._kernels, self.model.gguf_file if self.packs else None
+            )
         return known
 
     def _empty_cache(self) -> SlotCache:
@@ -509,37 +504,28 @@ class PackedModel(CompiledModel):
 
     kind = "packed"
     mode_rank = -1
+    packs = True
     _shared: ClassVar[WeakKeyDictionary[PreTrainedModel, LlamaWeights]] = WeakKeyDictionary()
 
     @classmethod
     @override
     def run(cls, model: PreTrainedModel) -> CompiledModel:
-        return super().run(model) if gguf_file(model) else CompiledModel.run(model)
+        return super().run(model) if getattr(model, "gguf_file", None) else CompiledModel.run(model)
 
     @classmethod
     @override
     def check_mode(cls, models: Iterable[PreTrainedModel], device: str) -> None:
         super().check_mode(models := list(models), device)
         for target in models[:1]:
-            if gguf_file(target) is None or target.dtype != torch.bfloat16:
+            if getattr(target, "gguf_file", None) is None or target.dtype != torch.bfloat16:
                 raise CannotCompileError(
                     f"mode {cls.kind!r} needs a GGUF file as the target, in bfloat16: name smollm2 or such a file, or "
                     "set mode to compiled"
                 )
 
-    @property
-    @override
-    def _file(self) -> Path | None:
-        return gguf_file(self.model)
-
-    @property
-    @override
-    def packed_bytes(self) -> int:  # type: ignore[override]
-        return self._weights.matrix_bytes
-
     @override
     def weight_bytes(self) -> dict[int, int]:
-        return {id(self._weights): self.packed_bytes}
+        return {id(self._weights): self._weights.matrix_bytes}
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:

@@ -18,11 +18,6 @@ TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
 """Bits of a number, and the least value of a block over its scale; None if each block has its own least value."""
 
 
-def gguf_file(model: PreTrainedModel) -> Path | None:
-    """Return the GGUF file that a model was unpacked from, or None."""
-    return getattr(model, "gguf_file", None)
-
-
 class Blocks(NamedTuple):
     """A matrix in blocks of one type. A weight is ``scale * number + least``, rounded to bfloat16."""
 

@@ -172,7 +172,7 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
         )
     if backend.draft is not None:
         passes["draft"] = pass_samples(config, DraftPass(DraftModel(backend.draft), text))
-    if (limits := limit_samples(backend.pair.target, backend.model.packed_bytes)) is not None:
+    if (limits := limit_samples(backend.pair.target, backend.model)) is not None:
         passes["limits"] = limits
     plain, *others = arm_specs(config)
     specs = [replace(plain, name="plain decoding")]

@@ -15,6 +15,7 @@ from typing_extensions import override
 from specexp.artifacts.kinds.latency_profile import Roofline
 from specexp.base.messages import counted
 from specexp.core.latency import LatencyProfile, experts_sentence
+from specexp.core.runtime import Runtime
 from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than caches hold
@@ -27,10 +28,6 @@ class RooflineJobs(TimedPass):
 
     It sums as many bytes as the weights have, then more than caches hold: torch's sums read as fast as compiled passes.
     The products are torch's, in float32 and in the dtype of the weights.
-
-    Args:
-        weights: the matrices that a row is multiplied by.
-        packed_bytes: bytes of their packed copy, if passes read that.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], packed_bytes: int | None = None) -> None:
@@ -66,15 +63,13 @@ class RooflineJobs(TimedPass):
         return perf_counter() - started
 
 
-def limit_samples(model: object, packed_bytes: int | None = None) -> PassSamples | None:
-    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them.
-
-    ``packed_bytes`` are those of :class:`RooflineJobs`.
-    """
+def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples | None:
+    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them."""
     config = getattr(model, "config", None)
     if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
-    limits = RooflineJobs(multiplied(model), packed_bytes)
+    packed = sum(runtime.weight_bytes().values()) if runtime is not None and runtime.packs else None
+    limits = RooflineJobs(multiplied(model), packed)
     return PassSamples(limits, [0], range(len(limits.jobs)))
 
 

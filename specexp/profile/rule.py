@@ -71,7 +71,7 @@ def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
     ``python -m specexp.profile`` measures the same with intervals, by prefix and by composition.
     """
     model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
-    limits = limit_samples(pair.target, model.packed_bytes)
+    limits = limit_samples(pair.target, model)
     assert limits is not None
     text = np.arange(5, 5 + 2 * _PREFIX)  # arbitrary tokens: the time depends only on their number
     target_ms = _milliseconds(TargetPass(model, text), _ROWS, limits)
