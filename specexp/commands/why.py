@@ -37,6 +37,12 @@ _LONG_PROMPT = 4000  # characters
 _COUNTER = re.compile(
     r"^(?:vllm|llamacpp):spec_decode_num_(\w+?)_total(?:\{(?:[^}]*?position=\"(\d+)\")?[^}]*\})? (\S+)$", re.M
 )
+_ITERATION_FIELDS = {
+    "numRequestsWithDraftTokens": "drafts",
+    "numDraftTokens": "draft_tokens",
+    "numAcceptedTokens": "accepted_tokens",
+}
+"""TensorRT-LLM's counts of an iteration, and vLLM's names."""
 
 
 class Drafts(NamedTuple):
@@ -178,17 +184,17 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     model = client.model_of(url, given.model, given.seconds, "--model")
     owner = next((one.get("owned_by") for one in client.listed_models(url, given.seconds)), None)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
-    answers, texts, refused = list[Answer](), prompts_of(given), set[str]()
+    answers, texts, refused, read = list[Answer](), prompts_of(given), set[str](), Counter[str]()
 
     def ask(sent: str | int, prompt: str, body: Mapping[str, Any], at: str = url) -> None:
         chat = given.chat != (sent == OTHER)
         limits = {"model": model, "max_tokens": given.max_tokens, "temperature": 0}
-        before, path = _counters(at, given.seconds), client.CHAT if chat else client.COMPLETIONS
+        before, path = _counters(at, given.seconds, read), client.CHAT if chat else client.COMPLETIONS
         whole = {**client.prompt_fields(prompt, chat), **limits, **body}
         found = client.complete(at, whole, given.seconds, path=path)
         if not found.times:
             raise EngineError(f"{at}: the answer is empty")
-        after, (first, seconds) = _counters(at, given.seconds), found.split()
+        after, (first, seconds) = _counters(at, given.seconds, read), found.split()
         meanwhile = {name: count - before[name] for name, count in after.items()}
         sizes = found.tokens or len(found.times), found.prompt_tokens or len(prompt) // 4
         seconds = max(found.generation_seconds or seconds, 1e-9)
@@ -218,13 +224,20 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     return answers
 
 
-def _counters(url: str, seconds: float) -> Counter[str]:
-    """Return Prometheus' counters of drafts in vLLM's and llama.cpp's names; empty if there are none."""
+def _counters(url: str, seconds: float, read: Counter[str]) -> Counter[str]:
+    """Return Prometheus' counters of drafts in vLLM's and llama.cpp's names; empty if there are none.
+
+    TensorRT-LLM sends each iteration's counts once, as JSON. They are added to ``read``, which is returned.
+    """
     found = Counter[str]()
     try:
         text = client.fetch(f"{url}/metrics", seconds).decode(errors="replace")
     except EngineError:
         return found
+    if text.startswith("["):
+        for sent, name in _ITERATION_FIELDS.items():
+            read[name] += sum(map(int, re.findall(rf'"{sent}": *(\d+)', text)))
+        return Counter(read)
     for name, position, value in _COUNTER.findall(text):
         found[position or name] += int(float(value))
     return found

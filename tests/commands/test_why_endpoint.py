@@ -62,7 +62,7 @@ def test_planted_delays_are_found_within_a_tenth(explain) -> None:
     )
 
 
-@pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus"])
+@pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
 def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
     planted = (
         "--step",

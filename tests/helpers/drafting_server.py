@@ -27,6 +27,12 @@ class Handler(BaseHTTPRequestHandler):
         if not self._authorised():
             return
         if self.path == "/metrics":
+            if self.given.counters == "iterations":
+                fields = "numRequestsWithDraftTokens", "numDraftTokens", "numAcceptedTokens"
+                stats = {"iter": 1, "specDecodingStats": dict(zip(fields, self.totals, strict=True))}
+                self.totals[:] = [0, 0, 0]  # sent once
+                self._send(200, json.dumps([stats]).encode())
+                return
             prometheus = self.given.counters == "prometheus"
             names = ("drafts", "draft_tokens", "accepted_tokens")
             lines = [
@@ -142,7 +148,11 @@ def main() -> None:
     add("--no-times", dest="times", action="store_false", help="do not report times")
     add("--slow", action="store_true", help="pause for two seconds in each answer")
     add("--fixes-length", action="store_true", help="ignore the field 'speculative'")
-    add("--counters", choices=("request", "timings", "usage", "prometheus", "none"), default="request")
+    add(
+        "--counters",
+        choices=("request", "timings", "usage", "prometheus", "iterations", "none"),
+        default="request",
+    )
     add("--key")
     add("--dies", type=int, help="tokens after which answers break off")
     Handler.given = given = parser.parse_args()
