@@ -65,10 +65,10 @@ class Drafts(NamedTuple):
             length = -(-drafted // steps)
             cut = length * steps - drafted  # the last draft of an answer may be cut
             # positions count only if all other drafts have the same length; all drafts have a first token
-            drafted_at = [steps] * (length - cut) + [steps - 1] * cut if cut < length else [steps]
-            at = [counters[str(place)] for place in range(len(drafted_at)) if str(place) in counters]
+            tries = [steps] * (length - cut) + [steps - 1] * cut if cut < length else [steps]
+            at = [counters[str(place)] for place in range(len(tries)) if str(place) in counters]
             at = at or [min(steps, accepted)]
-            return cls(steps, drafted, accepted, tuple(drafted_at[: len(at)]), tuple(at))
+            return cls(steps, drafted, accepted, tuple(tries[: len(at)]), tuple(at))
         if "num_draft_tokens" not in own:
             return None
         drafted, depths = own["num_draft_tokens"], range(max(map(int, by_length), default=0))
