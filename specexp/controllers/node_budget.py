@@ -19,9 +19,9 @@ from specexp.core.outcome import Outcome
 _WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 1000  # effective numbers of remembered steps
 _PROBE = 2  # nodes that a probe adds
 _TRIES = 4  # first drafts of a lane, which are valued higher
-_REFIT = 8  # passes
+_REFIT = 8  # passes after which costs and plans are computed anew
 _KNEES = np.array([0, 4, 6, 8, 12, 16, 32])
-"""Rows of a pass beyond which one more row may cost more."""
+"""Rows of a pass beyond which the cost of a pass may jump, and that of one more row may grow."""
 _OFF = Plan(max_nodes=0, max_depth=0)
 
 
@@ -43,9 +43,9 @@ class NodeBudget(Controller):
 
     The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. The first
     drafts of a lane are valued one standard deviation higher, so that a lane shows early whether it gains. Seconds of a
-    pass follow from the latency profile. Without one they are measured: a convex function of the rows of the pass, plus
-    a constant for each lane. Until enough is known, one lane at a time uses the builder's own budget, in every other
-    pass.
+    pass follow from the latency profile. Without one they are measured: a function of the rows of the pass with jumps,
+    plus a constant for each lane and one for drafts. Until enough is known, one lane at a time uses the builder's own
+    budget, in every other pass.
 
     Args:
         shared_steps: weight, in steps, of the acceptance of all lanes in a lane's values. With a large weight all lanes
@@ -60,6 +60,12 @@ class NodeBudget(Controller):
     _sums: NDArray[np.float64]
     _drafting: NDArray[np.float64]
     _costs: NDArray[np.float64]
+    _weights: NDArray[np.float64] | None
+    _step: int
+    _fitted: int
+    _observed: bool
+    _drafted: bool  # whether to plan anew before the next pass
+    _plans: dict[Context, Plan]
 
     def __init__(
         self,
@@ -124,7 +130,8 @@ class NodeBudget(Controller):
             self._sums = _added(self._sums, hits, _WINDOW)
             lane.sums = _added(lane.sums, hits, _OWN_WINDOW)
             self._drafting = (1 - 1 / _WINDOW) * self._drafting + (nodes, outcome.draft_passes, drafting)
-            self._drafted = True
+            # a lane with few drafts is judged at once, since planning takes time too
+            self._drafted |= bool(lane.sums[1, 0] < 2 * _TRIES)
         whole = context.lanes * (sum(seconds.values()) - drafting)  # lanes have equal shares of a pass
         if not self._observed and whole > 0:
             terms = self._terms(context.lanes, np.array([context.rows or nodes + 1]))[0] / whole
@@ -170,13 +177,16 @@ class NodeBudget(Controller):
         if self._weights is None or self._step - self._fitted >= _REFIT:
             self._weights, self._fitted = self._fit(), self._step
         found = np.maximum(self._terms(lanes, lanes + nodes) @ self._weights, 1e-6)
-        return found + drafting / max(drafted, 1.0) * nodes
+        found += drafting / max(drafted, 1.0) * nodes
+        return found
 
     @staticmethod
     def _terms(lanes: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the terms ``[n, t]`` whose weighted sums are the seconds of passes with these numbers of rows."""
-        constant = np.full((rows.size, 2), (1.0, lanes))
-        return np.hstack([constant, np.maximum(0, rows[:, None] - _KNEES)])
+        beyond = np.maximum(0, rows[:, None] - _KNEES)
+        begun = np.column_stack([np.full(rows.size, lanes), rows > lanes])  # a pass with drafts may cost more
+        terms: NDArray[np.float64] = np.hstack([begun, beyond > 0, beyond]).astype(np.float64)
+        return terms
 
     def _fit(self) -> NDArray[np.float64]:
         """Return the weights ``[t]``, none negative, of least squares of the passes' relative errors."""
@@ -210,12 +220,14 @@ class NodeBudget(Controller):
     def reset(self) -> None:
         self._sums = np.zeros((2, 0))  # [2, n]
         self._drafting = np.zeros(3)  # drafted nodes, draft passes, seconds of drafting
-        self._costs = np.zeros((2 + _KNEES.size, 3 + _KNEES.size))  # of least squares: matrix and right side
-        self._weights: NDArray[np.float64] | None = None
+        self._costs = np.zeros(
+            (2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size)
+        )  # of least squares: matrix and right side
+        self._weights = None
         self._step = self._fitted = 0  # passes so far, and at the last fit
         self._observed = self._drafted = False  # since the last plan
         self._lanes: PerSequence[_Lane] = PerSequence()
-        self._plans: dict[Context, Plan] = {}  # of the next pass, once computed
+        self._plans = {}  # of the next pass, once computed
 
     @override
     def state_dict(self) -> dict[str, Any]:
