@@ -63,10 +63,13 @@ def test_a_table_of_results_becomes_aligned_text(tmp_path):
 def test_the_sentence_on_engines_has_their_plain_speed_over_ours(tmp_path):
     file = tmp_path / "steps.csv"
     file.write_text(
-        "backend,arm,over the fastest plain\ncompiled,plain decoding,1\nllama.cpp,plain decoding,0.5\n"
-        "llama.cpp Q4_1,plain decoding,0.87\nllama.cpp Q4_1,tree,0.6\n"
+        "backend,arm,over the fastest plain\ncompiled,plain decoding,0.6\npacked,plain decoding,1\n"
+        "llama.cpp,plain decoding,0.3\nllama.cpp Q4_1,plain decoding,0.5\nllama.cpp Q4_1,tree,0.4\n"
     )
-    assert engines(file) == "llama.cpp reaches 0.50x of our speed in bfloat16 and 0.87x with the Q4_1 file"
+    assert engines(file) == (
+        "llama.cpp reaches 0.50x of our speed in bfloat16, and 0.50x with the Q4_1 file's own blocks "
+        "(`--pair.mode packed`, 1.67x of bfloat16)"
+    )
 
 
 def test_a_recording_shows_each_line_at_its_share_of_the_time():
