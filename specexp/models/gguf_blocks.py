@@ -28,7 +28,7 @@ class Blocks(NamedTuple):
     def expanded(self) -> torch.Tensor:
         """Return the weights ``[outputs, inputs]`` in bfloat16."""
         scale, least = self.scales.float()[..., None]
-        blocks = self.numbers.view(*scale.shape[:2], BLOCK) * scale + least
+        blocks: torch.Tensor = self.numbers.view(*scale.shape[:2], BLOCK) * scale + least
         return blocks.flatten(1).to(torch.bfloat16)
 
 
