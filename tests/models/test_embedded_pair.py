@@ -141,7 +141,7 @@ def test_damaged_files_are_refused_in_one_sentence(
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
         ("device", "toaster", "device 'toaster' cannot be used here"),
         ("device", "meta", "device 'meta' cannot be used here"),
-        ("mode", "fast", "mode must be one of eager, compiled, graphed, auto, got 'fast'"),
+        ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'"),
         ("mode", "compiled", "heads of 8 numbers"),
     ],
 )
