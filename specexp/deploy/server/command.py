@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _LEAST = {"lanes": 1, "queue": 0, "threads": 1, "max_body": 1, "max_prompt": 1}
 _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
-    ("target", str, "stdlib", "MODEL", "stdlib for the embedded pair, a hub id or a folder"),
+    ("target", str, None, "MODEL", "a hub id or a folder; default: the artifact's, if it is smollm2 or stdlib"),
     ("draft", str, None, "MODEL", "the draft's hub id or folder; the embedded pair has its own"),
     ("target-dtype", str, None, "DTYPE",
      "bfloat16, float16 or float32; default: the artifact's dtype, or bfloat16 if it records none"),
     ("draft-dtype", str, "float32", "DTYPE", "bfloat16, float16 or float32"),
     ("device", str, "cpu", "DEVICE", "torch device of both models"),
-    ("mode", str, "auto", "MODE", "eager, compiled, graphed or auto; auto runs the target as the study did"),
+    ("mode", str, "auto", "MODE", "eager, compiled, packed, graphed or auto; auto runs the target as the study did"),
     ("threads", int, None, "N", "number of CPU threads of torch"),
     ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
@@ -76,6 +76,7 @@ def _run(options: argparse.Namespace) -> int:
     _check(options)
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
+    options.target = options.target or _target_of(artifact)
     with listen(options.host, options.port) as listener:
         checked_sources(options.target, options.draft, options.mode)
         from specexp.bench.trainer import quiet_libraries
@@ -91,6 +92,19 @@ def _run(options: argparse.Namespace) -> int:
             mode=options.mode,
         )
         return _serve(options, artifact, pair, listener, key)
+
+
+def _target_of(artifact: LoadedArtifact) -> str:
+    """Return the model that an artifact was measured with; ConfigError if it has no name of ours."""
+    from specexp.models.smollm2 import SMOLLM2
+
+    pair = (artifact.provenance.get("config") or {}).get("pair") or {}
+    target = str(pair.get("target", "stdlib"))
+    if target not in (SMOLLM2, "stdlib"):  # an artifact is not trusted, so it cannot choose what is loaded
+        raise ConfigError(
+            f"--target must name the model of {artifact.folder}, which was measured with {target!r}"
+        )
+    return target
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from specexp.deploy.server.command import KEY, _key, main
 from specexp.deploy.server.http_server import listen
 from specexp.deploy.server.loading import decoding_thread_of, save_state
 from specexp.models.pair import load_pair
+from specexp.models.sources import PairError
 
 PARTS = {
     "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 2, "state": "carry"}},
@@ -43,6 +44,24 @@ def test_the_target_is_served_as_measured_or_by_the_options(tmp_path, monkeypatc
     for options in ([], ["--target-dtype", "bfloat16", "--mode", "compiled"]):
         assert main([str(folder), "--port", "0", *options]) == 0
     assert served == [measured, {"runtime": "compiled", "dtype": "bfloat16"}]
+
+
+def test_an_artifact_of_a_model_by_name_brings_its_target(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def load(target, draft, **settings):
+        asked.append(target)
+        raise PairError("target", "enough")
+
+    monkeypatch.setattr("specexp.models.pair.load_pair", load)
+    for name in ("smollm2", "my/model"):
+        measured = {"config": {"pair": {"target": name}}}
+        folder = save_artifact(tmp_path / name, "composition", {"parts.json": PARTS}, measured).folder
+        assert main([str(folder), "--port", "0"]) == 2
+    assert asked == ["smollm2"]
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("error: --target must name the model of")
+    assert last.endswith("which was measured with 'my/model'")
 
 
 def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
