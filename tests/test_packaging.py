@@ -130,4 +130,5 @@ def test_the_package_lists_its_commands(capsys, monkeypatch):
 
 def test_completion_finds_the_public_names():
     assert {"load_pair", "load_artifact", "Decoder", "GenerationResult", "__version__"} == set(dir(specexp))
+    assert specexp.__version__ == PROJECT["version"]
     assert all(getattr(specexp, name) for name in dir(specexp))
