@@ -1,5 +1,7 @@
 """Passes over the packed blocks of a GGUF file compute the bits of passes over its bfloat16 weights."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from helpers.small_models import FULL_ATTENTION, build
 from specexp import Decoder, load_pair
 from specexp.base.kernels import CannotCompileError, library
 from specexp.builders import Chain
+from specexp.core.latency import LatencyProfile
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import PromptLookup
 from specexp.models import compiled
@@ -17,6 +20,7 @@ from specexp.models.gguf_blocks import Blocks
 from specexp.models.llama_weights import _SOURCE as SOURCE
 from specexp.models.pair import PairError
 from specexp.models.runtime import runtime_of
+from specexp.profile import roofline
 from specexp.testing.runtimes import RuntimeContract
 
 pytest.importorskip("llama_cpp")  # it writes the files
@@ -74,6 +78,21 @@ def test_it_takes_a_third_of_the_memory_and_decodes_the_same_tokens():
     assert bits < 0.4 * plain._weights.matrix_bytes
     wanted = Decoder(plain).generate(PROMPT, max_new_tokens=24).token_ids
     assert Decoder(small, PromptLookup(), Chain(3)).generate(PROMPT, max_new_tokens=24).token_ids == wanted
+
+
+def test_limits_and_their_verdict_count_the_packed_bytes(monkeypatch):
+    monkeypatch.setattr(roofline, "_BEYOND", 2**20)
+    model = packed("q4_1")
+    samples = roofline.limit_samples(model, small := PackedModel(model))
+    samples.warm_up()
+    for block in samples.blocks(0):
+        block()
+    limits, (read,) = roofline.roofline_of(samples), small.weight_bytes().values()
+    assert limits.weight_bytes == read < limits.parameters  # bfloat16 would be two bytes a parameter
+    megabytes = replace(limits, weight_bytes=1000 * read)
+    assert f"the weights ({read / 1e3:,.0f} MB)" in roofline.verdict(
+        LatencyProfile("made", {1: 1.0}), megabytes
+    )
 
 
 def test_numbers_are_rounded_to_bfloat16_once():
