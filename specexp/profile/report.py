@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specexp.base.messages import counted
 from specexp.core.latency import experts_sentence
 from specexp.profile.check import check_table, headline
-from specexp.profile.roofline import verdict
+from specexp.profile.roofline import changed, verdict
 from specexp.report.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
 from specexp.report.publish import Attached, Report
 from specexp.report.table import Cell, Column, Table, columns
@@ -46,6 +46,7 @@ def report(
         data={"profile": Table("Passes", points, rows)},
         sentences=[
             *([verdict(profile, measured.roofline)] if measured.roofline else []),
+            *filter(None, [measured.roofline and changed(measured.roofline)]),
             *([f"{experts}."] if experts else []),
             f"The profile is in {artifact.folder}.",
         ],

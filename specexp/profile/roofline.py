@@ -20,6 +20,7 @@ from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than caches hold
 _FROM_CACHE = 1.25  # weights that are read so many times as fast as memory stay in a cache
+_STEADY = 1.25  # most by which the bandwidth of the run's blocks may spread
 _ROWS = 8  # the pass that the verdict names
 
 
@@ -87,7 +88,9 @@ def roofline_of(samples: PassSamples) -> Roofline:
     weights, memory, *products = (
         1e3 * work / median(samples.milliseconds[0, job]) for job, work in enumerate(limits.work)
     )
-    return Roofline(limits.parameters, limits.weight_bytes, weights, memory, max(products))
+    slow, fast = 1e3 * limits.work[0] / np.quantile(samples.milliseconds[0, 0], [0.9, 0.1])
+    spread = float(slow), float(fast)
+    return Roofline(limits.parameters, limits.weight_bytes, weights, memory, max(products), spread)
 
 
 def verdict(profile: LatencyProfile, limits: Roofline) -> str:
@@ -104,6 +107,15 @@ def verdict(profile: LatencyProfile, limits: Roofline) -> str:
         f"{where}, so drafting is nearly free up to {counted(profile.free_nodes, 'node')}, and at the machine's "
         f"limits up to {limits.free_nodes}."
     )
+
+
+def changed(limits: Roofline) -> str:
+    """Return a sentence if the bandwidth changed during the run; otherwise an empty string."""
+    slow, fast = limits.bandwidths or (1.0, 1.0)
+    if fast <= _STEADY * slow:
+        return ""
+    change = f"The bandwidth changed between {slow / 1e9:.0f} and {fast / 1e9:.0f} GB/s during the run"
+    return f"{change}, so times of rows are not comparable: measure again."
 
 
 def _memory(size: int) -> mmap.mmap:

@@ -1,5 +1,6 @@
 """The limits of passes are figures that one can compute by hand, and the verdict names what binds."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from specexp.artifacts.kinds.latency_profile import Measured, MeasuredPass, Roof
 from specexp.core.latency import LatencyProfile
 from specexp.profile import roofline
 from specexp.profile.report import report
-from specexp.profile.roofline import limit_samples, multiplied, roofline_of, verdict
+from specexp.profile.roofline import changed, limit_samples, multiplied, roofline_of, verdict
 
 pytestmark = pytest.mark.unit
 
@@ -47,14 +48,15 @@ def test_the_verdict_is_one_sentence_on_rows_their_cause_and_free_nodes():
 
 def test_the_report_has_the_limit_of_each_number_of_rows():
     points = [MeasuredPass(rows, 64, ms, ms, ms) for rows, ms in ROWS.target_ms.items()]
-    measured = Measured("made", 2, "bfloat16", None, points, [], MADE)
+    measured = Measured("made", 2, "bfloat16", None, points, [], replace(MADE, bandwidths=(10e9, 20e9)))
     experts = {"model": {"num_experts": 128, "num_experts_per_tok": 8}}
     artifact = SimpleNamespace(
         metrics={}, folder="made", name="made", kind="latency-profile", fingerprint=experts
     )
     found = report(ROWS, measured, [], artifact)
     assert found.sentences[0] == verdict(ROWS, MADE)
-    assert found.sentences[1].startswith("Each row uses 8 of 128 experts")
+    assert found.sentences[1].startswith("The bandwidth changed between 10 and 20 GB/s")
+    assert found.sentences[2].startswith("Each row uses 8 of 128 experts")
     rows = {row[0]: row[1:] for row in found.tables["rows"].rows}
     assert rows[8] == pytest.approx([22.0, 2.0, 16.0, 22 / 16])
     assert rows[1] == pytest.approx([11.0, 1.0, 10.0, 1.1])
@@ -67,7 +69,28 @@ def test_the_limits_are_medians_of_bytes_and_products_by_time(monkeypatch):
     samples = limit_samples(linear)
     milliseconds = ([1000.0, 2000.0, 9000.0], [4000.0] * 3, [500.0] * 3, [700.0] * 3)
     samples.milliseconds = {(0, job): taken for job, taken in enumerate(milliseconds)}
-    assert roofline_of(samples) == Roofline(8192, 32768, 32768 / 2, 2**16 / 4, 2 * 1024**3 / 0.5)
+    found = roofline_of(samples)
+    spread = pytest.approx((32768 / 7.6, 32768 / 1.2))  # by the 90th and 10th percentile of 1, 2 and 9 s
+    assert found.bandwidths == spread
+    expected = Roofline(8192, 32768, 32768 / 2, 2**16 / 4, 2 * 1024**3 / 0.5)
+    assert replace(found, bandwidths=None) == expected
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "sentence"),
+    [
+        (33e9, 41e9, ""),
+        (
+            33e9,
+            61e9,
+            "The bandwidth changed between 33 and 61 GB/s during the run, so times of rows are not comparable: "
+            "measure again.",
+        ),
+    ],
+)
+def test_a_bandwidth_that_changes_during_the_run_is_one_sentence(slow, fast, sentence):
+    assert changed(replace(MADE, bandwidths=(slow, fast))) == sentence
+    assert changed(MADE) == ""  # a profile of before
 
 
 def test_limits_are_measured_like_passes(monkeypatch):

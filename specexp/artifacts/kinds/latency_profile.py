@@ -39,6 +39,7 @@ class Roofline:
         bandwidth: Bytes per second of reading that many bytes again and again.
         memory_bandwidth: The same for more bytes than caches hold.
         flops: Floating-point operations per second of torch's product.
+        bandwidths: 10th and 90th percentile of ``bandwidth`` over the run; None if not measured.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -48,6 +49,7 @@ class Roofline:
     bandwidth: Annotated[float, Field(gt=0)]
     memory_bandwidth: Annotated[float, Field(gt=0)]
     flops: Annotated[float, Field(gt=0)]
+    bandwidths: tuple[float, float] | None = None
 
     def least_ms(self, rows: int) -> float:
         """Return the least time of a pass: of reading the weights or of its products, whichever is longer."""
