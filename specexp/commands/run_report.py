@@ -24,9 +24,9 @@ from specexp.report.comparison import (
     phase_table,
     results_table,
 )
-from specexp.report.page.sections import prompts_shown, ratios_chart, texts_of
 from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.report.publish import Report
+from specexp.report.sections import prompts_shown, ratios_chart, texts_of
 from specexp.tracking.names import PLAIN, SPEEDUP
 
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def render(template: str, **values: Any) -> Markup:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    loader = PackageLoader("specexp.report.page", ".")
+    loader = PackageLoader("specexp.report", "page")
     look: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     templates = Environment(loader=loader, undefined=StrictUndefined, **look)
     return Markup(templates.get_template(template).render(values))

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
-from specexp.report.page.sections import folding_tree, importances_chart, ratios_chart, search_chart
 from specexp.report.pictures import draw_time_line, draw_tree, tree_lines
 from specexp.report.publish import Report
+from specexp.report.sections import folding_tree, importances_chart, ratios_chart, search_chart
 from specexp.report.table import Table
 from specexp.sweep.confirmation import BASELINES, Confirmation
 from specexp.sweep.trials import trial_row

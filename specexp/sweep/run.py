@@ -34,7 +34,6 @@ from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result
 from specexp.config.sweep import Sweep
 from specexp.report.comparison import busy_machine, failed_answers
-from specexp.report.page.sections import prompts_shown, texts_of
 from specexp.report.progress import StageBar
 from specexp.report.publish import (
     PAGE,
@@ -46,6 +45,7 @@ from specexp.report.publish import (
     tracked_config,
     tracker_of,
 )
+from specexp.report.sections import prompts_shown, texts_of
 from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
 from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import (

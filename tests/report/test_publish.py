@@ -17,7 +17,9 @@ from rich.console import Console
 
 from specexp.bench.observers import BONUS, CORRECTED, Sources, steps_of
 from specexp.bench.record import PromptRecord
-from specexp.report.page.sections import (
+from specexp.report.pictures import new_figure
+from specexp.report.publish import PAGE, Attached, Report, files_of, html_page, publish
+from specexp.report.sections import (
     folding_tree,
     importances_chart,
     pieces,
@@ -26,8 +28,6 @@ from specexp.report.page.sections import (
     ratios_chart,
     search_chart,
 )
-from specexp.report.pictures import new_figure
-from specexp.report.publish import PAGE, Attached, Report, files_of, html_page, publish
 from specexp.report.table import Column, Table
 
 

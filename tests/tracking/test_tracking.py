@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from specexp.bench.metrics import figures_of
 from specexp.core.outcome import PHASES as PHASES_OF_A_STEP
-from specexp.report.page.sections import folding_tree, prompts_shown
 from specexp.report.publish import Report, publish
+from specexp.report.sections import folding_tree, prompts_shown
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
 from specexp.tracking.mode import logged_in, resolve_mode
 from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.messages import counted
 from specexp.bench.statistics import breakdown
 from specexp.report.comparison import acceptance_table
-from specexp.report.page.sections import ratios_chart
 from specexp.report.publish import Report
+from specexp.report.sections import ratios_chart
 from specexp.report.table import Table, columns
 
 if TYPE_CHECKING:
