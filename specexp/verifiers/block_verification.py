@@ -9,8 +9,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
-from specexp.verifiers.rejection_sampling import Distribution, draws_of, sample
-from specexp.verifiers.sampling_verifier import SamplingVerifier
+from specexp.verifiers.rejection_sampling import Distribution, SamplingVerifier, draws_of, sample
 from specexp.verifiers.traversal_verification import after_rejection, value
 
 if TYPE_CHECKING:

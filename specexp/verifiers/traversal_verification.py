@@ -12,8 +12,7 @@ from typing_extensions import override
 from specexp.core.context import Context
 from specexp.core.dialogue import Verdict
 from specexp.core.tree import TokenTree
-from specexp.verifiers.rejection_sampling import Distribution, draws_of, residual, sample
-from specexp.verifiers.sampling_verifier import SamplingVerifier
+from specexp.verifiers.rejection_sampling import Distribution, SamplingVerifier, draws_of, residual, sample
 
 if TYPE_CHECKING:
     import torch
