@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.bench.arm import sequence_name
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.bench.module import EvaluationModule
 from specexp.core.context import Context
 from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier

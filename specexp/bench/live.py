@@ -1,4 +1,4 @@
-"""The backend that decodes: a pair of models, loaded once for all arms."""
+"""The backend that decodes: a pair of models, loaded once for all arms, and the arm of our loop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 from typing_extensions import override
 
 from specexp.artifacts import fingerprint
-from specexp.bench.arm import Arm, eos_of
+from specexp.bench.arm import Arm, Generation, LearningArm, ModelledSeconds, eos_of, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
-from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
+from specexp.bench.observers import Sources
+from specexp.bench.record import PromptRecord
 from specexp.config import (
     Config,
     build_generation,
@@ -23,12 +24,75 @@ from specexp.config import (
     is_multi_sequence,
 )
 from specexp.core.loop import Decoder
+from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
     from specexp.data.task_items import Problem
     from specexp.models.pair import ModelPair
+
+
+class DecoderArm(LearningArm):
+    """A :class:`~specexp.core.loop.Decoder` as an arm.
+
+    Seconds are measured if ``latency`` is None or does not model them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        decoder: Decoder,
+        tokenizer: PreTrainedTokenizerBase,
+        generation: Generation,
+        latency: LatencyProfile | None = None,
+        controller_state: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(name, decoder.parts, generation, controller_state)
+        self.decoder = decoder
+        self.tokenizer = tokenizer
+        self.dtype = decoder.model.precision
+        self.device = decoder.model.placement
+        if latency is not None and latency.modelled:
+            self.latency = latency.of(decoder.parts.label)
+        self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
+
+    @override
+    def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
+        modelled = None if self.latency is None else ModelledSeconds(self.latency)
+        sources, generation = Sources(), self.generation
+        context: list[int] = []
+        results: list[GenerationResult] = []
+        prompt_tokens = 0
+        for turn in range(len(prompt.turns)):
+            longer = prompt.turn_ids(self.tokenizer, turn, context)
+            prompt_tokens += len(longer) - len(context)
+            result = self.decoder.generate(
+                longer,
+                max_new_tokens=max_new_tokens or generation.max_new_tokens,
+                eos_token_id=self.eos,
+                seed=generation.seed,
+                sequence=sequence_name(prompt, sample),
+                continue_conversation=turn > 0,
+                stop_at_repetition=generation.stop_at_repetition,
+                observers=[*self.observers, sources, *([modelled] if modelled else [])],
+            )
+            results.append(result)
+            context = [*longer, *result.token_ids]
+        measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
+        return self.record(
+            prompt,
+            sample,
+            results,
+            prompt_tokens=prompt_tokens,
+            seconds=measured if modelled is None else modelled.seconds,
+            beyond_profile=0 if modelled is None else modelled.beyond,
+            sources=tuple(sources.found),
+        )
 
 
 class LiveBackend(Backend):

@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.builders import DySpecGreedy, KConfig
 from specexp.core.language_model import LanguageModel

@@ -10,8 +10,8 @@ from helpers.small_models import EOS, tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation, describe
-from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.live import DecoderArm
 from specexp.bench.statistics import paired_speedup, summarise
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.commands.run_report import summary_of

@@ -10,7 +10,6 @@ from helpers.small_models import tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.equality import (
     InFloat32,
     compare,
@@ -19,6 +18,7 @@ from specexp.bench.equality import (
     in_float32,
     near_tie_sentence,
 )
+from specexp.bench.live import DecoderArm
 from specexp.bench.record import Difference
 from specexp.builders import TokenRecyclingTree
 from specexp.core.context import Context

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from specexp import Decoder
 from specexp.bench.arm import Arm, Generation
 from specexp.bench.arm_spec import ArmSpec
-from specexp.bench.decoder_arm import DecoderArm
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm
+from specexp.bench.live import DecoderArm
 from specexp.bench.measuring import by_key, records_by_prompt
 from specexp.bench.module import EvaluationModule
 from specexp.bench.observers import Observer

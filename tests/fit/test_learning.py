@@ -46,7 +46,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     """Killed between two prompts, before the first checkpoint and after the second."""
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.live import DecoderArm
 
     decode, decoded = DecoderArm.decode, []
 
@@ -80,7 +80,7 @@ def test_the_command_prints_the_folder_of_the_artifact(file, capsys, tmp_path):
 
 
 def test_a_failing_prompt_is_reported_and_the_others_are_learned_from(file, monkeypatch, capsys):
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.live import DecoderArm
 
     decode, broken = DecoderArm.decode, []
 

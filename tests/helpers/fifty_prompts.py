@@ -1,6 +1,6 @@
 """Fifty short prompts, a target and a draft that depend on the last three tokens, and recordings of them."""
 
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.config.schema import Generation
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder

@@ -9,7 +9,7 @@ import torch
 from helpers.fake_turns import recorded_draft, recorded_turn, save_recording
 from helpers.fifty_prompts import GENERATION, PROMPTS, VOCABULARY, Models, Tokenizer, counts, decoded, record
 
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.builders import (
     BeamRerank,
     Chain,

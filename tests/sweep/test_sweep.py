@@ -16,7 +16,7 @@ from helpers.small_models import FULL_ATTENTION, build, byte_tokenizer
 from sqlalchemy.exc import OperationalError
 
 import specexp
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.builders import KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.scheduling import Job, Serial

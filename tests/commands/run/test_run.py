@@ -251,7 +251,7 @@ SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high":
 def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     experiment, tmp_path, capsys, monkeypatch
 ):
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.live import DecoderArm
 
     decode = DecoderArm.decode
 
@@ -289,7 +289,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     ],
 )
 def test_outputs_that_differ_must_be_equal_in_float32(experiment, capsys, monkeypatch, dtype, code, message):
-    from specexp.bench.decoder_arm import DecoderArm
+    from specexp.bench.live import DecoderArm
 
     decode = DecoderArm.decode
 

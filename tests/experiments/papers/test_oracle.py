@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from experiments.papers.oracle import Hindsight, Oracle, best_schedule, draft_matches, look_ahead
 from specexp.bench.arm import Generation
-from specexp.bench.decoder_arm import DecoderArm
+from specexp.bench.live import DecoderArm
 from specexp.bench.module import EvaluationModule
 from specexp.builders import Chain, KConfig
 from specexp.core.context import Context
