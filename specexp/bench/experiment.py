@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.live import LiveBackend
     from specexp.bench.observers import Observer
-    from specexp.data import Prompt
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts, Prompt
     from specexp.models.pair import ModelPair
 
 _SAME_FOR_ALL = ("generation", "latency", "pair")

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.live import LiveBackend
     from specexp.bench.record import PromptRecord
-    from specexp.data import Prompt
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts, Prompt
     from specexp.engines.served_arm import ServedBackend
     from specexp.models.pair import ModelPair
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from specexp.bench.equality import InFloat32
     from specexp.bench.experiment import ExperimentArms
     from specexp.bench.record import PromptRecord
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts
 
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
 """Axis label by argument: builders have different arguments for the number of nodes."""

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from specexp.config.schema import Reasoning
     from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
     from specexp.core.latency import LatencyProfile
-    from specexp.data import PromptSetError, TaskItems, Workload
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts, PromptSetError, TaskItems, Workload
     from specexp.drafters.draft_source import DraftSource
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
@@ -98,8 +97,8 @@ build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedPrompts:
-    """Return the prompts for Lightning's Trainer; their files are read in its ``setup``."""
-    from specexp.data.prompts import LoadedPrompts
+    """Return the prompts of an experiment; their files are read at the first access."""
+    from specexp.data import LoadedPrompts
 
     return LoadedPrompts(build_workload(config), tokenizer)
 

@@ -1,7 +1,6 @@
 """Prompts to decode: a prompt set defines their source, and a workload selects and orders them.
 
-Importing this package imports neither Lightning nor ``datasets``, and prompt sets only when they are named. The
-Lightning data module is in ``specexp.data.prompts``.
+Importing this package does not import ``datasets``, and it imports prompt sets only when they are named.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from specexp.data.prompt_set import (
     prompt_rows as prompt_rows,
 )
 from specexp.data.workload import (
+    LoadedPrompts as LoadedPrompts,
     Prompt as Prompt,
     Workload as Workload,
     first_turn_ids as first_turn_ids,

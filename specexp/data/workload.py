@@ -1,13 +1,11 @@
-"""Workloads: the selection and order of a set's prompts, their token ids, and the context of each turn.
-
-This module does not import Lightning, so configurations are checked fast; :mod:`specexp.data.prompts` does.
-"""
+"""Workloads: the selection and order of a set's prompts, their token ids, and the context of each turn."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,6 +16,7 @@ from specexp.data.prompt_set import Message, PromptSet, PromptSetError
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from torch.utils.data import DataLoader
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS = "prompts.json"
@@ -424,3 +423,27 @@ class Workload(metaclass=Checked):
                 ("too_long",),
             )
         return ids[:limit]
+
+
+class LoadedPrompts:
+    """The prompts of a workload in the order in which they are decoded, loaded at the first access."""
+
+    def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.workload = workload
+        self.tokenizer = tokenizer
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The prompts of :meth:`Workload.load`."""
+        return self.workload.load(self.tokenizer)
+
+    def keep(self, prompts: Sequence[Prompt]) -> None:
+        """Keep only these prompts, for example the share of one worker."""
+        self.prompts = list(prompts)
+
+    def loader(self) -> DataLoader[Prompt]:
+        """Return a loader of one prompt a batch, for both ``fit`` and ``test`` of Lightning's Trainer."""
+        from torch.utils.data import DataLoader
+
+        # a list is a map-style data set; the workload shuffles it, and worker processes would only cost time
+        return DataLoader(self.prompts, batch_size=1, shuffle=False, collate_fn=lambda batch: batch[0])  # type: ignore[arg-type]

@@ -25,8 +25,7 @@ from specexp.config import (
 )
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
-from specexp.data import Prompt, PromptSetError, Workload
-from specexp.data.prompts import LoadedPrompts
+from specexp.data import LoadedPrompts, Prompt, PromptSetError, Workload
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError

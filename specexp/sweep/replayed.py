@@ -33,8 +33,7 @@ from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, R
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
-    from specexp.data import Prompt
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts, Prompt
     from specexp.replay.format.recorded_turn import RecordedTurn
 
 

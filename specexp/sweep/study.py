@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
     from specexp.core.outcome import Outcome
-    from specexp.data import Prompt
-    from specexp.data.prompts import LoadedPrompts
+    from specexp.data import LoadedPrompts, Prompt
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 

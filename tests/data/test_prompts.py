@@ -9,8 +9,7 @@ import torch
 from lightning import LightningModule, Trainer
 
 from specexp.config import ConfigError, load_config
-from specexp.data import GSM8K, Prompt, Workload
-from specexp.data.prompts import LoadedPrompts
+from specexp.data import GSM8K, LoadedPrompts, Prompt, Workload
 
 
 class Collect(LightningModule):
