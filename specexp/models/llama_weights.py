@@ -1,18 +1,19 @@
-"""Pack the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``."""
+"""Pack the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``, also from blocks of a GGUF file."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from transformers import PreTrainedModel
 
 from specexp.base.kernels import CannotCompileError, library
 from specexp.core.language_model import is_spread
-from specexp.models.gguf_blocks import BlockFile, Blocks
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
@@ -20,6 +21,10 @@ _NARROWEST = 16  # hidden and head sizes must be multiples of this, the length o
 _LINE = 64  # bytes of a line of the CPU cache, at which tensors start
 _BLOCK = 64 << 20  # bytes of memory taken at once; pages that nothing is written to cost nothing
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
+BLOCK = 32
+"""Inputs with one scale."""
+TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
+"""Bits of a number, and the least value of a block over its scale; None if each block has its own least value."""
 
 
 class Matrix(ctypes.Structure):
@@ -278,3 +283,71 @@ def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
 def _head_dim(model: PreTrainedModel) -> int:
     config = model.config
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+class Blocks(NamedTuple):
+    """A matrix in blocks of one type. A weight is ``scale * number + least``, rounded to bfloat16."""
+
+    bits: int
+    scales: torch.Tensor  # [2, outputs, inputs / BLOCK] float16: scales and least values
+    numbers: torch.Tensor  # [outputs, inputs] uint8
+
+    def expanded(self) -> torch.Tensor:
+        """Return the weights ``[outputs, inputs]`` in bfloat16."""
+        scale, least = self.scales.float()[..., None]
+        blocks: torch.Tensor = self.numbers.view(*scale.shape[:2], BLOCK) * scale + least
+        return blocks.flatten(1).to(torch.bfloat16)
+
+
+class BlockFile:
+    """The GGUF file of a model. Raises :class:`CannotCompileError` if none of its matrices has blocks of ``TYPES``."""
+
+    def __init__(self, model: PreTrainedModel, file: Path) -> None:
+        names = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+        named = model.named_parameters()
+        self._names = {id(weight): names.get_name(name, (".weight",)) for name, weight in named}
+        self._heads = {model.config.num_attention_heads, model.config.num_key_value_heads}
+        self._tensors: dict[str, Any] = {one.name: one for one in GGUFReader(file).tensors}
+        self._file = file
+        found = {one.tensor_type.name for one in self._tensors.values()}
+        if not found & TYPES.keys():
+            raise CannotCompileError(
+                f"mode 'packed' needs weights in blocks of {', '.join(TYPES)}, but {file} has "
+                f"{', '.join(sorted(found))}: set pair.mode to compiled"
+            )
+
+    def blocks(self, weight: torch.nn.Parameter) -> Blocks | None:
+        """Return a weight's blocks, or None if it has another type in the file.
+
+        Raises:
+            CannotCompileError: the model's weight differs from the file's.
+        """
+        tensor = self._tensors[self._names[id(weight)]]
+        if tensor.tensor_type.name not in TYPES:
+            return None
+        bits, scales, numbers = _blocks(tensor)
+        rows = torch.arange(len(numbers))
+        # in files of Llama models, the rows of each head's two halves take turns
+        turned = (
+            rows.view(heads, -1, 2).mT.flatten() for heads in self._heads if not len(rows) % (2 * heads)
+        )
+        for order in (rows, *turned):
+            found = Blocks(bits, scales[:, order], numbers[order])
+            if torch.equal(found.expanded(), weight):
+                return found
+        raise CannotCompileError(
+            f"{tensor.name} of {self._file} is not the model's, which was changed: set pair.mode to compiled"
+        )
+
+
+def _blocks(tensor: Any) -> Blocks:
+    bits, least = TYPES[tensor.tensor_type.name]
+    rows = len(tensor.data)
+    data = torch.from_numpy(np.array(tensor.data)).view(rows, tensor.shape[0] // BLOCK, -1)
+    head = 2 if least is not None else 4  # bytes before the numbers
+    scale = data[..., :head].contiguous().view(torch.float16)
+    scales = torch.stack((scale[..., 0], scale[..., 0] * least if least is not None else scale[..., 1]))
+    numbers = data[..., head:]
+    # 4 bits: the lower halves of bytes are the first 16 numbers; 8 bits: signed
+    numbers = torch.cat((numbers & 15, numbers >> 4), dim=2) if bits == 4 else numbers ^ 128
+    return Blocks(bits, scales, numbers.reshape(rows, -1))

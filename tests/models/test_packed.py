@@ -16,8 +16,7 @@ from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import PromptLookup
 from specexp.models import compiled
 from specexp.models.compiled import CompiledModel, PackedModel
-from specexp.models.gguf_blocks import Blocks
-from specexp.models.llama_weights import _SOURCE as SOURCE
+from specexp.models.llama_weights import _SOURCE as SOURCE, Blocks
 from specexp.models.pair import PairError
 from specexp.models.runtime import runtime_of
 from specexp.profile import roofline
