@@ -69,7 +69,10 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     try:
         if missing:
             raise LookupError(missing[0])
-        outcomes = [clause.test(lambda term: record.look_up(row, term), record.ratios) for clause in row.test]
+        outcomes = [
+            clause.test(lambda term: record.look_up(row, term), record.ratios(row, clause))
+            for clause in row.test
+        ]
     except LookupError as error:
         partial = record if valid else None
         return Finding(row, NOT_MEASURED, modelled, record=partial, why_not=str(error))

@@ -19,7 +19,7 @@ import pandas as pd
 from pydantic import BaseModel, ValidationError
 
 from experiments.reproduce.paper_row import PaperRow, Run
-from experiments.reproduce.resampled import Resampled, interval
+from experiments.reproduce.resampled import Resampled, interval, widened
 from experiments.reproduce.trend import INFINITE, Clause, Figure, Term, value_of
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.messages import first_line
@@ -41,8 +41,9 @@ class RowRecord(BaseModel):
     Attributes:
         runs: By the run's key: ``command``, ``time``, ``commit``, ``dirty``, ``declaration``, ``pair`` (names and
             digest), ``device``, ``versions``, ``loads``, ``prompts``, ``clock``, and figures: of ``arms``, of the
-            ``categories`` that the test names and of ``tables``, each a number or ``[figure, low, high]``; and
-            ``ratios`` of the tests' inequalities, paired by prompt.
+            ``categories`` that the test names (with ``category_prompts``) and of ``tables``, each a number or
+            ``[figure, low, high]``; and ``ratios`` of the tests' inequalities, paired by prompt. Intervals over
+            prompts are those of the bootstrap; :meth:`look_up` and :meth:`ratios` widen them.
     """
 
     format: Literal[1] = 1
@@ -92,12 +93,21 @@ class RowRecord(BaseModel):
             found: Any = reduce(getitem, [*group, arm, column or term.figure], self.runs[key])
         except KeyError as error:
             raise LookupError(f"the record of {row.name} has no {term}: there is no {error}") from error
-        return found if isinstance(found, list) else [float(found)]
+        figure = found if isinstance(found, list) else [float(found)]
+        return figure if is_table else widened(figure, self._prompts(row, term))
 
-    @property
-    def ratios(self) -> dict[str, Figure]:
-        """The paired ratios of all runs by inequality."""
-        return {name: ratio for run in self.runs.values() for name, ratio in run.get("ratios", {}).items()}
+    def ratios(self, row: PaperRow, clause: Clause) -> dict[str, Figure]:
+        """Return the paired ratios of a clause's inequalities that have one."""
+        found = {name: ratio for run in self.runs.values() for name, ratio in run.get("ratios", {}).items()}
+        prompts = min(self._prompts(row, term) for term in clause.terms.values())
+        return {name: widened(found[name], prompts) for name in clause.inequalities if name in found}
+
+    def _prompts(self, row: PaperRow, term: Term) -> int:
+        """Return the number of prompts of a term's figure."""
+        key, (_, *category) = row.place_of(term)
+        run = self.runs[key]
+        prompts: int = run["category_prompts"][category[0]] if category else run["prompts"]
+        return prompts
 
 
 def pair_of(target: str, draft: str | None = None) -> dict[str, str]:
@@ -155,6 +165,7 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "clock": clock_of(record for record in records if record.arm == whole.arms[0]),
         "arms": figures_of(whole),
         "categories": {name: figures_of(group) for name, group in groups.items()},
+        "category_prompts": {name: group.prompts for name, group in groups.items()},
         "tables": {name: _table(path) for name, path in tables.items() if path.is_file()},
         "ratios": {
             name: ratio for clause in run.row.clauses for name, ratio in _ratios(run, clause, whole, groups)

@@ -9,6 +9,7 @@ from experiments.reproduce import report, row_record
 from experiments.reproduce.paper_row import Overview
 from experiments.reproduce.report import NOT_MEASURED, assess, markdown, write_report
 from experiments.reproduce.row_record import RowRecord, summarize
+from experiments.reproduce.trend import Term
 from specexp.config import ConfigError
 
 
@@ -33,6 +34,19 @@ def test_figures_of_arms_categories_and_tables_are_kept_with_their_intervals(rec
     assert run["tables"]["sizes"] == {"tree / 32": {"share": [0.9, 0.8, 1.0]}, "tree / 64": {"share": 0.5}}
     assert (run["prompts"], run["clock"]) == (6, "measured")
     assert run["command"] == "python -m specexp.run experiments/made.yaml"
+
+
+def test_an_interval_over_prompts_is_widened_by_the_prompts_of_its_category(record, row_of):
+    row = row_of()
+    found = RowRecord.read(record(row), row)
+    run = found.runs[""]
+    assert (run["prompts"], run["category_prompts"]) == (6, {"b": 3})
+    run["arms"]["tree"]["speedup"] = run["categories"]["b"]["tree"]["speedup"] = [2.0, 1.9, 2.1]
+    whole, category = (
+        found.look_up(row, Term("speedup", place))[2] / 2 for place in (("tree",), ("tree", "b"))
+    )
+    assert 2.1 / 2 < whole < category
+    assert found.look_up(row, Term("sizes: share", ("tree / 32",))) == [0.9, 0.8, 1.0]  # not of prompts
 
 
 def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row_of):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.reproduce.resampled import Resampled, interval
+from experiments.reproduce.resampled import Resampled, interval, widened
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 
 pytestmark = pytest.mark.unit
@@ -49,6 +49,23 @@ def test_a_ratio_is_paired_by_prompt():
     assert found.figure("tokens_per_step", "tree")[1] < found.figure("tokens_per_step", "plain")[2]
     ratio = interval(found.draws("tokens_per_step", "tree") / found.draws("tokens_per_step", "plain"))
     assert ratio == pytest.approx([1.1, 1.1, 1.1])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [
+        (4, [2.0, 2 * 2**-1.8747, 2 * 2**1.8747]),  # t 3.1824, normal 1.9600, sqrt(4 / 3)
+        (8, [2.0, 2 * 2**-1.2898, 2 * 2**1.2898]),
+        (1, [2.0, 1.0, 4.0]),  # no t quantile
+    ],
+)
+def test_an_interval_is_widened_to_students_for_few_prompts(prompts, expected):
+    assert widened([2.0, 1.0, 4.0], prompts) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_figure_without_an_interval_or_logarithm_is_not_widened():
+    assert widened([2.0], 4) == [2.0]
+    assert widened([0.5, 0.0, 1.0], 4) == [0.5, 0.0, 1.0]
 
 
 def test_only_prompts_that_every_arm_answered_count():
