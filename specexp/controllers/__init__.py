@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from specexp.controllers.node_budget import DraftLengths as DraftLengths, NodeBudget as NodeBudget
     from specexp.controllers.q_learning import QLearning as QLearning
     from specexp.controllers.spec_dec_plus_plus import SpecDecPlusPlus as SpecDecPlusPlus
-    from specexp.controllers.switch_off import SwitchOff as SwitchOff
     from specexp.controllers.threshold_tracker import ThresholdTracker as ThresholdTracker
 
 __getattr__ = classes_in(__name__)

@@ -16,7 +16,7 @@ from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.latency import LatencyProfile, outcome_seconds
 from specexp.core.outcome import Outcome
-from specexp.core.wrappers import ControllerWrapper
+from specexp.core.wrappers import PartWrapper, call_all, folded
 
 Policy = Literal["ucb", "thompson"]
 _SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
@@ -214,7 +214,7 @@ class Bandit(Controller):
         self._arms.load(state["sums"], "Bandit")
 
 
-class RuleBandit(ControllerWrapper):
+class RuleBandit(PartWrapper, Controller):
     """Chooses one of several controllers for each step, by the reward of each so far (TapOut, Sridhar et al. 2025).
 
     No rule for ending a draft is best for every pair and text. The chosen controller plans the step, ends its draft,
@@ -242,6 +242,15 @@ class RuleBandit(ControllerWrapper):
     """
 
     own_entries = ("reward", "sums")
+    inner: tuple[Controller, ...]
+    plans_threshold = folded(any)
+    needs_log_probs = folded(any)
+    num_choices = folded(max)
+    uses_seconds = folded(any)
+    learns = folded(any)
+    reads_answers = folded(any)
+    sees_load = folded(any)
+    check_parts = folded(call_all)
 
     def __init__(
         self,
@@ -270,7 +279,7 @@ class RuleBandit(ControllerWrapper):
     @override
     def use_latency(self, profile: LatencyProfile | None) -> None:
         self._arms.profile = profile
-        super().use_latency(profile)
+        call_all(one.use_latency for one in self.inner)(profile)
 
     @override
     def plan(self, context: Context) -> Plan:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from typing_extensions import override
 
-from specexp.core.contracts import Controller, Drafter, Part, TreeBuilder
+from specexp.core.contracts import Drafter, Part, TreeBuilder
 from specexp.core.tree import NodeKind
 
 if TYPE_CHECKING:
     from specexp.core.context import Context
-    from specexp.core.dialogue import DraftState, Request
+    from specexp.core.dialogue import Request
     from specexp.core.outcome import Outcome
 
 
@@ -140,22 +140,3 @@ class BuilderWrapper(TreeBuilder):
     phrase_length = folded(max)
     max_nodes = folded(max)
     max_candidates = folded(max)
-
-
-class ControllerWrapper(PartWrapper, Controller):
-    """A controller that calls others."""
-
-    inner: tuple[Controller, ...]
-    plans_threshold = folded(any)
-    needs_log_probs = folded(any)
-    num_choices = folded(max)
-    uses_seconds = folded(any)
-    learns = folded(any)
-    reads_answers = folded(any)
-    sees_load = folded(any)
-    check_parts = folded(call_all)
-    use_latency = folded(call_all)
-
-    @override
-    def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        return all(one.keep_drafting(context, state) for one in self.inner)

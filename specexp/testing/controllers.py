@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specexp.builders import Chain, Choice, DySpecThreshold
-from specexp.controllers import SwitchOff
+from specexp.controllers import Fixed, RuleBandit
 from specexp.core.context import Context
 from specexp.core.contracts import Controller, Drafter, TreeBuilder
 from specexp.core.dialogue import DraftState, Plan
@@ -104,7 +104,7 @@ class ControllerContract(LearnedStateContract):
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
         """In steps where drafting does not pay, nothing is drafted and no draft pass runs."""
-        wrapped = SwitchOff(controller, window=4, probe_every=1000)  # no probe within the output
+        wrapped = RuleBandit([controller, Fixed(max_depth=0)], exploration=0.0)
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
         observed: list[Outcome] = []

@@ -104,7 +104,7 @@ def test_a_foreign_class_is_refused_in_every_kind(tmp_path, kind, foreign):
         ("drafter", "Union", {"drafters": ["PromptLookup", "payload.D"]}),
         ("builder", "Choice", {"builders": [FOREIGN]}),
         ("builder", "Graft", {"builder": "payload.D"}),
-        ("controller", "SwitchOff", {"controller": FOREIGN}),
+        ("controller", "RuleBandit", {"controllers": ["Fixed", FOREIGN]}),
         ("execution", "Scheduled", {"policy": FOREIGN}),
     ],
 )

@@ -17,7 +17,7 @@ from specexp.base.checked import Checked, Reference, check_arguments, model_of
 from specexp.builders import Chain, KConfig, StaticTree
 from specexp.config.check import Checker, parts_of
 from specexp.config.explain import schema_of
-from specexp.controllers import Fixed, SwitchOff
+from specexp.controllers import Fixed, RuleBandit
 from specexp.core.contracts import Controller, Drafter, TreeBuilder, Verifier
 from specexp.data import OwnPrompts, Workload
 from specexp.drafters import TokenRecycling, Union
@@ -63,7 +63,7 @@ def test_bounds_hold_in_python_as_in_configurations(
         (lambda: KConfig(3), "widths must be a list, got 3"),
         (lambda: Union([TokenRecycling(), Chain()]), "drafters.1 must be an instance of Drafter, got <"),
         (lambda: Union(TokenRecycling()), "drafters must be a list, got <specexp.drafters"),
-        (lambda: SwitchOff(Fixed), "controller must be an instance of Controller, got <class 'specexp.controllers"),
+        (lambda: RuleBandit([Fixed]), "controllers.0 must be an instance of Controller, got <class"),
         (lambda: Workload("my.jsonl"), "Workload: prompts must be an instance of PromptSet, got 'my.jsonl'"),
         (lambda: Workload(OwnPrompts("x"), max_prompts=0), "max_prompts must be >= 1, got 0"),
     ],

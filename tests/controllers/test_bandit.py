@@ -6,7 +6,14 @@ import torch
 from helpers.contracts import contract_of
 
 from specexp.builders import Chain, Choice
-from specexp.controllers import Bandit, ConfidenceThreshold, Fixed, Heuristic, RuleBandit
+from specexp.controllers import (
+    Bandit,
+    ConfidenceThreshold,
+    Fixed,
+    Heuristic,
+    RuleBandit,
+    ThresholdTracker,
+)
 from specexp.core.context import Context
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.loop import Decoder
@@ -14,7 +21,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape, root_tree
 from specexp.drafters import DraftModel
 from specexp.testing.controllers import ControllerContract, FrozenControllerContract
-from specexp.testing.fakes import hashed_model
+from specexp.testing.fakes import counting_model, hashed_model
 
 pytestmark = pytest.mark.unit
 
@@ -230,3 +237,29 @@ def test_a_state_of_other_rules_is_refused():
         RuleBandit(rules()).load_state_dict(state)
     with pytest.raises(ValueError, match="must be of a RuleBandit by acceptance, got goodput"):
         RuleBandit([Fixed(), Fixed(2)], reward="acceptance").load_state_dict(state)
+
+
+def test_a_draft_model_catches_up_when_drafting_resumes():
+    """The tokens of the plain steps are fed in the first pass of the next draft, which is as good as ever."""
+
+    class OneInSeven(Fixed):
+        def plan(self, context):
+            self.steps = getattr(self, "steps", -1) + 1
+            return Plan(max_depth=0 if self.steps % 7 else 2)
+
+    decoder = Decoder(counting_model(9), DraftModel(counting_model(9)), Chain(2), controller=OneInSeven())
+    steps = []
+    decoder.generate([1], max_new_tokens=40, observers=[steps.append])
+    drafts = [outcome for outcome in steps[1:] if outcome.draft_passes]
+    # the last draft, six plain tokens and the root
+    assert [outcome.pass_tokens for outcome in drafts[:2]] == [(8, 1)] * 2
+    assert all(len(outcome.accepted) == 2 for outcome in drafts[:2])
+
+
+def test_a_bandit_of_rules_declares_what_its_rules_declare():
+    rules = RuleBandit([Bandit("choices", [0, 2]), Fixed()])
+    assert rules.num_choices == 3
+    assert RuleBandit([ThresholdTracker(), Fixed()]).plans_threshold
+    assert RuleBandit([ConfidenceThreshold(), Fixed()]).needs_log_probs
+    with pytest.raises(ValueError, match="the state must be of a Bandit"):
+        RuleBandit([Bandit("choices", [0, 1]), Fixed()]).load_state_dict(rules.state_dict())

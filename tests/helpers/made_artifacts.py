@@ -33,7 +33,10 @@ NESTED: dict[str, Any] = {
         "init_args": {"builders": [{"class_path": "Chain"}, PARTS["builder"]]},
     },
     "verifier": {"class_path": "Greedy"},
-    "controller": {"class_path": "SwitchOff", "init_args": {"controller": {"class_path": "Fixed"}}},
+    "controller": {
+        "class_path": "RuleBandit",
+        "init_args": {"controllers": [{"class_path": "Heuristic"}, {"class_path": "Fixed"}]},
+    },
 }
 
 

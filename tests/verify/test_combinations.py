@@ -26,7 +26,7 @@ from specexp.builders import (
     StaticTree,
 )
 from specexp.config.check import parts_of
-from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, SwitchOff, ThresholdTracker
+from specexp.controllers import AdaptiveConfidence, Bandit, Fixed, Heuristic, RuleBandit, ThresholdTracker
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts, check_composition
@@ -268,14 +268,14 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
         (DySpecThreshold(0.1, 8), Fixed(max_nodes=3)),
         (DySpecThreshold(0.1, 8), ThresholdTracker(budget=6)),
         (DySpecThreshold(0.1, 8), AdaptiveConfidence(0.6)),
-        (DySpecThreshold(0.1, 8), SwitchOff(Heuristic(), window=4, probe_every=3, margin=0.5)),
+        (DySpecThreshold(0.1, 8), RuleBandit([Heuristic(), Fixed(max_depth=0)])),
         # The choice is drawn, keyed by place, so most continuations have several.
         (
             Choice([Chain(3, "drawn"), StaticTree(TREE), SpecInfer([3, 2])]),
             Bandit("choices", [0, 1, 2, None], policy="thompson"),
         ),
     ],
-    ids=["depth", "nodes", "threshold", "confidence", "switch", "choice"],
+    ids=["depth", "nodes", "threshold", "confidence", "rules", "choice"],
 )
 def test_a_controller_changes_nothing(builder, controller):
     rule = RejectionSampling()

@@ -155,7 +155,7 @@ def _loads(found: Explained) -> Table | None:
         "Under load: several lanes share one target pass",
         columns(f"lanes | ms of {rows} rows each:.2 | ms of 1 row each:.2 | over plain:.2x"),
         notes=[
-            "Every lane drafts by itself, as now. If speculation does not pay at a load, use controller: SwitchOff, a "
+            "Every lane drafts by itself, as now. If speculation does not pay at a load, use controller: NodeBudget, a "
             "schedule by load, or fewer nodes."
         ],
     )
