@@ -29,11 +29,6 @@ class BlockVerification(SamplingVerifier):
 
     It accepts at least as much as :class:`RejectionSampling` on average, and as much if nothing was drawn. Of several
     children of a node it tries the first. The randomness of a step is keyed by (seed, sequence, root position).
-
-    Args:
-        temperature: temperature of the target; 0 accepts only its most probable token.
-        top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     sampling = "rejection"

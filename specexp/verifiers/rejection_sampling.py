@@ -29,7 +29,7 @@ class SamplingVerifier(Verifier, ABC):
     """Verifies against the target's distribution after temperature, top-k and top-p.
 
     Args:
-        temperature: divides the target's logits; at 0 only its most probable token is left.
+        temperature: temperature of the target; 0 accepts only its most probable token.
         top_k: keep only this many of the target's most probable tokens.
         top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
@@ -68,11 +68,6 @@ class RejectionSampling(SamplingVerifier):
 
     When no child is left, or the last was rejected, the bonus token is drawn from ``r``. The randomness of a step is
     keyed by (seed, sequence, root position).
-
-    Args:
-        temperature: temperature of the target; 0 accepts only its most probable token.
-        top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     sampling = "rejection"

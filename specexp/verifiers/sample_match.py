@@ -21,11 +21,6 @@ class SampleMatch(SamplingVerifier):
     It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts at most as much as
     rejection sampling with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not depend
     on the steps. The randomness of a step is keyed by (seed, sequence, root position).
-
-    Args:
-        temperature: temperature of the target; 0 is greedy decoding.
-        top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     @override

@@ -23,14 +23,12 @@ class TypicalAcceptance(SamplingVerifier):
 
     A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p)))``, with ``H`` the entropy in nats: the output is
     plausible, but not a sample of the target. The longest accepted path wins; ties go to the most probable. The
-    bonus token is drawn from the target, keyed by (seed, sequence, root position).
+    bonus token is drawn from the target, keyed by (seed, sequence, root position). At temperature 0 it is lossless in
+    effect.
 
     Args:
-        temperature: temperature of the target; 0 is greedy decoding, which is lossless in effect.
         epsilon: a token with a higher probability is always accepted.
         delta: a token with a probability above ``delta * exp(-H)`` is accepted.
-        top_k: keep only this many of the target's most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
     """
 
     lossless: ClassVar[bool] = False
