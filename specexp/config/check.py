@@ -105,26 +105,28 @@ class Checker:
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
         """Return the value with all defaults filled in, as mappings and lists."""
         adapter = adapter_of(annotation)
-        return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Reading(self))))
+        return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Context(self))))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """Return the checked arguments of a class or function, with defaults filled in."""
-        return self._worded(given, key, lambda: _Reading(self).call(component, given))
+        return self._worded(given, key, lambda: _Context(self).call(component, given))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
         """Return the object that a checked value describes."""
         if value is None:  # a section that is not used
             return value
         adapter = adapter_of(annotation)
-        return self._worded(value, key, lambda: adapter.validate_python(value, context=_Building(self)))
+        return self._worded(
+            value, key, lambda: adapter.validate_python(value, context=_Context(self, builds=True))
+        )
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
         """Return the part that a checked specification describes."""
-        return self._worded(value, key, lambda: _Building(self).part(base, value))
+        return self._worded(value, key, lambda: _Context(self, builds=True).part(base, value))
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
         """Call a class or function with checked arguments."""
-        return self._worded(arguments, key, lambda: _Building(self).call(component, arguments))
+        return self._worded(arguments, key, lambda: _Context(self, builds=True).call(component, arguments))
 
     def find_class(self, name: str, base: type) -> type:
         """Return a family's class by its short name or dotted path; raises a ValidationError if there is none."""
@@ -179,13 +181,19 @@ class Checker:
             raise ConfigError(": ".join(filter(None, (where, *named)))) from error
 
 
-class _Reading:
-    """Context of pydantic's validators that fills in the defaults of parts without building them."""
+class _Context:
+    """Context of validators: fills in the defaults of parts or, with ``builds``, makes the objects they describe."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: Checker, builds: bool = False) -> None:
         self.checker = checker
+        self.builds = builds
 
     def part(self, base: type, given: Any, built: bool = True) -> Any:
+        if self.builds:
+            if not built:
+                return given
+            found = self.checker.find_class(given["class_path"], base)
+            return self._made(found, given["init_args"], ("init_args",))
         given = {"class_path": given} if isinstance(given, str) else given
         if not isinstance(given, Mapping):
             what = f"a {base.__name__} given as class_path and init_args"
@@ -203,6 +211,8 @@ class _Reading:
         return {"class_path": name, **read.as_values()}
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
+        if self.builds:
+            return self._made(component, given)
         if not isinstance(given, Mapping):
             raise PydanticCustomError("part", "Input should be a mapping")
         if arguments_of(component) is None:
@@ -210,19 +220,9 @@ class _Reading:
         return model_of(component).model_validate(dict(given), context=self).as_values()
 
     def reference(self, reference: Reference, given: str) -> Any:
-        return given
+        return self.checker.follow(reference, given) if self.builds else given
 
-
-class _Building(_Reading):
-    """Context of pydantic's validators that builds the objects which checked values describe."""
-
-    def part(self, base: type, given: Any, built: bool = True) -> Any:
-        if not built:
-            return given
-        found = self.checker.find_class(given["class_path"], base)
-        return self.call(found, given["init_args"], ("init_args",))
-
-    def call(self, component: Callable[..., Any], given: Any, inside: Key = ()) -> Any:
+    def _made(self, component: Callable[..., Any], given: Mapping[str, Any], inside: Key = ()) -> Any:
         known = arguments_of(component) or {}
         built = dict(given)
         for name, value in given.items():
@@ -242,9 +242,6 @@ class _Building(_Reading):
             if argument in known:  # the error names the argument that caused it
                 raise refusal((*inside, argument), f": {first_line(error)}") from error
             raise refusal((), PydanticCustomError("refused", f": {first_line(error)}")) from error
-
-    def reference(self, reference: Reference, given: str) -> Any:
-        return self.checker.follow(reference, given)
 
 
 def _refused_class(sentence: str) -> ValidationError:

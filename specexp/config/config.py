@@ -9,16 +9,14 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import create_model
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
-from specexp.base.checked import Section, arguments_of, keys_below
+from specexp.base.checked import arguments_of, keys_below
 from specexp.base.messages import did_you_mean, first_line
 from specexp.base.start import all_masked
 from specexp.config.check import Checker
@@ -70,8 +68,9 @@ class Config:
         # a study composes thousands of trials, so only the touched sections are checked again
         self._values: dict[str, Any] = {} if checked is None else dict(checked._values)
         for name in sections:
-            only = {name: given[name]} if name in given else {}
-            self._values |= self.checker.arguments(_section_model(name), only, ())
+            section = SECTIONS[name]
+            value = given.get(name, section.default)
+            self._values[name] = self.checker.value(value, section.annotation, (name,))
         if "arms" in sections:
             # Arms are overrides, so no defaults are filled in: `builder: null` differs from a missing key.
             arms = given.get("arms") or {}
@@ -168,13 +167,6 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
     for name in given.keys() - known.keys():
         hint = did_you_mean(f"trainer.{name}", [f"trainer.{argument}" for argument in known])
         raise checker.error(("trainer", name), f" is unknown{hint}")
-
-
-@cache
-def _section_model(name: str) -> type[Section]:
-    """Return the model of one section, to check it without the others."""
-    field = Experiment.model_fields[name]
-    return create_model(Experiment.__name__, __base__=Section, **{name: (field.annotation, field)})  # type: ignore[call-overload, no-any-return]
 
 
 def is_replayed(config: Config) -> bool:
