@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
     from specexp.models.pair import ModelPair
-    from specexp.replay.format.recorded_turn import RecordedTurn
+    from specexp.replay.format.recording import RecordedTurn
 
 NO_CLOCK = "none: replayed without a latency profile"
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import LoadedPrompts, Prompt
-    from specexp.replay.format.recorded_turn import RecordedTurn
+    from specexp.replay.format.recording import RecordedTurn
 
 
 class ReplayedStudy(Study):

@@ -6,8 +6,7 @@ import numpy as np
 
 from specexp.drafters import DraftModel
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.recorded_turn import RecordedTurn
-from specexp.replay.format.recording import Recording, RecordingManifest, write_turns
+from specexp.replay.format.recording import RecordedTurn, Recording, RecordingManifest, write_turns
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.player import RecordedSource
 from specexp.replay.play.ranks import MISSED

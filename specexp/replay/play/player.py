@@ -26,7 +26,7 @@ from specexp.core.runtime import Target
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.format.trie import NOWHERE, NotRecordedError, RecordingError
 from specexp.replay.play.fidelity import learns
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specexp.core.latency import LatencyProfile
 from specexp.core.tree import RankPath, TreeShape
-from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.format.trie import NotRecordedError
 
 MISSED = -1

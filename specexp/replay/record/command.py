@@ -53,7 +53,7 @@ from specexp.replay.record.plan import RecordingPlan, plan_recording, refusal
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
-    from specexp.replay.format.recorded_turn import RecordedTurn
+    from specexp.replay.format.recording import RecordedTurn
     from specexp.replay.record.recorder import Recorder
     from specexp.report.progress import StageBar
 

@@ -28,7 +28,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root_tree
 from specexp.drafters.draft_source import DraftSource, Fed, ModelSource
 from specexp.drafters.ranking import Scoring
-from specexp.replay.format.recorded_turn import RecordedTurn
+from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.format.trie import TrieWriter
 from specexp.replay.play.fidelity import learns, models_in
 from specexp.replay.play.player import NO_LOGITS, add_fed_nodes
