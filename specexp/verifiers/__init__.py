@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from specexp.verifiers.block_verification import BlockVerification as BlockVerification
     from specexp.verifiers.greedy import Greedy as Greedy
     from specexp.verifiers.keyed_sampling import KeyedSampling as KeyedSampling
-    from specexp.verifiers.rejection_sampling import RejectionSampling as RejectionSampling
-    from specexp.verifiers.sample_match import SampleMatch as SampleMatch
+    from specexp.verifiers.rejection_sampling import (
+        RejectionSampling as RejectionSampling,
+        SampleMatch as SampleMatch,
+    )
     from specexp.verifiers.traversal_verification import TraversalVerification as TraversalVerification
     from specexp.verifiers.typical_acceptance import TypicalAcceptance as TypicalAcceptance
 

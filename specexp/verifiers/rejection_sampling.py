@@ -1,4 +1,4 @@
-"""Rejection sampling, exact samples of the target that use the draft distribution, and the base of its relatives."""
+"""Verifiers that sample from the target: their base, rejection sampling, and sample and match."""
 
 from __future__ import annotations
 
@@ -116,6 +116,30 @@ class RejectionSampling(SamplingVerifier):
                 return child, left
             left = residual(left, q)
         return None, left
+
+
+class SampleMatch(SamplingVerifier):
+    """Draws one token of the target after every visited node and follows the child with this token.
+
+    It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts at most as much as
+    rejection sampling with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not depend
+    on the steps. The randomness of a step is keyed by (seed, sequence, root position).
+    """
+
+    @override
+    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
+        """Walk down from the root until no child has the target's token."""
+        uniforms = context.uniforms("verify", len(context) - 1, size=tree.shape.max_depth + 1).tolist()
+        accepted: list[int] = []
+        row = 0
+        for uniform in uniforms:
+            token = sample(self.processors.probabilities(logits[row]), uniform)
+            child = tree.child_with_token(row, token)
+            if child is None:
+                break
+            accepted.append(child)
+            row = child
+        return Verdict(tuple(accepted), token)
 
 
 def _drawn_with(tree: TokenTree, row: int, child: int) -> float:

@@ -14,7 +14,7 @@ from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 from specexp.testing.fakes import FakeDrafter, bigram_model
 from specexp.testing.verifiers import LosslessVerifierContract
-from specexp.verifiers import SampleMatch, sample_match
+from specexp.verifiers import SampleMatch, rejection_sampling
 
 TestDefault = contract_of(LosslessVerifierContract, lambda: SampleMatch())
 TestProcessed = contract_of(
@@ -39,7 +39,7 @@ TREE = TokenTree(TreeShape([-1, 0, 0, 1, 2, 2], [-1, 0, 1, 0, 0, 1]), np.array([
 )
 def test_it_follows_the_child_that_carries_the_targets_sample(samples, accepted, bonus):
     waiting = iter(samples)
-    with patch.object(sample_match, "sample", lambda distribution, uniform: next(waiting)):
+    with patch.object(rejection_sampling, "sample", lambda distribution, uniform: next(waiting)):
         verdict = SampleMatch().verify(Context([9]), TREE, torch.zeros(6, 4))
     assert (verdict.accepted, verdict.bonus) == (accepted, bonus)
     assert list(waiting) == []
@@ -71,7 +71,7 @@ def test_the_output_of_a_step_has_the_targets_distribution(parents, tokens, kind
 
     paths = [tuple(tree.tokens[list(shape.path(row))].tolist()) for row in range(len(tokens))]
     logits = logits_of([target(path) for path in paths])
-    found = sampled_outcomes(SampleMatch(), tree, logits, sample_match)
+    found = sampled_outcomes(SampleMatch(), tree, logits, rejection_sampling)
     assert sum(found.values()) == pytest.approx(1, abs=1e-12)
     length = shape.max_depth + 1
     assert same(continued(found, length, target), joint_of(target, length))
