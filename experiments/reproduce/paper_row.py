@@ -43,6 +43,7 @@ class PaperRow(BaseModel):
         main: Number of the main clause, from 1.
         declared: Date on which runs, clauses and main clause were committed, before any record of them; empty if the
             main clause was named after the measurement.
+        declared_after: The earlier record of the row on this pair, after which it was declared again.
         not_measured: The reason why the row is not measured here. Then ``runs`` are the commands that would.
         machine: The machine that these commands need.
         untestable: Parts of the claim that cannot be tested on this machine, each with the reason.
@@ -66,6 +67,7 @@ class PaperRow(BaseModel):
     test: tuple[_Clause, ...] = ()
     main: Annotated[int, Field(ge=1)] = 1
     declared: Annotated[str, BeforeValidator(str)] = ""
+    declared_after: str = ""
     not_measured: str = ""
     machine: str = ""
     untestable: dict[str, str] = {}

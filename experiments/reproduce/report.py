@@ -211,7 +211,9 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     row, modelled = one.row, one.modelled
     yield from ("", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", "")
     yield f"- Published: {row.published}"
-    if row.declared:
+    if row.declared_after:
+        yield f"- Declared again on {row.declared}, after {row.declared_after}"
+    elif row.declared:
         yield f"- Declared before any record of it on this pair: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
