@@ -244,20 +244,22 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
     def _table(self, tries: Mapping[str, Tries]) -> Table:
         table = table_of(
             "Product of confidences of a drafted prefix against its acceptance",
-            "arm | product | prefixes | steps | mean length:.1 | mean product:.5 | accepted:.1% | from:.1% | to:.1%"
-            " | rank correlation:.3",
-            "From, to: 95 % interval (Wilson). Its sample size is the bin's steps, as prefixes of a step share tokens.",
-            "Rank correlation: Spearman's, between product and acceptance, over all prefixes.",
+            "arm | product | prefixes | steps | mean length:.1 | mean product:.5 | accepted:.1%"
+            " | accepted low:.1% | accepted high:.1% | rank correlation:.3 | highest:.3",
+            "Low, high: 95 % interval (Wilson). Its size is the bin's steps, as prefixes of a step share tokens.",
+            "Rank correlation: Spearman's, between product and acceptance, over all prefixes. Highest: if the prefixes"
+            " with the largest products were those accepted. It is below 1, since most prefixes are equally rejected.",
         )
         for arm, seen in tries.items():
             bins = zip(pairwise(self.edges), self._binned(seen).tolist(), strict=True)
             for (low, high), (count, steps, *rest) in bins:
                 if count:
                     bounds = f"{low:.2g} to {high:.2g}"
-                    table.rows.append([arm, bounds, int(count), int(steps), *rest, None])
+                    table.rows.append([arm, bounds, int(count), int(steps), *rest, None, None])
             steps, means = np.unique(seen[:, 0]).size, seen[:, 1:].mean(axis=0).tolist()
             correlation = rank_correlation(seen[:, 2], seen[:, 3])
-            table.rows.append([arm, "all", len(seen), steps, *means, None, None, correlation])
+            highest = rank_correlation(np.sort(seen[:, 2]), np.sort(seen[:, 3]))
+            table.rows.append([arm, "all", len(seen), steps, *means, None, None, correlation, highest])
         return table
 
     def _draw(self, tries: Mapping[str, Tries]) -> Figure:

@@ -97,3 +97,10 @@ def test_the_rank_correlation_is_spearmans():
     ties = rank_correlation(np.array([1.0, 2, 3]), np.array([0.0, 1, 1]))  # ranks 1, 2, 3 and 1, 2.5, 2.5
     assert ties == pytest.approx(np.sqrt(3) / 2)
     assert rank_correlation(np.ones(3), np.arange(3.0)) is None
+
+
+def test_the_highest_rank_correlation_has_the_largest_products_accepted():
+    # one of six prefixes is accepted, that with the fourth product
+    rows = confidence(outcome_of(PREFIXES, [], q=Q), outcome_of(PREFIXES, [1], q=[1.0, 0.3, 0.5, 0.5]))
+    assert rows[-1]["rank correlation"] == pytest.approx(1.5 / np.sqrt(17.5 * 7.5))
+    assert rows[-1]["highest"] == pytest.approx(7.5 / np.sqrt(17.5 * 7.5))
