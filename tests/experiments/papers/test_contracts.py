@@ -15,7 +15,7 @@ from experiments.papers.post_use_pre_cut.reuse_potential import ReusePotential
 from experiments.papers.regret import Regret
 from experiments.papers.same_drafts import SameDrafts
 from experiments.papers.seed.speedups import ReasoningTable, Roles
-from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
+from experiments.papers.seed.time_lines import TimeLines
 from experiments.papers.shared import add_rows, check_rows
 from experiments.papers.token_recycling import Storage
 from specexp.builders import Chain, KConfig
@@ -51,7 +51,6 @@ TestUtilisation = contract(lambda: Utilisation([THEIRS["utilisation"], {"method"
 TestReusePotential = contract(ReusePotential)
 TestReasoningTable = contract(lambda: ReasoningTable(published=[THEIRS["reasoning"]]))
 TestRoles = contract(lambda: Roles(published=[THEIRS["roles"]]))
-TestTargetUtilisation = contract(TargetUtilisation)
 TestTimeLines = contract(TimeLines)
 TestRegret = contract(Regret)
 TestStorage = contract(Storage)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.papers.seed.speedups import ReasoningTable, Roles
-from experiments.papers.seed.time_lines import TargetUtilisation, TimeLines
+from experiments.papers.seed.time_lines import TimeLines
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
 from specexp.scheduling.timeline import TimeLine
 
@@ -131,27 +131,7 @@ def test_a_component_has_its_own_speedup_and_counts():
     assert (plain["accepted/step"], plain["alpha"], plain["with prefills"]) == (None, None, None)
 
 
-# --- Figures: how busy the target is ------------------------------------------------------------------------------
-
-
-def test_shares_of_the_time_add_up():
-    """Of 1 s: 0.1 prefill, 0.7 passes, 0.1 decisions; of 0.5 s drafting 0.35 lie under passes."""
-    analysis = TargetUtilisation()
-    analysis.begin({"seed": None})
-    analysis.observe_run("seed", "p0", overlapping())
-    assert analysis.report([]).tables["target_utilisation"].records()[0] == {
-        "arm": "seed",
-        "prompts": 1,
-        "seconds": pytest.approx(1),
-        "target busy": pytest.approx(0.8),
-        "in passes": pytest.approx(0.7),
-        "in prefills": pytest.approx(0.1),
-        "deciding": pytest.approx(0.1),
-        "waiting": pytest.approx(0.1),
-        "drafting": pytest.approx(0.5),
-        "drafting hidden": pytest.approx(0.35 / 0.5),
-        "sequences/pass": 1,
-    }
+# --- Time lines ---------------------------------------------------------------------------------------------------
 
 
 def test_an_arm_has_a_trace_of_the_first_prompt():
