@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.engine.gguf_writer import write_gguf
-from experiments.engine.loops import Commitment, LlamaCppLoop, LlamaDecode, OpenVinoLoop
+from experiments.engine.loops import LlamaCppLoop, LlamaDecode, OpenVinoLoop
 from experiments.engine.tables import DECODE, Contest, report
 from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
@@ -139,7 +139,6 @@ def contest_of(
             continue
         timed.name = name
         timed.dtypes = dtype_of(pair.target), pair.draft and dtype_of(pair.draft)
-        timed.passes["commit"] = pass_samples(config, Commitment(backend.model, text))
         found.backends.append(timed)
         if name == "llama.cpp":
             file: Any = own.target

@@ -19,7 +19,7 @@ from typing_extensions import override
 from specexp.engines.openvino import write_openvino
 from specexp.models.llama_file import LlamaCppError, LlamaFile, complaint, library
 from specexp.profile.measure import SKIPPED, TimedDecoding
-from specexp.profile.passes import TargetPass, TimedPass
+from specexp.profile.passes import TimedPass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -172,19 +172,3 @@ class LlamaDecode(TimedPass):
     @override
     def seconds(self, tokens: int) -> float:
         return self._loop.pass_seconds(self.tree(tokens).tokens.tolist())
-
-
-class Commitment(TargetPass):
-    """Times the commit of the deepest path of a tree pass, and restores the cache afterwards."""
-
-    @override
-    def seconds(self, tokens: int) -> float:
-        self.pass_seconds(tokens)
-        kept = [0, *self.tree(tokens).shape.path(tokens - 1)]
-        before = self.model.cache.lengths[0]
-        started = perf_counter()
-        self.model.commit(0, kept)
-        self.model.synchronize()
-        elapsed = perf_counter() - started
-        self.model.cache.truncate(0, before)
-        return elapsed

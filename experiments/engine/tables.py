@@ -148,7 +148,7 @@ def passes_table(contest: Contest) -> Table:
     prefix = stated_prefix(contest)
     shown = {
         f"{timed.name} {name}": timed.passes[name]
-        for name in ("target", "draft", "commit", DECODE)
+        for name in ("target", "draft", DECODE)
         for timed in contest.backends
         if name in timed.passes
     }
