@@ -64,7 +64,7 @@ class DecoderArm(LearningArm):
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
-        sources, generation = Sources(), self.generation
+        sources, generation = Sources(self.parts.drafter), self.generation
         context: list[int] = []
         results: list[GenerationResult] = []
         prompt_tokens = 0
@@ -92,6 +92,7 @@ class DecoderArm(LearningArm):
             seconds=measured if modelled is None else modelled.seconds,
             beyond_profile=0 if modelled is None else modelled.beyond,
             sources=tuple(sources.found),
+            nodes_by_source={name: (count, sources.accepted[name]) for name, count in sources.nodes.items()},
         )
 
 

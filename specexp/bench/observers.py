@@ -14,6 +14,7 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.checked import Checked
 
 if TYPE_CHECKING:
+    from specexp.core.contracts import Drafter
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
     from specexp.core.tree import RankPath
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 CORRECTED, BONUS = -1, -2
 """Sources of the target's own tokens: after rejecting all drafted candidates, or where none was drafted."""
+GRAFTED = "grafted phrases"
+"""Source of the nodes that :class:`~specexp.builders.Graft` adds."""
 
 
 class Observer(metaclass=Checked):
@@ -53,15 +56,27 @@ def ended_inside(outcome: Outcome) -> bool:
 
 
 class Sources:
-    """An observer of a decoder that records the source of each new token, e.g. ``[0, 0, 1, -1, -2]``."""
+    """An observer of a decoder that records the source of each new token, e.g. ``[0, 0, 1, -1, -2]``, and counts nodes
+    by the drafter that proposed them.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, drafter: Drafter | None = None) -> None:
         # for each new token the rank of its drafted node among the siblings, or CORRECTED or BONUS
         self.found: list[int] = []
+        # nodes fed to the target by the drafter that proposed them, and accepted ones
+        self.nodes: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
+        self._drafter = drafter
 
     def __call__(self, outcome: Outcome) -> None:
-        """Add the sources of one step's tokens."""
-        shape = outcome.tree.shape
+        """Add the sources of one step's tokens and nodes."""
+        tree, shape = outcome.tree, outcome.tree.shape
+        for row in range(1, tree.num_nodes + 1) if self._drafter is not None else ():
+            path = tuple(tree.tokens[list(shape.path(row))].tolist())
+            grafted = tree.grafted is not None and tree.grafted[row]
+            source = GRAFTED if grafted else self._drafter.source_of(outcome.context, path)
+            self.nodes[source] += 1
+            self.accepted[source] += row in outcome.accepted
         self.found += [int(shape.ranks[row]) for row in outcome.accepted]
         if not ended_inside(outcome):
             last = outcome.accepted[-1] if outcome.accepted else 0

@@ -119,6 +119,8 @@ class PromptRecord:
     accepted_at: tuple[int, ...] = ()  # steps with an accepted path that reached each depth
     # source of each new token (:class:`~specexp.bench.observers.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
+    # fed and accepted nodes by the drafter that proposed them; empty if no steps were observed
+    nodes_by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
     decode_tokens: int = 0  # tokens decoded in ``decode_seconds``

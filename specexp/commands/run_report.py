@@ -23,6 +23,7 @@ from specexp.report.comparison import (
     long_table,
     phase_table,
     results_table,
+    source_table,
 )
 from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.report.publish import Report
@@ -68,6 +69,7 @@ def report(
         "categories": category_table(records, baseline=baselines[0], published=published),
         "phases": phase_table(records),
         "positions": acceptance_table(records),
+        "sources": source_table(records),
         "contexts": context_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)

@@ -120,6 +120,10 @@ class Drafter(Part):
         """
         return None
 
+    def source_of(self, context: Context, path: tuple[int, ...]) -> str:
+        """Return the class of the drafter that proposed the last token of a path below the root of the last tree."""
+        return type(self).__name__
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
 

@@ -109,6 +109,11 @@ class PhraseCache(DrafterWrapper):
     def max_candidates(self) -> int:
         return super().max_candidates or self.max_phrases
 
+    @override
+    def source_of(self, context: Context, path: tuple[int, ...]) -> str:
+        drafter = self.drafter
+        return super().source_of(context, path) if drafter is None else drafter.source_of(context, path)
+
     def without_drafter(self) -> PhraseCache:
         """Return a copy that drafts with its phrases alone."""
         other = copy(self)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.core.context import Context
+from specexp.core.context import Context, PerSequence
 from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
@@ -35,12 +35,25 @@ class Union(DrafterWrapper):
 
     def __init__(self, drafters: Annotated[list[Drafter], Field(min_length=2, max_length=64)]) -> None:
         self.inner = tuple(drafters)
+        # the last step's requests, each with the candidates of every inner drafter
+        self._answered: PerSequence[tuple[int, list[tuple[Request, Sequence[Candidates]]]]] = PerSequence()
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
         if request.length > 1:
             return self._phrases(context, request)
-        return _joined(request, [drafter.propose(context, request) for drafter in self.inner])
+        return self._joined(context, request, [one.propose(context, request) for one in self.inner])
+
+    @override
+    def source_of(self, context: Context, path: tuple[int, ...]) -> str:
+        """Return the source in the first inner drafter that proposed the token."""
+        for request, answers in self._answered[context][1]:
+            for row, number in enumerate(request.rows.tolist()):
+                if request.path_tokens(number) == path[:-1]:
+                    for drafter, answer in zip(self.inner, answers, strict=True):
+                        if path[-1] in answer.tokens[row]:
+                            return drafter.source_of(context, path)
+        return super().source_of(context, path)
 
     @property
     @override
@@ -59,8 +72,8 @@ class Union(DrafterWrapper):
             for place, own in enumerate(self.inner)
         ]
         return [
-            _joined(request, own)
-            for (_, _, request), own in zip(requested, zip(*answers, strict=True), strict=True)
+            one._joined(context, request, own)
+            for (one, context, request), own in zip(requested, zip(*answers, strict=True), strict=True)
         ]
 
     def _phrases(self, context: Context, request: Request) -> Candidates:
@@ -70,9 +83,12 @@ class Union(DrafterWrapper):
         order = np.argsort(phrases[:, :, 0] == NO_CANDIDATE, axis=1, kind="stable")
         return Candidates(np.take_along_axis(phrases, order[:, :, np.newaxis], axis=1)[:, : request.k])
 
-
-def _joined(request: Request, answers: Sequence[Candidates]) -> Candidates:
-    rows = np.concatenate([one.tokens for one in answers], axis=1).tolist()  # [f, k of all]
-    distinct = ([token for token in dict.fromkeys(row) if token != NO_CANDIDATE] for row in rows)
-    passes = tuple(count for one in answers for count in one.pass_tokens)
-    return replace(candidates_of(request, distinct), pass_tokens=passes)
+    def _joined(self, context: Context, request: Request, answers: Sequence[Candidates]) -> Candidates:
+        step = len(context)
+        if self._answered.get(context, (None,))[0] != step:
+            self._answered[context] = step, []
+        self._answered[context][1].append((request, answers))
+        rows = np.concatenate([one.tokens for one in answers], axis=1).tolist()  # [f, k of all]
+        distinct = ([token for token in dict.fromkeys(row) if token != NO_CANDIDATE] for row in rows)
+        passes = tuple(count for one in answers for count in one.pass_tokens)
+        return replace(candidates_of(request, distinct), pass_tokens=passes)

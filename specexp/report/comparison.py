@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.equality import InFloat32
 
-MOST_CATEGORIES, PROMPTS_PER_CATEGORY = (
-    8,
-    3,
-)  # categories shown, and prompts that a shown category has at least; CSV has all categories
+# categories shown, and prompts that a shown category has at least; CSV has all categories
+MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3
 MOST_POSITIONS = 12
 OTHERS = "others"
 CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
@@ -374,6 +372,21 @@ def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
         table.add({"arm": arm, "alpha": metrics.metric_named("alpha").over(own), **cells})
     table.notes += (f"{arm}: {cause}." for arm, cause in likely_causes(records).items())
     return table
+
+
+def source_table(records: Iterable[PromptRecord]) -> Table | None:
+    """Return a table of nodes by arm and the drafter that proposed them; None unless an arm has two such drafters."""
+    heads = columns("arm | proposed by | nodes/step | accepted nodes:.0% | accepted/step")
+    note = "A node that several drafters proposed counts for the first of them."
+    table = Table("Acceptance by source", heads, notes=[note])
+    good = [record for record in records if not record.error]
+    for arm in arm_names(good):
+        own = [record for record in good if record.arm == arm]
+        names, steps = {name for one in own for name in one.nodes_by_source}, sum(one.steps for one in own)
+        for name in sorted(names) if len(names) > 1 else ():
+            fed, accepted = by_position(one.nodes_by_source.get(name, ()) for one in own)
+            table.rows.append([arm, name, fed / steps, accepted / fed, accepted / steps])
+    return table if table.rows else None
 
 
 def context_table(records: Iterable[PromptRecord]) -> Table | None:

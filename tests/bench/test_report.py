@@ -45,6 +45,7 @@ from specexp.report.comparison import (
     phase_table,
     results_table,
     short_answers,
+    source_table,
 )
 from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.report.table import Column, Table, columns
@@ -392,6 +393,23 @@ def test_acceptance_by_position():
     assert (chain["alpha"], tree["alpha"]) == pytest.approx((5 / 10, 1 / 6))
     assert (tree["1"], tree["2"], tree["3"]) == (0.5, 0.0, 0.0)
     assert acceptance_table(DRAFTED[:1]) is None
+
+
+def test_acceptance_by_source_is_shown_for_arms_with_several_sources():
+    found = [
+        dataclasses.replace(record(arm, prompt), steps=4, nodes_by_source=nodes)
+        for arm, prompt, nodes in (
+            ("both", 0, {"PromptLookup": (6, 3), "TokenRecycling": (8, 1)}),
+            ("both", 1, {"TokenRecycling": (2, 0)}),
+            ("one", 0, {"TokenRecycling": (8, 4)}),
+        )
+    ]
+    assert [row[:3] for row in source_table(found).rows] == [
+        ["both", "PromptLookup", 6 / 8],
+        ["both", "TokenRecycling", 10 / 8],
+    ]
+    assert [row[3:] for row in source_table(found).rows] == [[3 / 6, 3 / 8], [1 / 10, 1 / 8]]
+    assert source_table(found[2:]) is None
 
 
 @pytest.mark.parametrize(
