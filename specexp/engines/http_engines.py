@@ -134,7 +134,8 @@ class _Endpoint(RunningEngine):
         if not tokens or not found.times:
             raise EngineError(f"{self.url}: the answer is empty")
         # without counts, each arrival counts as a step, and all but one of its tokens as accepted drafts
-        steps, speculation = len(found.times), found.speculation
+        arrivals, speculation = len(found.times), found.speculation
+        accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
         prefill_seconds, decode_seconds = found.split()
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
@@ -146,8 +147,9 @@ class _Endpoint(RunningEngine):
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,
             first_tokens=1,  # the first token is part of the prefill
-            steps=speculation.get("num_spec_steps", steps - 1) + 1,
-            accepted_drafts=speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - steps)),
+            # a server's own count may leave out steps without a draft
+            steps=max(1, len(tokens) - accepted) if speculation else arrivals,
+            accepted_drafts=accepted,
             drafted_nodes=speculation.get("num_draft_tokens", 0),
             memory_bytes=None if self._server is None else self._server.memory_bytes(),
         )

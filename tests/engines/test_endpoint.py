@@ -43,6 +43,12 @@ def answered(pair, arguments="", **given):
         running.close()
 
 
+def test_steps_without_a_draft_count_as_steps(pair) -> None:
+    """Of eight tokens four were accepted in two steps, so two more steps had no draft."""
+    answer, _ = answered(pair, "--summary")
+    assert (answer.steps, answer.accepted_drafts, answer.drafted_nodes) == (4, 4, 6)
+
+
 def test_a_server_that_a_command_starts_answers(pair) -> None:
     for answer in answered(pair):
         assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
@@ -199,7 +205,7 @@ class TestLlamaCppServer:
         tokens = [ord(letter) for letter in fake_server.text_of(prompt, 8)]
         assert answer.token_ids == [*tokens, pair.tokenizer.eos_token_id]
         assert answer.finish_reason == "eos"
-        assert (answer.drafted_nodes, answer.accepted_drafts, answer.steps) == (6, 4, 4)
+        assert (answer.drafted_nodes, answer.accepted_drafts, answer.steps) == (6, 4, 5)
         assert answer.memory_bytes > 2**20
         words = (tmp_path / "words").read_text()
         assert words.startswith("--model target.gguf --host 127.0.0.1 --port ")

@@ -88,6 +88,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.given.timings:
             last["timings"] = {"predicted_n": len(text), "draft_n": 6, "draft_n_accepted": 4}
+        if self.given.summary:  # vLLM leaves out steps without a draft
+            counts = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 4}
+            last["metrics"] = {"speculative_decoding": counts}
         self._event(last)
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -110,6 +113,7 @@ def main() -> None:
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--logprobs", action="store_true")
     parser.add_argument("--timings", action="store_true", help="counts and logprobs in llama.cpp's form")
+    parser.add_argument("--summary", action="store_true", help="counts in vLLM's form")
     parser.add_argument("--ends", action="store_true", help="answers end by EOS")
     parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
