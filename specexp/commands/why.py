@@ -185,10 +185,11 @@ def measure(given: argparse.Namespace) -> list[Answer]:
     owner = next((one.get("owned_by") for one in client.listed_models(url, given.seconds)), None)
     field = given.length_field or _LENGTH_FIELDS.get(str(owner))
     answers, texts, refused, read = list[Answer](), prompts_of(given), set[str](), Counter[str]()
+    counts = {"return_spec_tokens_details": True} if owner == "sglang" else {}
 
     def ask(sent: str | int, prompt: str, body: Mapping[str, Any], at: str = url) -> None:
         chat = given.chat != (sent == OTHER)
-        limits = {"model": model, "max_tokens": given.max_tokens, "temperature": 0}
+        limits = {"model": model, "max_tokens": given.max_tokens, "temperature": 0, **counts}
         before, path = _counters(at, given.seconds, read), client.CHAT if chat else client.COMPLETIONS
         whole = {**client.prompt_fields(prompt, chat), **limits, **body}
         found = client.complete(at, whole, given.seconds, path=path)

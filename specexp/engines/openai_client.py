@@ -245,12 +245,22 @@ def _take(found: Streamed, content: Any, at: float) -> None:
     if isinstance(usage, dict) and isinstance(usage.get("completion_tokens"), int):
         found.tokens, found.prompt_tokens = usage["completion_tokens"], usage.get("prompt_tokens")
         drafts = usage.get("completion_tokens_details") or {}
-        if (accepted := drafts.get("accepted_prediction_tokens")) is not None:  # SGLang
+        if (accepted := drafts.get("accepted_prediction_tokens")) is not None:  # the gateway smg
             found.speculation = {
                 "num_draft_tokens": accepted + drafts.get("rejected_prediction_tokens", 0),
                 "num_accepted_draft_tokens": accepted,
                 "num_spec_steps": found.tokens - accepted - 1,
             }
+    details = (content.get("sglext") or {}).get("spec_tokens_details")
+    if isinstance(details, dict) and details.get("spec_verify_ct"):  # SGLang
+        histogram = details.get("spec_correct_drafts_histogram") or ()
+        found.speculation = {
+            "num_draft_tokens": details["spec_num_proposed_drafts"],
+            "num_accepted_draft_tokens": details["spec_num_correct_drafts"],
+            "num_spec_steps": details["spec_verify_ct"],
+            # the draft length is unknown in trees: count the positions that a step accepted, at least the first
+            "acceptance_histogram_by_draft_length": {max(1, len(histogram) - 1): histogram},
+        }
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):
         found.speculation = metrics["speculative_decoding"]
 

@@ -144,6 +144,13 @@ def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> N
     assert [summary["fixed_ms"], summary["token_ms"]] == pytest.approx([8, 3], rel=0.01)
 
 
+def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:
+    """Half of the first drafted tokens are accepted, and no other."""
+    found = explain(*FREE, "--counters", "sglext", "--accept", "0.5", "0", options=["--max-tokens", "256"])
+    assert found["summary"]["accepted"] == pytest.approx(0.5, abs=0.1)
+    assert "the draft goes on from wrong states" not in found["answer"]  # only one position is known
+
+
 def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
     found = explain(*FREE, "--chooses", "--fixes-length")
     assert [row["requests"] for row in found["tables"]["lengths"]] == [

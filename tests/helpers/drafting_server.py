@@ -45,7 +45,8 @@ class Handler(BaseHTTPRequestHandler):
             ]
             self._send(200 if prometheus else 404, "\n".join(lines).encode())
             return
-        owner = "specexp" if self.given.chooses else "another"
+        owner = "sglang" if self.given.counters == "sglext" else "another"
+        owner = "specexp" if self.given.chooses else owner
         self._send(200, json.dumps({"data": [{"id": "fake", "owned_by": owner}]}).encode())
 
     def do_POST(self) -> None:
@@ -104,6 +105,11 @@ class Handler(BaseHTTPRequestHandler):
             last["timings"] |= {"predicted_ms": planned} if given.virtual else {}
         if given.counters == "timings":
             last["timings"] |= {"draft_n": drafted, "draft_n_accepted": total}
+        if given.counters == "sglext" and body.get("return_spec_tokens_details"):
+            details = {"spec_num_correct_drafts": total, "spec_num_proposed_drafts": drafted}
+            seen = max((number for number, count in enumerate(histogram) if count), default=0)
+            details |= {"spec_verify_ct": steps, "spec_correct_drafts_histogram": histogram[: seen + 1]}
+            last["sglext"] = {"spec_tokens_details": details}
         if given.counters == "usage":
             parts = {"accepted_prediction_tokens": total, "rejected_prediction_tokens": drafted - total}
             last["usage"]["completion_tokens_details"] = parts
@@ -150,7 +156,7 @@ def main() -> None:
     add("--fixes-length", action="store_true", help="ignore the field 'speculative'")
     add(
         "--counters",
-        choices=("request", "timings", "usage", "prometheus", "iterations", "none"),
+        choices=("request", "timings", "usage", "sglext", "prometheus", "iterations", "none"),
         default="request",
     )
     add("--key")
