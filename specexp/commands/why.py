@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from specexp.report.publish import Report
 
-LENGTHS = (0, 1, 2, 4, 8)
+LENGTHS = (1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
 """Requests without a chosen length: as given, with the chat template switched, and behind other prompts."""
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not any(one.partition("=")[0] == ENDPOINT for one in given):
         return why.main(arguments)
     about = "Measure what a server's drafts cost and gain, and name the likely cause if they do not pay."
-    parser = endpoint_parser("why", about, max_prompts=8)
+    parser = endpoint_parser("why", about, max_prompts=16)
     field = "field that sets a request's draft length; known for our server and llama.cpp's"
     parser.add_argument("--length-field", metavar="NAME", help=field)
     also = "servers of the same model with other draft lengths, if requests cannot choose one"
@@ -174,7 +174,10 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def measure(given: argparse.Namespace) -> list[Answer]:
-    """Send each prompt as it is, with each draft length, with the other template, and behind other prompts.
+    """Send each prompt as it is, without drafts, with the other template, and behind other prompts.
+
+    If requests choose the draft length, every other prompt is sent once only, with one of the lengths in turn. A server
+    that learns from its answers has then not answered the prompts of any length.
 
     Raises:
         EngineError: the server does not answer. The last two kinds of requests may fail.
@@ -202,14 +205,16 @@ def measure(given: argparse.Namespace) -> list[Answer]:
         answers.append(Answer(sent, number, *sizes, first, seconds, Drafts.of(found.speculation, meanwhile)))
 
     for number, prompt in enumerate(texts):
+        if field is not None and number % 2:
+            length = LENGTHS[number // 2 % len(LENGTHS)]
+            ask(length, prompt, {field: length})
+            continue
         ask(OWN, prompt, {})  # first, since drafts may be learned from earlier answers
         if field is not None:
-            for length in LENGTHS:
-                ask(length, prompt, {field: length})
-                if not length and answers[-1].passes[1]:  # the server ignores the field
-                    field = None
-                    answers.pop()
-                    break
+            ask(0, prompt, {field: 0})
+            if answers[-1].passes[1]:  # the server ignores the field
+                field = None
+                answers.pop()
         if not field and (given.plain or given.plain_body):
             ask(0, prompt, given.plain_body, plain_url)
         for other in others:
@@ -251,11 +256,12 @@ def report(answers: Sequence[Answer], url: str) -> Report:
 
     costs, own = ServerCosts.fit(answers), Drafts.sum(answers, OWN)
     heads = "requests | drafted/step:.1 | ms/step | tokens/step | tokens/s:.1 | first token, ms:.0"
-    table = Table(
-        "Steps by draft length", columns(heads), notes=["A number is a length that requests chose."]
-    )
-    for sent in dict.fromkeys(one.sent for one in answers):
+    note = "A number is a length that requests chose. Lengths from 1 on have prompts of their own."
+    table = Table("Steps by draft length", columns(heads), notes=[note])
+    for sent in (OWN, 0, *LENGTHS, OTHER, LONG):
         some = [one for one in answers if one.sent == sent]
+        if not some:
+            continue
         plain, drafting, drafted = np.sum([one.passes for one in some], axis=0).tolist()
         steps, seconds = max(plain + drafting, 1), sum(one.seconds for one in some)
         tokens = sum(one.tokens - 1 for one in some)

@@ -24,7 +24,7 @@ def explain(tmp_path, capsys):
         server = StartedServer(command, f"http://127.0.0.1:{port}", 60)
         arguments = ["--endpoint", f"{server.url}/v1", "--output", str(tmp_path), "--json", *options]
         try:
-            assert main(["--max-prompts", "4", *arguments]) == code
+            assert main(["--max-prompts", "8", *arguments]) == code
         finally:
             server.close()
         return json.loads(capsys.readouterr().out)
@@ -118,9 +118,7 @@ def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
     ],
 )
 def test_costs_are_named_if_the_draft_is_healthy(costs, cause, explain) -> None:
-    found = explain(
-        *costs, "--chooses", "--accept", "0.6", options=["--max-tokens", "32", "--max-prompts", "2"]
-    )
+    found = explain(*costs, "--virtual", "--chooses", "--accept", "0.6", options=["--max-tokens", "32"])
     assert cause in found["answer"]
 
 
@@ -142,6 +140,13 @@ def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> N
     finally:
         shorter.close()
     assert [summary["fixed_ms"], summary["token_ms"]] == pytest.approx([8, 3], rel=0.01)
+
+
+def test_a_length_is_measured_on_prompts_that_the_server_has_not_answered(explain) -> None:
+    rows = explain(*FREE, "--chooses", "--learns", "--accept", "0")["tables"]["lengths"]
+    per_step = {row["requests"]: row["tokens/step"] for row in rows}
+    assert [per_step[sent] for sent in ("as it is", *"01248")] == [1.0] * 6
+    assert per_step["other template"] > 2  # the same prompt again
 
 
 def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:

@@ -17,6 +17,7 @@ class Handler(BaseHTTPRequestHandler):
     given: argparse.Namespace
     totals: ClassVar = [0, 0, 0]  # steps that draft, drafted tokens, accepted tokens
     at: ClassVar = [0] * 8  # steps that accepted each position
+    answered: ClassVar = set[str]()  # prompts
 
     def log_message(self, *arguments) -> None: ...
 
@@ -60,6 +61,9 @@ class Handler(BaseHTTPRequestHandler):
         rates = given.chat_accept if chat and given.chat_accept else given.accept
         if given.limit and len(prompt) > given.limit:
             rates = [0.02]
+        if given.learns and prompt in self.answered:
+            rates = [1.0]
+        self.answered.add(prompt)
         rates = [*rates, *[rates[-1]] * 8]
         self.send_response(200)
         self.send_header("Connection", "close")
@@ -160,6 +164,7 @@ def main() -> None:
         default="request",
     )
     add("--key")
+    add("--learns", action="store_true", help="accept all drafts of a prompt that was answered before")
     add("--dies", type=int, help="tokens after which answers break off")
     Handler.given = given = parser.parse_args()
     ThreadingHTTPServer(("127.0.0.1", given.port), Handler).serve_forever()
