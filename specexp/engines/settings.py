@@ -57,9 +57,6 @@ class VllmSettings(Settings):
             ``last`` concurrent requests, both included.
         suffix_decoding_max_cached_requests: number of earlier answers that are kept; 0 keeps none.
         suffix_decoding_max_spec_factor: maximal number of drafted tokens for each matched token.
-        rejection_sample_method: ``synthetic`` is only for benchmarks, since its output is wrong.
-        synthetic_acceptance_rates: for each position, the probability that all drafts up to it are accepted.
-        synthetic_acceptance_length: mean number of tokens in a step, the bonus token included.
     """
 
     engine: ClassVar[str] = "vllm"
@@ -80,9 +77,7 @@ class VllmSettings(Settings):
     suffix_decoding_min_token_prob: Share | None = None
     draft_tensor_parallel_size: Positive | None = None
     max_model_len: Positive | None = None
-    rejection_sample_method: Literal["standard", "synthetic", "block"] | None = None
-    synthetic_acceptance_rates: list[Share] | None = None
-    synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    rejection_sample_method: Literal["standard", "block"] | None = None
     draft_sample_method: Literal["greedy", "probabilistic"] | None = None
     use_heterogeneous_vocab: bool | None = None
     parallel_drafting: bool | None = None

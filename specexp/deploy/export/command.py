@@ -26,7 +26,6 @@ _OPTIONS = {
         "the draft model: with --to serve-bundle a hub id or folder, otherwise its name or path for the engine",
     ),
     "target": ("MODEL", "the target for --to serve-bundle, a hub id or folder (default: stdlib)"),
-    "length": ("N", "number of drafted tokens in each step for --to acceptance-profile (default: 5)"),
 }
 """Metavar and help of the options that only some formats take."""
 
@@ -38,7 +37,7 @@ def export(
     trust: Sequence[str] = (),
     **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact, or a model or recording for the formats that take one.
+    """Export an artifact, or a model for the format that takes one.
 
     Args:
         path_or_reference: the artifact's path or reference, as in :func:`specexp.load_artifact`.
@@ -139,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         "artifact",
         metavar="ARTIFACT",
         help="the artifact: a folder, an alias such as artifacts/tree_shape/best, or "
-        "wandb:entity/project/name:alias; a recording for --to acceptance-profile, a model for --to hf",
+        "wandb:entity/project/name:alias; a model for --to hf",
     )
     add = parser.add_argument
     add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")

@@ -1,4 +1,4 @@
-"""The base class of export formats, which convert an artifact, a model or a recording for another project."""
+"""The base class of export formats, which convert an artifact or a model for another project."""
 
 from __future__ import annotations
 

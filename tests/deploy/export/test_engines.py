@@ -2,12 +2,10 @@
 
 import pytest
 import yaml
-from helpers.fake_turns import recorded_turn, save_recording
 
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
-from specexp.replay.play.ranks import MISSED
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
 DRAFT = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
@@ -106,7 +104,7 @@ def test_a_drafter_that_an_engine_does_not_have_is_refused(engine, tuned) -> Non
         (DRAFT, ["--to", "vllm"], "give --draft, the model's name or path"),
         (LOOKUP, ["--to", "vllm", "--draft", "small"], "drafts without a draft model"),
         (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is only for --to llama-cpp, "),
-        (LOOKUP, ["--to", "vllm", "--length", "4"], "--length is only for --to acceptance-profile"),
+        (LOOKUP, ["--to", "openvino", "--target", "small"], "--target is only for --to serve-bundle"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(drafter, options, message, tuned, capsys) -> None:
@@ -166,25 +164,3 @@ def test_openvino_reads_the_exported_file(tmp_path, tuned) -> None:
     config = loaded(measured(tmp_path, "openvino", assistant_confidence_threshold=0.4))  # a dynamic length
     assert config.assistant_confidence_threshold == pytest.approx(0.4)
     assert not config.num_assistant_tokens
-
-
-def test_the_acceptance_of_a_recording(tmp_path) -> None:
-    ranks = [0, 0, MISSED, 0, 1, 0, 0, 0, 0, 0, 0, 0]  # steps of 2: 2; 1 (rank 1 is no chain); 2; 2
-    recording = save_recording([recorded_turn(ranks)], tmp_path / "recording", 12)
-    profile, dropped = export(recording.folder, "acceptance-profile", length="2")
-    assert profile["acceptance_length_histogram"] == {"2": 1, "3": 3}
-    assert profile["marginal_accept_rates"] == profile["conditional_accept_rates"] == [1.0, 0.75]
-    assert profile["mean_accept_length"] == 2.75
-    assert profile["validation"]["mean_consistency"]["passed"]
-    synthetic = profile["synthetic_acceptance"]
-    assert synthetic["vllm"]["synthetic_acceptance_rates"] == [1.0, 0.75]
-    assert synthetic["llama-cpp"] == "--spec-synth-rates 1,0.75"
-    assert synthetic["sglang"]["SGLANG_SIMULATE_ACC_LEN"] == 2.75
-    assert synthetic["trtllm"]["TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"] == 2
-    assert "dropped the differences between prompts" in dropped
-    for options, message in (
-        ({}, "holds no recording.json"),
-        ({"length": "0"}, "--length must be an integer from 1 to 64, got '0'"),
-    ):
-        with pytest.raises(ArtifactError, match=message):
-            export(tmp_path / "nowhere", "acceptance-profile", **options)

@@ -91,7 +91,7 @@ def test_streamed_tokens_are_those_returned(loaded) -> None:
         (["--output", "{full}"], "already exists; choose a new or an empty folder"),
         (["--target", "nowhere/none"], "neither a local folder"),
         (["--target", "model.gguf"], "transformers cannot run GGUF files"),
-        (["--length", "5"], "--length is only for --to acceptance-profile, got --to serve-bundle"),
+        (["--draft", ""], "--draft must not be empty"),
         (["--trust", "torch"], "--trust is not supported with --to serve-bundle"),
     ],
 )
