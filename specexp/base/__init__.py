@@ -1,1 +1,1 @@
-"""Plumbing that every package imports: checked constructors, messages, start-up, processes, compiled libraries."""
+"""Utilities that every package imports: checked constructors, messages, start-up, processes, compiled libraries."""

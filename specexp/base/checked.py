@@ -1,4 +1,4 @@
-"""Argument checks: pydantic validates arguments against annotations, for Python code and configurations alike.
+"""Argument checks: pydantic validates arguments against their annotations, in Python code and in configurations alike.
 
 The last functions find families of classes: the public classes that the modules of a package define.
 """
@@ -39,24 +39,24 @@ REQUIRED = inspect.Parameter.empty
 IntegerKey = typing.Annotated[
     int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
 ]
-"""An integer key of a mapping, which is text in JSON and on the command line."""
+"""An integer key of a mapping. In JSON and on the command line it is text."""
 
 
 class Reader(Protocol):
-    """The validation context of a configuration: reads values that specify objects."""
+    """The validation context of a configuration. It reads values that specify objects."""
 
     def part(self, base: type, given: Any, built: bool = True) -> Any:
-        """Read ``class_path`` and ``init_args`` of a subclass of ``base``, to be built or kept as a specification."""
+        """Read ``class_path`` and ``init_args`` of a subclass of ``base``; build it, or keep the specification."""
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         """Read the arguments of a class or function."""
 
     def reference(self, reference: Reference, given: str) -> Any:
-        """Read the path that stands for a value."""
+        """Read the path that a configuration gives in place of a value."""
 
 
 class _Marker:
-    """Annotation metadata: a configuration specifies an object that Python code passes directly."""
+    """Annotation metadata for a value that a configuration specifies and that Python code passes as an object."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -68,7 +68,7 @@ class _Marker:
         return {"described": self}
 
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Read a value of a configuration; ``inner`` validates it against the bare annotation."""
+        """Read a value of a configuration; ``inner`` validates it against the annotation without this marker."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class PartOf(_Marker):
 
 @dataclass(frozen=True)
 class CallOf(_Marker):
-    """Marks a value as the arguments of a class, which is given by its dotted path."""
+    """Marks a value as the arguments of the class at a dotted path."""
 
     component: str
 
@@ -163,14 +163,14 @@ class Checked(ABCMeta):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a class or function; its default is :data:`REQUIRED` if it has none."""
+    """One argument of a class or function. Its default is :data:`REQUIRED` if the signature has no default."""
 
     annotation: Any
     default: Any
 
     @cached_property
     def is_nested(self) -> bool:
-        """True if its value in a configuration specifies objects, which are built before the call."""
+        """True if the argument's value in a configuration specifies objects, which are built before the call."""
         return _is_nested(self.annotation)
 
 
@@ -221,7 +221,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
 
 
 def _hint_of(function: Any, name: str) -> Any:
-    """Return an argument's annotation; ``Any`` if it has none, or one that only type checkers can resolve."""
+    """Return an argument's annotation, or ``Any`` if it has none or only type checkers can resolve it."""
     holder = type(
         "_", (), {"__annotations__": {name: getattr(function, "__annotations__", {}).get(name, Any)}}
     )
@@ -238,7 +238,7 @@ def _default_of(one: Any) -> Any:
 
 
 class Section(BaseModel):
-    """A section of a configuration, validated strictly: ``"8"`` and ``true`` are not integers."""
+    """A section of a configuration. Validation is strict: ``"8"`` and ``true`` are not integers."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -262,7 +262,7 @@ class Section(BaseModel):
 
     @classmethod
     def known_keys(cls) -> Iterable[str]:
-        """Return the keys to suggest for a misspelt one."""
+        """Return the keys that may be suggested for a misspelt key."""
         return cls.model_fields
 
     @classmethod
@@ -279,7 +279,7 @@ class Section(BaseModel):
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def as_values(self) -> dict[str, Any]:
-        """Return the section as plain values."""
+        """Return the section as a plain dictionary."""
         return {name: plain(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
@@ -305,7 +305,7 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
 
 
 def plain(value: Any) -> Any:
-    """Return the result of a validation with models converted to mappings."""
+    """Return a validated value with its models converted to mappings."""
     if isinstance(value, Section):
         return value.as_values()
     if isinstance(value, dict):
@@ -314,9 +314,7 @@ def plain(value: Any) -> Any:
 
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for arguments that the annotations do not allow; unknown and missing names are left to
-    Python.
-    """
+    """Raise ``ValueError`` for arguments that the annotations do not allow; Python reports unknown and missing ones."""
     known = arguments_of(component) or {}
     given = {
         name: value
@@ -338,7 +336,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """Return sequences as lists and numpy's numbers as numbers, as a file would have them."""
+    """Return sequences as lists and numpy numbers as Python numbers, as a file would contain them."""
     if isinstance(value, Mapping):
         return {name: _as_in_a_file(inner) for name, inner in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
@@ -354,13 +352,13 @@ def _positions(component: Callable[..., Any]) -> list[str]:
 
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
-    """Return a validator's error about the value at a nested ``key``; the message starts with the key, then ``why``."""
+    """Return a validator's error about the value at a nested ``key``. The message is the key, then ``why``."""
     kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
 
 
 def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key, str]:
-    """Return the key and the message of a validation error. All such messages are worded here.
+    """Return the key and the message of a validation error. All such messages are written here.
 
     Args:
         given: the validated value.
@@ -414,7 +412,7 @@ def _expected(message: str) -> str:
 
 
 def _steps(details: Any, given: Any) -> Key:
-    """Return the keys to an error, without the names that pydantic gives to the alternatives of a union."""
+    """Return the path of keys to an error, without the names that pydantic gives to the alternatives of a union."""
     steps: list[str] = []
     last = details["loc"][-1] if details["loc"] else None
     ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
@@ -449,7 +447,7 @@ def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
 
 
 def summary_of(part: Any) -> str:
-    """Return the first paragraph of a docstring in one line."""
+    """Return the first paragraph of a docstring as one line."""
     return " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
 
 
@@ -463,13 +461,13 @@ def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def import_object(dotted: str) -> Any:
-    """Return the class or function at ``package.module.Name``."""
+    """Import and return the class or function at ``package.module.Name``."""
     module, _, name = dotted.rpartition(".")
     return getattr(import_module(module), name)
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, as an ``object_pairs_hook``; raises ``ValueError`` if a key is given twice."""
+    """Return a JSON object from its pairs, as an ``object_pairs_hook``; raises ``ValueError`` if a key is repeated."""
     found = dict(pairs)
     for name, _ in pairs if len(found) < len(pairs) else ():
         if sum(other == name for other, _ in pairs) > 1:
@@ -479,7 +477,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @cache
 def classes_of(package: str) -> dict[str, type]:
-    """Return the public classes that the modules of a package define, by name.
+    """Return the public classes that the modules of a package define, keyed by name.
 
     Subpackages of specexp's own packages are left out: they take seconds to import.
     """
@@ -493,7 +491,7 @@ def classes_of(package: str) -> dict[str, type]:
 
 @cache
 def class_named(package: str, name: str) -> type | None:
-    """Return a public class of a package by name, or None."""
+    """Return a public class of a package by its name, or None if there is none."""
     # Try __init__ and the class's own module first: to import all modules of the family may take seconds.
     found = vars(import_module(package)).get(name)
     own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
@@ -509,7 +507,7 @@ def _defined_in(module: str) -> dict[str, type]:
 
 
 def classes_in(package: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a package, which finds any class of its modules by name."""
+    """Return a package's ``__getattr__``, which finds any class of the package's modules by name."""
 
     def get(name: str) -> Any:
         found = class_named(package, name) if name[:1].isupper() else None

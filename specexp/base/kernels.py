@@ -20,7 +20,7 @@ from specexp.base.messages import first_line
 
 
 def cache_folder(what: str) -> Path:
-    """Return ``specexp/<what>`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it may not exist."""
+    """Return the path ``specexp/<what>`` in ``XDG_CACHE_HOME`` or ``~/.cache``; the folder may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / what
 
 
@@ -29,22 +29,22 @@ FLAGS = (
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
-"""Libraries kept in the cache; the least recently used ones are deleted."""
+"""The number of libraries kept in the cache. The least recently used ones are deleted."""
 
 
 class CannotRunError(ValueError):
-    """Raised if a runtime cannot run a model, or cannot run it on this machine."""
+    """Raised if a runtime cannot run a model at all, or not on this machine."""
 
 
 class CannotCompileError(CannotRunError):
-    """Raised if a model's passes cannot be compiled, or not on this machine."""
+    """Raised if a model's passes cannot be compiled at all, or not on this machine."""
 
 
 @cache
 def library(
     source: Path, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
 ) -> ctypes.CDLL:
-    """Return a library of this package, compiled if it is not in the cache.
+    """Return one of this package's C++ libraries; it is compiled if the cache does not have it.
 
     The cached file is named by a hash of source, flags, compiler and processor.
 
@@ -78,7 +78,7 @@ def library(
 
 
 def address(array: Any) -> int:
-    """Return the address of a writable array, in less time than ``array.ctypes.data``."""
+    """Return the address of a writable array, faster than ``array.ctypes.data``."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
@@ -100,7 +100,7 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _check_private(path: Path) -> None:
-    """Raise if any user but this one and root could have written a path: loading a library runs its code."""
+    """Raise if another user (except root) could have written a path, because loading a library runs its code."""
     about = path.stat()
     if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CannotCompileError(
@@ -110,7 +110,7 @@ def _check_private(path: Path) -> None:
 
 
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
-    """Compile in a folder next to the library, and move it there when it is complete."""
+    """Compile in a folder next to the library's, then move the complete library into its place."""
     with TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / file.name
         command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]

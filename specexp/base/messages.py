@@ -1,4 +1,4 @@
-"""Wording of messages: counts, the nearest allowed name, and other libraries' errors in one line."""
+"""Helpers for messages: counts, the nearest allowed name, and other libraries' errors in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_of(size: float) -> str:
-    """Return bytes in readable units.
+    """Return a number of bytes in readable units.
 
     Example:
         >>> size_of(1_300_000), size_of(4_200)
@@ -49,7 +49,7 @@ SAME_MEANING = tuple(
         "seed random_state",
     )
 )
-"""Synonyms among our keys and those of other projects."""
+"""Synonyms, between our keys and those of other projects."""
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
@@ -85,13 +85,13 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
 
 
 def _comparable(name: str, shared: int) -> tuple[str, str]:
-    """Return a name without its first ``shared`` steps, and its last step."""
+    """Return a name without its first ``shared`` components, and its last component."""
     steps = name.lower().lstrip("-").replace("-", "_").split(".")[shared:]
     return ".".join(steps), steps[-1]
 
 
 def shown(value: object) -> str:
-    """Return a value as one line, cut if it is long."""
+    """Return a value as one line, shortened if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

@@ -1,4 +1,4 @@
-"""Start-up of every command, before slow imports: handle signals and hide passwords in URLs.
+"""The start of every command, before slow imports: handles signals and hides passwords in URLs.
 
 Before the command acts, and while modules are imported, a signal ends the process at once. Otherwise it raises
 :class:`Interrupted`, so that open files and databases are closed.
@@ -17,14 +17,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Signals that end a command, with exit code 128 + number as in shells: 130, 143 and 129."""
+"""Signals that end a command. The exit code is 128 + the signal's number, as in shells: 130, 143 and 129."""
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _acting = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process received a signal to end; libraries clean up as after Ctrl-C."""
+    """Raised when a signal ends the process; libraries clean up as after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -32,7 +32,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """Handle signals, hide passwords in tracebacks, collect garbage rarely, and let matplotlib draw into files only."""
+    """Handle signals, hide passwords in tracebacks, collect garbage rarely, and keep matplotlib off the screen."""
     for name in SIGNALS:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         # a signal that the parent ignores, as nohup does, stays ignored
@@ -46,7 +46,7 @@ def begin() -> None:
 
 @contextmanager
 def acting() -> Iterator[None]:
-    """Within the block, signals raise :class:`Interrupted`, so that open files and databases are closed."""
+    """Make signals raise :class:`Interrupted` within the block, so that open files and databases are closed."""
     global _acting
     _acting = True
     try:
@@ -65,7 +65,7 @@ def _answer(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported, which an exception would leave incomplete."""
+    """Return whether the frame is importing a module; an exception would leave the module incomplete."""
     while frame is not None and frame.f_code.co_filename != _IMPORTING:
         frame = frame.f_back
     return frame is not None
@@ -84,7 +84,7 @@ _IN_QUERY = re.compile(r"([?&]\w*(?:password|passwd|pwd|secret|token)=)[^\s&'\"]
 
 
 def masked(text: str) -> str:
-    """Return a text without the passwords of its URLs.
+    """Return a text with the passwords in its URLs masked.
 
     Example:
         >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is locked")

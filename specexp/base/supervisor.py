@@ -1,4 +1,4 @@
-"""Supervisor process: kills a command and its process group when the starter exits, however that happens.
+"""Supervisor process: kills a command and its process group when the process that started it exits, for any reason.
 
 ``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when the
 supervisor's standard input is closed. The starter holds that pipe, which closes even if the starter is killed.
@@ -34,7 +34,7 @@ def start(command: Sequence[str], grace: float = 5.0, **options: Any) -> subproc
 
 
 def end(*processes: subprocess.Popen[bytes]) -> None:
-    """End supervised commands, and all processes that they started, at the same time."""
+    """End all supervised commands at once, with all processes that they started."""
     for process in processes:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ def _begin() -> None:
 
 
 def _supervise(grace: float, command: list[str]) -> int:
-    """Run the command until it ends or the starter is gone; return its exit code."""
+    """Run the command until it ends or the process that started it is gone; return the exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it

@@ -1,1 +1,1 @@
-"""Decoding: contracts of the four families, the tree, the target, and the loop."""
+"""Decoding: the contracts of the four families, the tree, the target, and the loop."""

@@ -1,4 +1,4 @@
-"""A preallocated KV cache with slots that commits tree passes in place, and the masks of these passes.
+"""A preallocated KV cache with slots, which commits tree passes in place, and the attention masks of these passes.
 
 ``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and keeps only the accepted rows. Each
 *slot* holds one sequence. Keys and values of all layers are in one tensor, so one copy keeps the rows.
@@ -20,11 +20,11 @@ from specexp.core.runtime import Slots, inference
 SUPPORTED_ATTENTION = ("sdpa", "eager")
 _STATES = dict.fromkeys(("linear_attention", "hybrid", "mamba", "conv"), "the recurrent state")
 BLOCK = 32
-"""Side of a block of :func:`block_mask`, in rows and in keys; DySpec's (appendix C)."""
+"""Rows and keys per block of :func:`block_mask`, as in DySpec (appendix C)."""
 
 
 def check_attention(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` if a model's attention does not accept a tree mask, or its layers cannot roll back."""
+    """Raise ``ValueError`` if a model's attention does not accept a tree mask, or if a layer cannot be rolled back."""
     check_layers(config)
     implementation = config._attn_implementation
     if implementation not in SUPPORTED_ATTENTION:
@@ -36,7 +36,7 @@ def check_attention(config: PreTrainedConfig) -> None:
 
 
 def check_layers(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` if a model has layers that cannot roll back, whatever its attention implementation."""
+    """Raise ``ValueError`` if a layer of the model cannot be rolled back, whatever the attention implementation."""
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -64,7 +64,7 @@ def check_layers(config: PreTrainedConfig) -> None:
 
 
 def context_limit(config: PreTrainedConfig) -> int:
-    """Return a model's number of positions; raises ``ValueError`` if its configuration has none, as with ALiBi.
+    """Return a model's number of positions; raises ``ValueError`` if the configuration has none, as with ALiBi.
 
     With ``longrope`` only positions below the original limit count. If one position of a pass is beyond it, the long
     factors apply to the whole pass, so cached keys and logits would depend on the depth of a tree.
@@ -83,7 +83,7 @@ def context_limit(config: PreTrainedConfig) -> int:
 
 
 def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a boolean mask ``[b, 1, q, k]`` to an additive one: 0 where true, else the most negative finite value.
+    """Convert a boolean mask ``[b, 1, q, k]`` to an additive mask: 0 where true, else the lowest finite value.
 
     A boolean 4-D mask works with ``sdpa``, but gives wrong results with ``eager``, which adds it to the scores.
     """
@@ -93,7 +93,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def block_mask(mask: torch.Tensor) -> Any:
-    """Return FlexAttention's ``BlockMask`` of an additive mask ``[b, 1, q, k]``: it reads blocks with a visible key.
+    """Return FlexAttention's ``BlockMask`` for an additive mask ``[b, 1, q, k]``; it skips blocks with no visible key.
 
     All sizes are those of the mask's shape, so a captured graph can make it.
     """
@@ -116,7 +116,7 @@ def block_mask(mask: torch.Tensor) -> Any:
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's view of the shared storage; ``transformers`` calls :meth:`update` during a forward pass."""
+    """One layer's view of the shared storage. ``transformers`` calls :meth:`update` during a forward pass."""
 
     is_compileable = False
     is_sliding = False
@@ -128,17 +128,17 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Do nothing: the storage is preallocated."""
+        """Do nothing, because the storage is preallocated."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` after the rows of each open slot; return all keys and values so far."""
+        """Write ``[b, heads, rows, dim]`` after the rows of each open slot; return all keys and values up to them."""
         keys, values = self._owner.write(self._layer, key_states, value_states)
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Return the committed tokens of the first open slot."""
+        """Return the number of committed tokens in the first open slot."""
         length: int = self._owner.lengths[self._owner._open[0]]
         return length
 
@@ -155,9 +155,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """KV cache with one slot per sequence. A slot starts with ``capacity`` rows, for committed tokens and the
-    largest pass.
-    """
+    """A KV cache with one slot per sequence. A slot starts with ``capacity`` rows, for committed tokens and a pass."""
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
@@ -179,8 +177,8 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @property
     def storage(self) -> torch.Tensor:
-        """``[2 * layers, slots, heads, rows, head_dim]``, keys then values of each layer. :meth:`reserve` replaces the
-        tensor.
+        """``[2 * layers, slots, heads, rows, head_dim]``: the keys, then the values of each layer. :meth:`reserve`
+        replaces it.
         """
         return self._storage
 
@@ -212,7 +210,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` after the rows of the open slots; return all keys and values so far."""
+        """Write ``[b, heads, rows, dim]`` after the rows of the open slots; return all keys and values up to them."""
         self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
@@ -251,7 +249,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @inference
     def _move(self, slot: int, rows: Sequence[int]) -> None:
-        """Move these uncommitted rows directly after the committed ones; rows that are there already are not copied."""
+        """Move these uncommitted rows to directly after the committed rows. Rows already there are not copied."""
         kept = 0
         while rows[kept] == kept:
             kept += 1

@@ -1,4 +1,4 @@
-"""The committed tokens of one continuation, and the keys of its randomness."""
+"""The committed tokens of one sequence, and the keys of its random numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_BLOCK, _FEWEST_TOKENS = 32, 24  # of a repetition
 
 
 class Context:
-    """Committed tokens of one sequence; the last one is the root of the next draft tree.
+    """The committed tokens of one sequence. The last one is the root of the next draft tree.
 
     Args:
         token_ids: ``[p]`` prompt, at least one token.
@@ -55,7 +55,7 @@ class Context:
 
     @property
     def token_ids(self) -> NDArray[np.int64]:
-        """``[length]`` committed tokens, the root last: a view that the next :meth:`append` may invalidate."""
+        """``[length]`` committed tokens, with the root last. The next :meth:`append` may invalidate this view."""
         return self._buffer[: self._length]
 
     @property
@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def target_noise_key(self) -> Key:
-        """Key of the noise of the target's tokens."""
+        """The key of the noise that samples the target's tokens."""
         from specexp.core.noise import place_key
 
         return place_key(self.seed, self.sequence, "target")
@@ -79,7 +79,7 @@ class Context:
     def target_noise(
         self, position: int, positions: int, vocab_size: int, device: torch.device | str = "cpu"
     ) -> torch.Tensor:
-        """Return a read-only ``[positions, vocab_size]`` tensor of Gumbel noise, from an absolute position on."""
+        """Return a read-only ``[positions, vocab_size]`` tensor of Gumbel noise, starting at an absolute position."""
         stream = self._noise.get(str(device))
         if stream is None:
             from specexp.core.noise import GumbelStream  # only decoding with noise needs it
@@ -99,7 +99,7 @@ class Context:
     def uniforms_below(
         self, purpose: str, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """Return ``[paths, size]`` numbers of :meth:`uniforms` for several nodes, from number ``start`` on."""
+        """Return ``[paths, size]`` numbers of :meth:`uniforms` for several nodes, starting at number ``start``."""
         stream = self._streams.get(purpose)
         if stream is None:
             from specexp.core.noise import UniformStream, place_key
@@ -108,7 +108,7 @@ class Context:
         return stream.at(position, paths, start, size)
 
     def next_turn(self, token_ids: Sequence[int]) -> None:
-        """Continue the conversation: append ``token_ids`` as prompt."""
+        """Continue the conversation: append ``token_ids`` as the next prompt."""
         self.append(token_ids)
         self.prompt_length = self._length
         self.continued = True
@@ -123,7 +123,7 @@ class Context:
 
 
 class PerSequence(WeakKeyDictionary[Context, T]):
-    """Values by sequence, deleted with their context. It is empty in a copy of a part, also in another process."""
+    """Values keyed by sequence; a value is deleted with its context. A copy, also in another process, starts empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerSequence, ()
@@ -133,7 +133,7 @@ class PerSequence(WeakKeyDictionary[Context, T]):
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Return whether the last tokens are copies of one block of at most 32 tokens: at least three, and 24 tokens.
+    """Return whether the last tokens repeat a block of at most 32 tokens, at least three times and for 24 tokens.
 
     The last copy may be incomplete, so for a block of ``p`` tokens the last ``max(24, 3 p)`` have the period ``p``.
 

@@ -1,4 +1,4 @@
-"""The contracts of the four families of parts.
+"""The contracts of the four families of parts: drafters, tree builders, verifiers and controllers.
 
 Drafters guess tokens, builders choose the guesses that become nodes of a tree, verifiers decide which nodes become
 output, and controllers decide how much to draft.
@@ -42,11 +42,11 @@ class Part(metaclass=Checked):
 
     @property
     def shares_state(self) -> bool:
-        """True if state learned from one sequence is used for the next ones."""
+        """True if later sequences use the state learned from earlier ones."""
         return self.state == "carry"
 
     def for_new_sequence(self) -> Self:
-        """Return a part for another sequence that is decoded at the same time, in the same thread.
+        """Return a part for another sequence that is decoded concurrently in the same thread.
 
         Both share weights and carried state. A part that shares its state may return itself, because it stores the
         data of each sequence separately (:class:`~specexp.core.context.PerSequence`).
@@ -67,11 +67,11 @@ class Part(metaclass=Checked):
         """Return to the initial state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was learned, as tensors and plain values."""
+        """Return the learned state, as tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`; raises ``ValueError`` for the state of another part."""
+        """Restore a state from :meth:`state_dict`; raises ``ValueError`` if it belongs to another part."""
         self.check_entries(state, ())
 
     def check_entries(self, state: Mapping[str, Any], entries: Sequence[str]) -> None:
@@ -107,14 +107,14 @@ class Drafter(Part):
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """Most candidates of a node. A composition with a tree that has a higher rank is rejected."""
+        """The most candidates per node. A composition is rejected if its tree has a higher rank."""
 
     @abstractmethod
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Answer a builder's request, without changing state that later answers depend on."""
+        """Answer a builder's request, without changing any state that later answers depend on."""
 
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
-        """Fill a whole tree, with rows ordered by depth, as requests depth by depth would. None: send requests instead.
+        """Fill a whole tree, with rows ordered by depth, as requests level by level would. None: send requests instead.
 
         If the drafter runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
         """
@@ -125,21 +125,21 @@ class Drafter(Part):
         return type(self).__name__
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ``ValueError`` if the target's vocabulary is not the drafter's."""
+        """Raise ``ValueError`` if the target's vocabulary differs from the drafter's."""
 
     def use_target(self, target: Runtime) -> None:
-        """Take the modules that are needed from the target's ``model``; raises ``ValueError`` if one is missing."""
+        """Take the needed modules from the target's ``model``; raises ``ValueError`` if one is missing."""
 
     # Drafters with a draft model:
 
     def use_draft_model(self, model: Any | None) -> None:
-        """Take the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has one;
-        raises ``ValueError`` if it needs a model and there is none.
+        """Use the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has its own.
+        Raises ``ValueError`` if a model is needed and there is none.
         """
 
     @property
     def models(self) -> tuple[Runtime, ...]:
-        """The draft models that are run."""
+        """The draft models that this drafter runs."""
         return ()
 
     def costs_pass(self, request: Request) -> bool:
@@ -147,21 +147,21 @@ class Drafter(Part):
         return False
 
     def drop_answers(self, request: Request) -> None:
-        """Drop the answers at the frontier rows, so that a later request for them costs a pass."""
+        """Forget the answers at the frontier rows, so that a later request for them costs a pass."""
 
     @property
     def team(self) -> Hashable:
-        """A key: drafters of several sequences with equal keys answer in one pass. None: no team."""
+        """A key: drafters of several sequences with equal keys answer in one pass. None: this one answers alone."""
         return None
 
     def propose_together(self, requested: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
-        """Answer requests of several sequences as :meth:`propose` would; all drafters are of one team."""
+        """Answer requests of several sequences, each as :meth:`propose` would. All drafters belong to one team."""
         return [drafter.propose(context, request) for drafter, context, request in requested]
 
 
 class TreeBuilder(metaclass=Checked):
-    """Chooses the form of a draft tree. It never calls a drafter: its requests are answered from a drafter, a recording
-    or one batched pass for several sequences. It keeps no state between trees.
+    """Chooses the form of a draft tree. It never calls a drafter: a drafter, a recording or one batched pass for
+    several sequences answers its requests. It keeps no state between trees.
     """
 
     kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are the best ones, or drawn
@@ -178,12 +178,12 @@ class TreeBuilder(metaclass=Checked):
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """Most nodes of a tree. A cache must have room for them after the committed tokens."""
+        """The most nodes in a tree. A cache must have room for them after the committed tokens."""
 
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """Most candidates requested for a node."""
+        """The most candidates requested per node."""
 
     @abstractmethod
     def build(self, root: int, plan: Plan) -> Build:
@@ -194,23 +194,23 @@ class TreeBuilder(metaclass=Checked):
         return None
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:
-        """Add nodes to a tree of an inner builder; by default none."""
+        """Add nodes to a tree that an inner builder made; by default none."""
         return tree
         yield  # makes it a generator
 
     @property
     def rank_paths(self) -> list[list[int]] | None:
-        """Rank path of every node of :attr:`shape`, sorted by length, then rank."""
+        """The rank path of every node of :attr:`shape`, sorted by length, then rank."""
         return None if self.shape is None else [list(path) for path in self.shape.rank_paths[1:]]
 
     @property
     def max_leaves(self) -> int:
-        """Upper bound on the number of leaves of a tree."""
+        """An upper bound on the number of leaves of a tree."""
         return self.max_nodes if self.shape is None else max(1, self.shape.children[1:].count(()))
 
 
 class Verifier(metaclass=Checked):
-    """Accepts a root-to-node path of a tree and draws the target's token after it."""
+    """Accepts a path of a tree, from the root down, and draws the target's token after it."""
 
     lossless: ClassVar[bool] = True  # the output has exactly the target's distribution
     # ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does not
@@ -227,12 +227,12 @@ class Verifier(metaclass=Checked):
 
     @property
     def sampling_settings(self) -> Mapping[str, float | int | None] | None:
-        """Temperature, top-k and top-p of the output's distribution; None if unknown or if it depends on the draft."""
+        """Temperature, top-k and top-p of the output's distribution; None if unknown or dependent on the draft."""
         return self.processors.settings if self.processors is not None and self.lossless else None
 
     @abstractmethod
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Return the verdict on one tree.
+        """Return the verdict on one tree, given its logits.
 
         Args:
             context: its last token is the tree's root.
@@ -241,20 +241,20 @@ class Verifier(metaclass=Checked):
 
 
 class DeterministicVerifier(Verifier):
-    """A verifier with an output that does not depend on the draft: it follows the target's tokens down the tree."""
+    """A verifier with output that does not depend on the draft. It follows the target's tokens down the tree."""
 
     sampling = "deterministic"
 
     @property
     def law(self) -> Hashable:
-        """A key: verifiers with equal keys have equal :meth:`scores`, so one pass can serve several sequences.
-        None: no other verifier has equal scores.
+        """A key: verifiers with equal keys have equal :meth:`scores`, so one pass can serve several sequences. None: no
+        other verifier has equal scores.
         """
         return None
 
     @abstractmethod
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        """Return the target's token at an absolute position, from ``[V]`` logits at the position before."""
+        """Return the target's token at an absolute position, given the ``[V]`` logits at the position before."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
         """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. Scores
@@ -328,21 +328,21 @@ class Controller(Part):
         """Return the limits of the next step."""
 
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Return whether to make the next draft pass; random choices must be keyed by place."""
+        """Return whether to make the next draft pass. Random choices must be keyed by position in the text."""
         return True
 
     def check_parts(
         self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
     ) -> None:
-        """Raise ``ValueError`` for parts that it cannot control; None means plain decoding, or greedy verification."""
+        """Raise ``ValueError`` for parts that it cannot control. None: plain decoding, or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the profile that models a run's seconds, or None if they are measured; raises ``ValueError`` if it is
-        needed and None.
+        """Take the latency profile that models a run's seconds, or None if they are measured; raises ``ValueError`` if
+        a profile is needed and missing.
         """
 
     def watched(self) -> dict[str, float]:
-        """Return values to plot while it learns, by name."""
+        """Return values to plot during learning, keyed by name."""
         return {}
 
     def learned(self) -> str:

@@ -38,7 +38,7 @@ class Request:
         return [len(path) for path in self._paths()]
 
     def best_path_log_probs(self) -> tuple[float, float]:
-        """Return the log-probability of the most probable frontier path and of its last token, or zeros."""
+        """Return the log-probabilities of the most probable frontier path and of its last token, or zeros."""
         if self.log_probs is None:
             return 0.0, 0.0
         log_probs = self.log_probs.tolist()
@@ -47,7 +47,7 @@ class Request:
         return sum(best), best[0] if best else 0.0
 
     def _paths(self) -> list[list[int]]:
-        """Return the rows from each frontier row up to depth 1."""
+        """Return the rows on the path from each frontier row up to depth 1."""
         parents = self.parents.tolist()  # a Python loop: numpy's calls cost more for such small trees
         paths = []
         for row in self.rows.tolist():
@@ -59,11 +59,11 @@ class Request:
         return paths
 
     def rank_path(self, row: int) -> RankPath:
-        """Return the ranks from depth 1 down to ``row``; empty for the root."""
+        """Return the ranks on the path from depth 1 down to ``row``; empty for the root."""
         return self._along(self.ranks, row)
 
     def path_tokens(self, row: int) -> tuple[int, ...]:
-        """Return the tokens from depth 1 down to ``row``; empty for the root."""
+        """Return the tokens on the path from depth 1 down to ``row``; empty for the root."""
         return self._along(self.tokens, row)
 
     def _along(self, values: NDArray[np.int64], row: int) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Limits of one step; None keeps the builder's own limit."""
+    """Limits for one step. None leaves a limit to the builder."""
 
     max_nodes: int | None = None
     max_depth: int | None = None  # 0 switches speculation off for the step
@@ -98,7 +98,7 @@ class Plan:
     choice: int | None = None  # index of the builder of a specexp.builders.choice.Choice
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
-        """Return the step's most nodes and greatest depth: the tighter of these limits and the builder's own."""
+        """Return the step's most nodes and greatest depth: the tighter of these limits and the builder's."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
         return nodes, min(depths, default=max_nodes)  # a tree of n nodes is at most n deep
@@ -106,7 +106,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """The state of a tree before a request that costs a draft pass."""
+    """The state of a tree, before a request that costs a draft pass."""
 
     nodes: int  # drafted so far
     depth: int  # greatest depth of a node
@@ -118,7 +118,7 @@ class DraftState:
 
     @property
     def draft_passes(self) -> int:
-        """Draft passes of this step so far."""
+        """Number of draft passes made in this step so far."""
         return len(self.pass_tokens)
 
 
@@ -133,7 +133,7 @@ class Verdict:
 
 
 PLAIN = "plain"
-"""The label of plain decoding, in places where compositions have labels of their parts."""
+"""The label of plain decoding, used where the labels of compositions name their parts."""
 
 Selection = Literal["top-k", "drawn"]
 """Candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
@@ -141,7 +141,7 @@ Selection = Literal["top-k", "drawn"]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The tokens of a whole tree of a known shape, from a drafter that needs no requests.
+    """The tokens of a whole tree with a known shape, from a drafter that needs no requests.
 
     Attributes:
         tokens: ``[n + 1]`` the root's token first, -1 for a node without candidate.
@@ -153,9 +153,9 @@ class Filled:
 
 
 Build = Generator[Request, Candidates | None, TokenTree]
-"""Yields requests, receives their candidates (None: stop drafting here), returns the tree."""
+"""Yields requests, receives their candidates (None: stop drafting here), and returns the tree."""
 
 
 def kind_of(candidates: Selection) -> NodeKind:
-    """Return the kind of the nodes that a selection makes."""
+    """Return the kind of the nodes that are made from a selection."""
     return NodeKind.DRAWN if candidates == "drawn" else NodeKind.POINT_MASS

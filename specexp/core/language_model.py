@@ -1,4 +1,4 @@
-"""A Hugging Face causal LM with a slot cache: prefill, tree passes, commit."""
+"""A Hugging Face causal LM with a slot cache: prefills, tree passes and commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes a runtime wherever this bare model is passed."""
+    """Set the function that makes a runtime of this model wherever the bare model is passed."""
     _MAKERS[model] = make
 
 
@@ -68,7 +68,7 @@ class HuggingFaceRuntime(Runtime):
     @override
     @torch.inference_mode()
     def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """See :meth:`Runtime.plain_logits`; the model's own pass, without mask and cache."""
+        """Implement :meth:`Runtime.plain_logits` with the model's own pass, without mask or cache."""
         tokens = torch.tensor([list(token_ids)], device=self.device)
         logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
         return logits[0, -1]
@@ -84,7 +84,7 @@ class HuggingFaceRuntime(Runtime):
 
 
 class LanguageModel(HuggingFaceRuntime):
-    """Any decoder-only ``AutoModelForCausalLM`` with full attention, ready for tree passes.
+    """Any decoder-only ``AutoModelForCausalLM`` with full attention, prepared for tree passes.
 
     Args:
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
@@ -164,7 +164,7 @@ class LanguageModel(HuggingFaceRuntime):
     def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return tokens, positions and mask for :meth:`_forward`. ``shape`` is set if one whole tree is fed."""
+        """Return tokens, positions and mask for :meth:`_forward`. ``shape`` is set if a single whole tree is fed."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -265,7 +265,7 @@ class LanguageModel(HuggingFaceRuntime):
         return logits
 
     def _noted_modules(self) -> list[torch.nn.Module]:
-        """Return the modules with the hidden states that are kept."""
+        """Return the modules from which hidden states are kept."""
         if not self.keeps_hidden:
             return []
         body = self.model.base_model
@@ -281,12 +281,12 @@ class LanguageModel(HuggingFaceRuntime):
         self._noted.append(output if isinstance(output, torch.Tensor) else output[0])
 
     def _states(self, index: int, size: int) -> torch.Tensor:
-        """Return the hidden states of the first rows of a sequence of the last pass."""
+        """Return the hidden states of the first rows of a sequence in the last pass."""
         return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the largest allowed :func:`tree_error` at a precision."""
+    """Return the largest allowed :func:`tree_error` for a dtype."""
     return 0.01 if dtype in (torch.float32, torch.float64) else 0.15
 
 

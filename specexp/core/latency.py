@@ -25,14 +25,14 @@ MOST_OFF = 0.1
 """Relative difference between modelled and live speed above which a report begins with a warning."""
 
 NEARLY_FREE = 1.25
-"""Largest cost of a pass over a draft that is called nearly free, in passes over one token."""
+"""A pass over a draft is called nearly free up to this cost, in passes over one token."""
 
 _SHORTEST = 0.1  # least time of a pass after a short prefix, as a share of the time at the stated prefix
 
 
 @dataclass(frozen=True)
 class Overhead(metaclass=Checked):
-    """Costs of a composition's steps outside their passes.
+    """Costs of a composition's steps outside the passes.
 
     Args:
         step_ms: milliseconds per step that drafts.
@@ -48,7 +48,7 @@ class Overhead(metaclass=Checked):
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a step: its target pass, its draft passes, and the rest."""
+    """The seconds of a step: its target pass, its draft passes, and the rest."""
 
     target: float
     draft: float
@@ -138,12 +138,12 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def label(self) -> str:
-        """Name of modelled figures, e.g. ``modelled: 7B drafts for 70B (published)``."""
+        """The label of modelled figures, e.g. ``modelled: 7B drafts for 70B (published)``."""
         return f"modelled: {self.name} ({self.source})"
 
     @property
     def max_target_tokens(self) -> int:
-        """The largest number of tokens in ``target_ms``."""
+        """The largest number of tokens that ``target_ms`` covers."""
         return max(self.target_ms)
 
     def exceeded_by(self, tokens: int) -> bool:
@@ -152,13 +152,13 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def free_nodes(self) -> int:
-        """The most nodes with a target pass of at most :data:`NEARLY_FREE` passes over one token."""
+        """The most nodes with which a target pass costs at most :data:`NEARLY_FREE` passes over one token."""
         most, sizes = NEARLY_FREE * self.target_seconds(1), range(1, self.max_target_tokens + 1)
         return max(rows - 1 for rows in sizes if self.target_seconds(rows) <= most)
 
     @property
     def by_prefix(self) -> bool:
-        """True if passes take longer after a longer prefix."""
+        """True if passes take longer with a longer prefix."""
         target = self.target_prefix_ms + self.target_prefix_token_ms
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
@@ -184,14 +184,14 @@ class LatencyProfile(metaclass=Checked):
         return self._pass(self._ms(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
-        """Return the seconds of a target pass over several lanes with ``tokens`` each, at the stated prefix."""
+        """Return the seconds of a target pass over several lanes with ``tokens`` tokens each, at the stated prefix."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
         known = [(one, self._ms(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
         return _between([(1, self._ms(self._target_points, tokens)), *known], lanes) / 1e3
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds of a draft pass; raises ``ValueError`` if none are stated."""
+        """Return the seconds of a draft pass; raises ``ValueError`` if the profile has none."""
         if not self.draft_ms:
             raise ValueError(
                 f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it"
@@ -200,7 +200,7 @@ class LatencyProfile(metaclass=Checked):
         return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
-        """Return the seconds of a step outside its passes."""
+        """Return the seconds that a step takes outside its passes."""
         drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
         return (drafting + self.token_ms * new_tokens) / 1e3
 
@@ -213,7 +213,7 @@ class LatencyProfile(metaclass=Checked):
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> StepSeconds:
-        """Return the seconds of :meth:`step_seconds` by part."""
+        """Return the seconds of a step as in :meth:`step_seconds`, split by part."""
         return StepSeconds(
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
@@ -221,7 +221,7 @@ class LatencyProfile(metaclass=Checked):
         )
 
     def outcome_parts(self, outcome: Outcome) -> StepSeconds:
-        """Return the seconds of a decoded step by part."""
+        """Return the seconds of a decoded step, split by part."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # tokens committed before the step, without the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
@@ -242,7 +242,7 @@ class LatencyProfile(metaclass=Checked):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
-        """Return the profile with the values of :meth:`to_dict`; raises ``ValueError`` for invalid ones."""
+        """Return a profile from the values of :meth:`to_dict`; raises ``ValueError`` for invalid values."""
         return TypeAdapter(cls).validate_python({**values, "modelled": modelled})
 
     @cached_property
@@ -266,12 +266,12 @@ class LatencyProfile(metaclass=Checked):
 
 
 def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
-    """Return the seconds of a decoded step: modelled by a profile, or measured without one."""
+    """Return the seconds of a decoded step, as modelled by a profile or, without a profile, as measured."""
     return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 
 def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
-    """Return the milliseconds at ``tokens`` on the line through sorted points."""
+    """Return the milliseconds at ``tokens``, interpolated linearly between sorted points."""
     place = bisect_left(points, (tokens,))  # much faster than numpy.interp for one number
     if place < len(points) and points[place][0] == tokens:
         return points[place][1]
@@ -286,7 +286,7 @@ def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
 
 
 def distinct_experts(experts: int, used: int, rows: int) -> float:
-    """Return the expected number of distinct experts of a layer that a pass reads, E (1 - (1 - k/E)^R).
+    """Return the expected number of distinct experts of a layer that a pass reads: E (1 - (1 - k/E)^R).
 
     Each of R ``rows`` uses k of E ``experts``, and rows choose independently. Tokens of one text choose more alike.
     """
@@ -294,7 +294,7 @@ def distinct_experts(experts: int, used: int, rows: int) -> float:
 
 
 def experts_sentence(sizes: Mapping[str, Any]) -> str | None:
-    """Return what the experts of a target mean for the size of trees; None if ``sizes`` has no experts."""
+    """Return a sentence on what a target's experts mean for the size of trees; None if ``sizes`` has no experts."""
     used = sizes.get("num_experts_per_tok") or 0
     experts = sizes.get("num_experts") or sizes.get("num_local_experts") or 0  # the second is Mixtral's name
     if not 0 < used < experts:

@@ -1,4 +1,4 @@
-"""The loop on one page: draft, target pass, absorb, learn, over one sequence or several.
+"""The decoding loop on one page: draft, target pass, verify, absorb, learn, over one sequence or several.
 
 :class:`Drafting` makes one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
 :class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
@@ -47,7 +47,7 @@ _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft tree, the tokens fed in each draft pass, and the seconds of drafter and of builder and controller."""
+    """A draft tree, the tokens fed in each draft pass, and the seconds of the drafter and of builder and controller."""
 
     tree: TokenTree
     pass_tokens: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Draft:
 
 
 class Drafting:
-    """The parts that draft for one sequence and learn from it. They never see the target.
+    """The parts that draft for one sequence and learn from it. They have no access to the target.
 
     ``max_nodes`` limits every tree, in addition to the plans of the controller.
     """
@@ -71,19 +71,19 @@ class Drafting:
         self._needs_requests = self._may_stop or self.controller.needs_log_probs
 
     def begin(self, prefill: Outcome | None) -> None:
-        """Start the parts, once the prompt is known."""
+        """Start the parts, after the prefill of the prompt."""
         if self.drafter is not None:
             self.drafter.begin(self.context, prefill)
         self.controller.begin(self.context, prefill)
 
     def learn(self, outcome: Outcome) -> None:
-        """Let the parts learn from a step, once its tokens are in the context."""
+        """Let the parts learn from a step, after its tokens were added to the context."""
         if self.drafter is not None:
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
 
     def build(self, depth: int, unshared: bool) -> Generator[Request, Candidates | None, Draft]:
-        """Build one tree at most ``depth`` deep; ``unshared`` if no other sequence shares the draft passes."""
+        """Build one tree of at most ``depth`` levels; ``unshared`` if no other sequence shares the draft passes."""
         if self.builder is None or depth == 0:
             return Draft(root_tree(self.context.root))
         plan = self.controller.plan(self.context)
@@ -99,7 +99,7 @@ class Drafting:
         return filled
 
     def _filled(self, plan: Plan, unshared: bool) -> Draft | None:
-        """Return the draft if the drafter can fill the step's tree at once."""
+        """Return the draft if the drafter can fill the whole tree of this step at once, else None."""
         drafter = self.drafter
         if drafter is None or self.builder is None:
             return None
@@ -160,7 +160,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree of each drafting, up to its greatest depth. Several drafters must be of one team."""
+    """Build the next tree of each drafting, up to its greatest depth. Several drafters must belong to one team."""
     unshared = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, unshared) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
@@ -184,7 +184,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
 
 
 def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
-    """Return the indices of draftings, grouped by team in the order of each team's first member."""
+    """Return the indices of the draftings, grouped by team. Teams are in the order of their first members."""
     found: dict[Hashable, list[int]] = {}
     for number, drafting in enumerate(draftings):
         team = None if drafting.drafter is None else drafting.drafter.team
@@ -193,7 +193,7 @@ def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
 
 
 class drafting_for:  # noqa: N801 - a context manager, faster than a generator
-    """Add the sequence to any exception raised within."""
+    """Add the sequence's name to any exception raised within the block."""
 
     def __init__(self, sequence: int | str) -> None:
         self._sequence = sequence
@@ -210,7 +210,7 @@ class drafting_for:  # noqa: N801 - a context manager, faster than a generator
 
 @dataclass(eq=False)
 class Lane:
-    """A sequence being decoded: its slot at the target, its draft, the end of its output, its counters."""
+    """A sequence being decoded: its slot at the target, its draft, its stopping conditions and its counters."""
 
     context: Context
     target: Target
@@ -235,18 +235,18 @@ class Lane:
 
     @property
     def depth(self) -> int:
-        """Greatest useful depth of the next tree: the number of tokens still wanted, minus the bonus token."""
+        """The greatest useful depth of the next tree: the number of tokens still wanted, minus the bonus token."""
         return self._end - len(self.context) - 1
 
     @property
     def tree(self) -> TokenTree:
-        """The tree of its draft."""
+        """The tree of the lane's current draft."""
         assert self.draft is not None
         return self.draft.tree
 
     @property
     def own_drafting(self) -> Drafting:
-        """The lane's ``drafting``; asserts that the lane makes its own drafts."""
+        """The lane's ``drafting``. Asserts that the lane makes its own drafts."""
         assert self.drafting is not None
         return self.drafting
 
@@ -280,7 +280,7 @@ class Lane:
         self.draft = draft
 
     def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
-        """Return the verdict on the draft and, if the same copy contained them, the target's top tokens.
+        """Return the verdict on the draft and, if they were copied with its tokens, the target's top tokens.
 
         Args:
             logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
@@ -294,13 +294,13 @@ class Lane:
         return verdict, None if target is None else target.top
 
     def _verify(self, logits: torch.Tensor) -> Verdict:
-        """Let the verifier read the logits itself; it copies the needed part from a device."""
+        """Let the verifier read the logits itself. It copies the part that it needs from a device."""
         if logits.numel():  # a recording has no logits
             check_logits(logits, "target", self.context)
         return self.verifier.verify(self.context, self.tree, logits)
 
     def _target_tokens(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Return the target's tokens of the pass or, from a device, of its logits; None if the verifier reads them."""
+        """Return the target's tokens, from the pass or from logits on a device; None if the verifier reads logits."""
         target = self.target.tokens.get(self.slot)
         if target is None or target.context is not self.context:  # of an earlier lane of the slot
             target = None if on_host(logits) else self._chosen(logits)
@@ -309,7 +309,7 @@ class Lane:
         return target
 
     def _chosen(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Choose the tokens on a device, and copy them once; None if the verifier has no scores."""
+        """Choose the tokens on the device and copy them once; None if the verifier has no scores."""
         request = self.request
         if request is None:
             return None
@@ -417,8 +417,8 @@ class Decoding:
         self.passes = 0  # of the target so far
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
-        """Prefill the rest of the prompt, without the root, and start the lane's parts. The lane's slot must be empty
-        or hold a prefix of the prompt. The prefill is timed from ``since`` on, or from now.
+        """Prefill the rest of the prompt, except the root, and start the lane's parts. The lane's slot must be empty or
+        hold a prefix of the prompt. The prefill is timed from ``since`` on, or from now.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -426,7 +426,7 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, pass, absorb, learn. Return the lanes that have ended, which are removed."""
+        """Draft, run the target's pass, verify, absorb, learn. Return the lanes that have ended, which are removed."""
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
@@ -449,7 +449,7 @@ class Decoding:
         return [lane for lane in lanes if lane.ended]
 
     def add(self, lane: Lane) -> None:
-        """Add a lane with a prefilled prompt, from the next step on."""
+        """Add a lane with a prefilled prompt. It takes part from the next step on."""
         if lane.slot in self.lanes:
             raise ValueError(
                 f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
@@ -463,7 +463,7 @@ class Decoding:
         self.target.request_tokens(lane.slot, None)
 
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
-        """Feed the prompt; return its outcome if parts learn from it."""
+        """Feed the prompt; return its outcome if the parts learn from it."""
         context, target = lane.context, self.target
         fed = context.token_ids[target.length(lane.slot) : -1].copy()
         logits = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
@@ -479,7 +479,7 @@ class Decoding:
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
-        """Draft for all lanes; return the lanes of the next pass."""
+        """Draft for all lanes, and return the lanes of the next pass."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
@@ -498,7 +498,7 @@ class Decoding:
     def charge_pass(
         self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
     ) -> None:
-        """Charge the target's pass to its lanes in equal parts."""
+        """Charge the time of the target's pass to its lanes in equal parts."""
         for lane in lanes:
             lane.result.seconds["target"] += (ended - started) / len(lanes)
 
@@ -638,7 +638,7 @@ class Decoder:
 
 
 def token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
-    """Return the token ids of a prompt ``[p]`` or ``[1, p]``; raises ``ValueError`` for anything else."""
+    """Return the token ids of a prompt ``[p]`` or ``[1, p]``; raises ``ValueError`` for any other shape or type."""
     try:
         given: Any = input_ids.tolist() if isinstance(input_ids, (torch.Tensor, np.ndarray)) else input_ids
         if given and isinstance(given[0], list | tuple):  # [1, p]

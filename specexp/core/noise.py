@@ -1,4 +1,4 @@
-"""Randomness keyed by place: the same numbers at the same place, on every device, in any order of calls.
+"""Random numbers keyed by position: the same position gives the same numbers on every device, in any order of calls.
 
 One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so that neither
 the drafter, the tree, the schedule nor the order of evaluation changes what is drawn. Its counter is ``(block,
@@ -22,11 +22,11 @@ if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model i
     import torch
 
 NOISE_VERSION = 2
-"""Version of the random numbers. A recording with another version cannot be replayed. 2 is Philox4x32-10."""
+"""Version of the random numbers. A recording made with another version cannot be replayed. 2 is Philox4x32-10."""
 
 Key = tuple[int, int]
 Words = Any
-"""Integers of 32 bits: an ``int``, a uint64 array or an int64 tensor; they may be broadcast together."""
+"""32-bit integers: an ``int``, a uint64 array or an int64 tensor. They may be broadcast together."""
 
 _MASK = 0xFFFFFFFF
 _NUMBERS_AHEAD = 1 << 16
@@ -57,7 +57,7 @@ def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> 
 def gumbel(
     key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Return ``[positions, size]`` float32 Gumbel(0, 1) noise from an absolute position on, made on ``device``.
+    """Return ``[positions, size]`` float32 Gumbel(0, 1) noise on ``device``, starting at an absolute position.
 
     ``argmax(log p + noise)`` of a row is an exact sample of ``p``. The integers are the same on every device. The two
     logarithms are taken in float64 and rounded, so that devices differ by one unit in the last place at most. On a CPU
@@ -78,7 +78,7 @@ def gumbel(
 
 @cache
 def noise_kernels() -> Any:
-    """Return the library of ``gumbel.cpp``, which takes a third of numpy's time; None without a compiler."""
+    """Return the library of ``gumbel.cpp``, which needs a third of numpy's time; None without a compiler."""
     from specexp.base.kernels import CannotCompileError, library
 
     try:
@@ -93,7 +93,7 @@ def noise_kernels() -> Any:
 
 
 class GumbelStream:
-    """The Gumbel noise of a stream, generated for several positions ahead."""
+    """The Gumbel noise of one stream, generated for several positions ahead."""
 
     def __init__(self, key: Key, device: torch.device | str = "cpu") -> None:
         import torch
@@ -105,7 +105,7 @@ class GumbelStream:
         self._rows = torch.empty((0, 0), device=device)  # noise of the positions from the first on
 
     def at(self, position: int, positions: int, size: int) -> torch.Tensor:
-        """Return ``[positions, size]`` noise from a position on; read-only."""
+        """Return ``[positions, size]`` read-only noise, starting at a position."""
         import torch
 
         start, known = position - self._first, self._rows
@@ -125,7 +125,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """A stream of uniform numbers in (0, 1), with as many as wanted at every place."""
+    """A stream of uniform numbers in (0, 1), with any number of them for each rank path at each position."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -133,7 +133,7 @@ class UniformStream:
     def at(
         self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """Return ``[paths, size]`` numbers of places at one position, from number ``start`` on."""
+        """Return ``[paths, size]`` numbers for rank paths at one position, starting at number ``start``."""
         first, end = start // 4, -(-(start + size) // 4)
         below = [_digest(path) if path else (0, 0) for path in paths]
         if len(paths) * (end - first) <= _FEW_BLOCKS:
@@ -155,7 +155,7 @@ def _digest(value: object) -> Key:
 
 @lru_cache(maxsize=4096)
 def _round_keys(key: Key) -> tuple[Key, ...]:
-    """Return the key words of each of the ten rounds."""
+    """Return the two key words of each of the ten rounds."""
     first, second = key
     return tuple(
         ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK)

@@ -1,4 +1,4 @@
-"""The outcome of one step, which parts learn from, and the result of a whole sequence."""
+"""The outcome of one step, from which parts learn, and the result of a whole sequence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def draft_passes(self) -> int:
-        """Forward passes of a draft model in this step."""
+        """Number of forward passes of a draft model in this step."""
         return len(self.pass_tokens)
 
     def answers(self) -> NDArray[np.int64]:
@@ -54,11 +54,11 @@ class Outcome:
         return self._best(k)[0][:, :k]
 
     def top_k_logits(self, k: int) -> NDArray[np.float32]:
-        """Return ``[n + 1, k]`` logits of :meth:`top_k`."""
+        """Return the ``[n + 1, k]`` logits of the tokens in :meth:`top_k`."""
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        """Return the argmax of every row as a new array. It comes from ``top`` if the outcome is a recorded one."""
+        """Return the argmax of every row as a new array, read from ``top`` if the outcome comes from a recording."""
         if self.top is not None or not on_host(self.logits):
             return self.top_k(1)[:, 0].copy()
         logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
@@ -97,7 +97,7 @@ cache and context, and learning. Their seconds add up to those of the step."""
 
 @dataclass
 class GenerationResult:
-    """Tokens, counts and times of decoding one sequence; every metric of the papers derives from these."""
+    """Tokens, counts and times from decoding one sequence. Every metric of the papers derives from these."""
 
     # the new tokens, once the output has ended; with EOS, if any
     token_ids: list[int] = field(default_factory=list)
@@ -118,7 +118,7 @@ class GenerationResult:
 
     @property
     def decode_seconds(self) -> float:
-        """Time of all steps, without the prefill."""
+        """Seconds of all steps, without the prefill."""
         return sum(self.seconds.values())
 
     @property
@@ -130,7 +130,7 @@ class GenerationResult:
 def count_step(
     result: GenerationResult, tree: TokenTree, accepted: int, new_tokens: int, draft_passes: int
 ) -> None:
-    """Add a step to a result's counters."""
+    """Add one step to a result's counters."""
     result.steps += 1
     result.accepted_drafts += accepted
     result.bonus_tokens += new_tokens - accepted

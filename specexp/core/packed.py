@@ -1,4 +1,4 @@
-"""The storage format of the embedded models: 8 bits per weight, with one scale for each output row.
+"""The storage format of the embedded models: 8 bits per weight, with one scale per output row.
 
 The 8-bit values define the model. They are unpacked to bfloat16 and converted to other precisions from there.
 """
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE = "packed.safetensors"
-"""Weights file in a model's folder. Other programs would misread the packed weights in a ``model.safetensors``."""
+"""The weights file in a model's folder. In a ``model.safetensors``, other programs would misread packed weights."""
 DRAFT_VOCABULARY = "draft_vocabulary"
-"""Name of the ids of a reduced head, among the weights of a packed draft and in a model's configuration."""
+"""The name of the reduced head's token ids, among the weights of a packed draft and in a model's configuration."""
 _SCALE = ".scale"
 _EMBEDDINGS = "model.embed_tokens.weight"
 
 
 def is_packed(source: str) -> bool:
-    """Return whether a folder holds a packed model."""
+    """Return whether a folder contains a packed model."""
     return (Path(source) / FILE).is_file()
 
 
 def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write a model's weights: matrices in 8 bits, vectors in bfloat16; integers stay."""
+    """Write a model's weights: matrices in 8 bits, vectors in bfloat16, integer tensors unchanged."""
     import torch
     from safetensors.torch import save_file
 
@@ -42,7 +42,7 @@ def pack(weights: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def unpack(source: str) -> dict[str, torch.Tensor]:
-    """Return the weights of a packed model in bfloat16."""
+    """Return a packed model's weights in bfloat16."""
     import torch
     from safetensors.torch import load_file
 
@@ -55,7 +55,7 @@ def unpack(source: str) -> dict[str, torch.Tensor]:
 
 
 def has_embeddings(source: str) -> bool:
-    """Return whether a packed model has embeddings of its own; they are the target's in a draft without any."""
+    """Return whether a packed model has its own embeddings. A draft without any uses the target's."""
     from safetensors import safe_open
 
     with safe_open(Path(source) / FILE, "pt") as file:

@@ -1,4 +1,4 @@
-"""The four parts of a decoder, and the checks that they work together, made before anything runs.
+"""The four parts of a decoder, and the checks that they fit together, which are made before anything runs.
 
 The loop (:mod:`specexp.core.loop`) and all higher layers use parts only through the contracts of their families.
 """
@@ -49,12 +49,12 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, root included. A cache needs this many rows after the committed tokens."""
+        """Rows of the largest tree, root included. A cache must have room for them after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
     def wants_prefill_logits(self) -> bool:
-        """True if the drafter needs the target's logits of every prompt position."""
+        """True if the drafter needs the target's logits at every prompt position."""
         return self.drafter is not None and self.drafter.wants_prefill_logits
 
     @property
@@ -64,7 +64,7 @@ class Parts(_FourParts):
 
     @property
     def reads_answers(self) -> bool:
-        """True if the drafter or controller learns from the target's logits; a drafting worker needs them."""
+        """True if the drafter or controller learns from the target's logits. A drafting worker needs them too."""
         # a wrapper declares only what it adds to its inner drafters
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
@@ -80,13 +80,13 @@ class Parts(_FourParts):
         return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """Return the context of a new sequence, with noise at the verifier's temperature."""
+        """Return the context of a new sequence, with noise for the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def label(self) -> str:
-        """Name of the composition in a latency profile: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
+        """The composition's name in a latency profile: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
         StaticTree`` (for all fixed shapes), ``Union(PromptLookup, TokenRecycling) + StaticTree``, or ``plain``.
         """
         if self.drafter is None or self.builder is None:
@@ -160,7 +160,7 @@ def _conflicts_of(
 
 
 def _flattens(builder: TreeBuilder) -> bool:
-    """Return whether estimates of acceptance are flattened, so that a node may lose its place by its own token."""
+    """Return whether a builder flattens estimates of acceptance, so that a node's own token may cost it its place."""
     return getattr(builder, "acceptance_power", 1.0) < 1.0 or any(map(_flattens, builder.inner))
 
 
@@ -199,7 +199,7 @@ def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]
 
 
 def join_target(parts: Parts, target: Runtime) -> None:
-    """Connect parts and target; raises ``ValueError`` if they do not fit."""
+    """Connect the parts with the target; raises ``ValueError`` if they do not fit it."""
     if parts.drafter is not None:
         parts.drafter.check_vocabulary(target.vocab_size)
         parts.drafter.use_target(target)

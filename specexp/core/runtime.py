@@ -1,4 +1,4 @@
-"""Runtimes run models: they keep committed tokens in slots, and make passes over draft trees.
+"""Runtimes run models: they keep committed tokens in slots and make passes over draft trees.
 
 :class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model with its own code. Compiled passes and
 other libraries are other subclasses of :class:`Runtime`.
@@ -51,13 +51,13 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """Storage of several sequences, one slot each: the committed tokens, followed by the rows of passes."""
+    """Storage for several sequences, one slot each. A slot holds the committed tokens, then rows not yet committed."""
 
     lengths: list[int]  # committed tokens of each slot
 
     @abstractmethod
     def reserve(self, capacity: int, slots: int = 1) -> None:
-        """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping what is committed."""
+        """Make room for at least ``capacity`` rows in at least ``slots`` slots, keeping all committed tokens."""
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
@@ -65,7 +65,7 @@ class Slots(ABC):
 
     @abstractmethod
     def truncate(self, slot: int, length: int) -> None:
-        """Keep at most a slot's first ``length`` tokens."""
+        """Keep only the first ``length`` tokens of a slot."""
 
     @abstractmethod
     def fork(self, source: int, target: int, length: int) -> None:
@@ -73,12 +73,12 @@ class Slots(ABC):
 
     @abstractmethod
     def nbytes(self) -> int:
-        """Return the bytes of the storage."""
+        """Return the size of the storage in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """New rows of a tree that grows pass by pass, after its ``u`` uncommitted rows."""
+    """New rows of a tree that grows pass by pass, to be fed after its ``u`` uncommitted rows."""
 
     tokens: NDArray[np.int64]  # [m]
     depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
@@ -101,7 +101,7 @@ class TokenRule(Protocol):
 
 
 class TokenRequest(NamedTuple):
-    """A slot's sequence, the verifier with its tokens' rule, and how many top tokens of a row a drafter learns."""
+    """A slot's sequence, the verifier's rule for its tokens, and how many top tokens per row a drafter learns."""
 
     context: Context
     verifier: TokenRule
@@ -125,7 +125,7 @@ class TargetTokens(NamedTuple):
 
 
 class Target(ABC):
-    """The loop's interface to a model, or to a recording of one."""
+    """The interface through which the loop uses a model, or a recording of one."""
 
     context_limit: int  # most positions
     vocab_size: int = 2**64  # V; unbounded if no model is run
@@ -149,7 +149,7 @@ class Target(ABC):
 
     @abstractmethod
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """Feed one tree per slot in a single pass, committing nothing; return ``[n + 1, V]`` logits of each tree."""
+        """Feed one tree per slot in one pass without committing anything; return ``[n + 1, V]`` logits of each tree."""
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
@@ -158,10 +158,10 @@ class Target(ABC):
         """
 
     def request_tokens(self, slot: int, request: TokenRequest | None) -> None:  # noqa: B027 - a recording has none
-        """Let a slot's later tree passes compute the target's tokens if they can, or stop."""
+        """Let later tree passes compute the target's tokens for a slot, if they can; None ends this."""
 
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
-        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if it has none.
+        """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if the target has none.
 
         They are the inputs of the output layer, or those after the given numbers of layers, joined along the last
         dimension (0: embeddings; the last layer's are not normalised).
@@ -174,11 +174,11 @@ class Target(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for the device before a clock is read."""
+        """Wait until the device has finished, before a clock is read."""
 
 
 class Runtime(Target):
-    """A model that is run, as a target or as a draft model.
+    """A model that can be run, as a target or as a draft model.
 
     A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
     """
@@ -223,7 +223,7 @@ class Runtime(Target):
 
     @classmethod
     def check_mode(cls, models: Iterable[Any], device: str) -> None:
-        """Raise ``ValueError`` for models that cannot run in this mode on a device, without reading weights."""
+        """Raise ``ValueError`` for models that cannot run in this mode on a device. Weights are not read."""
 
     @property
     def precision(self) -> str:
@@ -231,17 +231,17 @@ class Runtime(Target):
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(self) -> dict[str, str]:
-        """Return ``runtime``, ``dtype`` and, for a quantised file's values, ``weights_from`` of a measured artifact."""
+        """Return ``runtime``, ``dtype`` and, for values of a quantised file, its artifact's ``weights_from``."""
         source = getattr(getattr(self.model, "config", None), "weights_from", None)
         return {"runtime": self.kind, "dtype": self.precision, **({"weights_from": source} if source else {})}
 
     @property
     def placement(self) -> str:
-        """The devices of its weights, for records."""
+        """The devices that hold the weights, for records."""
         return str(self.device)
 
     def weight_bytes(self) -> dict[int, int]:
-        """Return the bytes of its weights by address, so that shared weights are counted once."""
+        """Return the size of the weights in bytes, keyed by address, so that shared weights are counted once."""
         found = {}
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             storage = tensor.untyped_storage()
@@ -281,7 +281,7 @@ class Runtime(Target):
 
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
-        """Feed new rows of growing trees, committing nothing; return ``[m, V]`` logits of each tree."""
+        """Feed new rows of growing trees without committing anything; return the ``[m, V]`` logits of each tree."""
 
     def draft_tree(
         self,
@@ -308,7 +308,7 @@ class Runtime(Target):
         return None
 
     def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Return the ``[V]`` logits after a text, computed without a tree; slot 0 may hold the text afterwards."""
+        """Return the ``[V]`` logits after a text, computed without a tree. Slot 0 may contain the text afterwards."""
         self.cache.truncate(0, 0)
         logits = self.prefill(0, token_ids, all_logits=True)
         assert logits is not None
@@ -331,7 +331,7 @@ class Runtime(Target):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Share the weights; the cache of the copy is empty."""
+        """Copy the runtime with shared weights and an empty cache."""
         make: Callable[..., Runtime] = type(self)
         return partial(make, self_check=False), (self.model,)
 
@@ -367,7 +367,7 @@ class Runtime(Target):
         self.cache.commit(slot, rows if pass_rows is None else pass_rows[list(rows)].tolist())
 
     def whole_growth(self, slot: int, tree: TokenTree) -> Growth:
-        """Return the rows of a tree pass, in :attr:`row_order`; the next commit of the slot takes the tree's rows."""
+        """Return the rows of a tree pass, in :attr:`row_order`. The slot's next commit takes the tree's rows."""
         shape = tree.shape
         if self.row_order == "built":
             return Growth(tree.tokens, shape.depths, shape.ancestor_mask)

@@ -1,4 +1,4 @@
-"""From logits to sampling scores, for targets and drafts: temperature, top-k and top-p."""
+"""Convert logits to the scores that are sampled from, for targets and drafts: temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processors:
-    """Turns logits into the scores that are sampled from.
+    """Converts logits to the scores that are sampled from.
 
     Args:
         temperature: 0 keeps only the argmax (ties go to the lowest id).
@@ -33,7 +33,7 @@ class Processors:
 
     @property
     def settings(self) -> dict[str, float | int | None]:
-        """Temperature, top-k and top-p, by name."""
+        """Temperature, top-k and top-p, keyed by name."""
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": self.top_p}
 
     @cached_property
@@ -66,7 +66,7 @@ class Processors:
         return scores
 
     def probabilities(self, logits: torch.Tensor) -> NDArray[np.float64]:
-        """Return ``[V]`` probabilities of ``[V]`` logits."""
+        """Return ``[V]`` probabilities from ``[V]`` logits."""
         scores = self.scores(logits[None])[0].double()
         return np.asarray(scores.softmax(dim=-1).numpy(force=True))
 
@@ -84,7 +84,7 @@ def on_host(tensor: torch.Tensor) -> bool:
 
 
 def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Return tensors of 4- or 8-byte numbers as arrays, in one copy: the host waits for the device once."""
+    """Return tensors of 4- or 8-byte numbers as arrays, copied together: the host waits for the device once."""
     import torch
 
     if on_host(tensors[0]):
@@ -100,7 +100,7 @@ def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
 
 
 class LogitsError(ValueError):
-    """A model gave NaN or infinite logits."""
+    """A model produced NaN or infinite logits."""
 
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
@@ -110,7 +110,7 @@ def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
-    """Raise as :func:`check_logits` does, given the highest logit of each row, ``[n]``."""
+    """Raise as :func:`check_logits` does, given only the highest logit of each row, ``[n]``."""
     if all(map(isfinite, best.tolist())):  # numpy's reductions cost more for so few rows
         return
     worst = best[~np.isfinite(best)][0]

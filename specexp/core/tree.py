@@ -1,4 +1,4 @@
-"""Draft trees: pure data, no model, no tensor.
+"""Draft trees as plain data, without models or tensors.
 
 Row 0 is the *root*, the last committed token, which is not yet in the target's KV cache; rows ``1..n`` are the
 drafted *nodes*, parents before children. The target pass feeds all ``n + 1`` rows at once.
@@ -19,22 +19,22 @@ RankPath = tuple[int, ...]
 """Candidate ranks from depth 1 down to a node, e.g. ``(0, 2, 1)``; the root is ``()``."""
 
 NO_CANDIDATE = -1
-"""Token id that stands for "the drafter has no such candidate"."""
+"""The token id that stands for "the drafter has no such candidate"."""
 
 
 class NodeKind(IntEnum):
-    """The way a node's token was chosen: point mass or draw. Rejection sampling has a rule for each."""
+    """The way a node's token was chosen: a point mass or a draw. Rejection sampling has a rule for each."""
 
     POINT_MASS = 0
-    """A deterministic choice: a top-k candidate, a retrieved token."""
+    """A deterministic choice, such as a top-k candidate or a retrieved token."""
     DRAWN = 1
-    """Drawn from the draft distribution without its elder siblings' tokens."""
+    """Drawn from the draft distribution, without the tokens of its elder siblings."""
     DRAWN_WITH_REPLACEMENT = 2
     """Drawn from the whole draft distribution."""
 
 
 class TreeShape:
-    """The form of a draft tree without its tokens; raises ``ValueError`` if a parent is not before its child.
+    """The form of a draft tree without its tokens; raises ``ValueError`` if a parent does not precede its child.
 
     Args:
         parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
@@ -95,7 +95,7 @@ class TreeShape:
 
     @cached_property
     def depths(self) -> NDArray[np.int64]:
-        """``[n + 1]`` distance of each row from the root; position ids are ``past + depths``."""
+        """``[n + 1]`` distance of each row from the root. Position ids are ``past + depths``."""
         depths = np.zeros(self.parents.size, dtype=np.int64)
         parents = self.parents.tolist()
         for row in range(1, len(parents)):
@@ -104,27 +104,27 @@ class TreeShape:
 
     @cached_property
     def max_depth(self) -> int:
-        """Depth of the deepest node; 0 for a root alone."""
+        """The depth of the deepest node; 0 for a root alone."""
         return int(self.depths.max())
 
     @cached_property
     def table(self) -> NDArray[np.int64]:
-        """``[3, n + 1]`` parents, ranks and depths, in one array for C++."""
+        """``[3, n + 1]`` parents, ranks and depths in one array, for C++."""
         return np.stack((self.parents, self.ranks, self.depths))
 
     @cached_property
     def fed_nodes(self) -> NDArray[np.int64]:
-        """Rows of nodes with children, without the root: the nodes that a draft model is fed."""
+        """The rows of nodes with children, without the root. A draft model is fed these nodes."""
         return np.unique(self.parents[self.parents > 0])
 
     @cached_property
     def fed_sizes(self) -> tuple[int, ...]:
-        """Number of :attr:`fed_nodes` at each depth that has some, from depth 1 on."""
+        """The number of :attr:`fed_nodes` at each depth that has any, from depth 1 on."""
         return tuple(np.unique(self.depths[self.fed_nodes], return_counts=True)[1].tolist())
 
     @cached_property
     def ancestor_mask(self) -> NDArray[np.bool_]:
-        """``[n + 1, n + 1]`` true where the column is the row itself or one of its ancestors."""
+        """``[n + 1, n + 1]``, true where the column is the row itself or one of its ancestors."""
         mask = np.eye(self.parents.size, dtype=np.bool_)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
@@ -133,7 +133,7 @@ class TreeShape:
 
     @cached_property
     def rank_paths(self) -> tuple[RankPath, ...]:
-        """Rank path of every row; ``()`` for the root."""
+        """The rank path of every row; ``()`` for the root."""
         paths: list[RankPath] = [()]
         for parent, rank in zip(self.parents.tolist()[1:], self.ranks.tolist()[1:], strict=True):
             paths.append((*paths[parent], rank))
@@ -141,7 +141,7 @@ class TreeShape:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Rows of every row's children, in row order."""
+        """The child rows of every row, in row order."""
         below: list[list[int]] = [[] for _ in range(self.parents.size)]
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
@@ -150,16 +150,16 @@ class TreeShape:
 
     @cached_property
     def depth_first(self) -> tuple[int, ...]:
-        """All rows in depth-first order, children in row order. In this order the mask is block-sparse."""
+        """All rows in depth-first order, with children in row order. In this order the mask is block-sparse."""
         return self._walk(lambda row: -row)
 
     @cached_property
     def heavy_path(self) -> tuple[int, ...]:
-        """All rows in depth-first order, the largest subtree first (heavy paths, Sleator & Tarjan 1981)."""
+        """All rows in depth-first order, with the largest subtree first (heavy paths, Sleator & Tarjan 1981)."""
         return self._walk(self.ancestor_mask.sum(axis=0).tolist().__getitem__)
 
     def _walk(self, priority: Callable[[int], int]) -> tuple[int, ...]:
-        """Return all rows depth first, the child of the highest priority first."""
+        """Return all rows in depth-first order. Among children, the one with the highest priority comes first."""
         order: list[int] = []
         stack = [0]
         while stack:
@@ -169,7 +169,7 @@ class TreeShape:
         return tuple(order)
 
     def path(self, row: int) -> tuple[int, ...]:
-        """Rows from depth 1 down to ``row``; empty for the root."""
+        """The rows on the path from depth 1 down to ``row``; empty for the root."""
         rows: list[int] = []
         while row > 0:
             rows.append(row)
@@ -177,7 +177,7 @@ class TreeShape:
         return tuple(reversed(rows))
 
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
-        """Return the shape of the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
+        """Return the shape of the rows where ``keep`` ``[n + 1]`` is true. The parent of a kept row must be kept."""
         new_row = np.cumsum(keep) - 1  # [n + 1] each row's number in the selection
         parents = self.parents[keep]
         if not keep[parents[1:]].all():
@@ -227,7 +227,7 @@ class TokenTree:
         return None
 
     def best_path(self) -> tuple[int, ...]:
-        """Return the most probable path from depth 1 down, without grafted nodes.
+        """Return the most probable path from depth 1 down, ignoring grafted nodes.
 
         Without probabilities it follows the first-ranked children.
         """
@@ -250,7 +250,7 @@ class TokenTree:
         return NodeKind.POINT_MASS if self.kinds is None else NodeKind(int(self.kinds[row]))
 
     def draw_order(self, row: int) -> tuple[int, ...]:
-        """Return the children of ``row`` in the order a verifier tries them, repeated for repeated draws."""
+        """Return the children of ``row`` in the order in which a verifier tries them, repeated for repeated draws."""
         drawn = None if self.draws is None else self.draws.get(row)
         if drawn is None:
             return self.shape.children[row]
@@ -258,7 +258,7 @@ class TokenTree:
         return (*drawn, *(child for child in self.shape.children[row] if child not in tried))
 
     def select(self, keep: NDArray[np.bool_]) -> TokenTree:
-        """Return the rows where ``keep`` ``[n + 1]`` is true; a kept row's parent must be kept."""
+        """Return the rows where ``keep`` ``[n + 1]`` is true. The parent of a kept row must be kept."""
         new_row = [] if self.q is None and self.draws is None else (np.cumsum(keep) - 1).tolist()
         draws = {
             new_row[row]: tuple(new_row[child] for child in drawn if keep[child])

@@ -1,4 +1,4 @@
-"""Parts that contain parts of their own family. Attributes that a wrapper does not define are folded over ``inner``."""
+"""Parts that contain parts of their own family. Attributes that a wrapper does not define come from the inner parts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ folded: Any = _Folded
 
 
 def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
-    """Return one method that calls all of the inner parts' methods."""
+    """Return one method that calls this method of every inner part."""
     bound = list(methods)
 
     def call(*args: Any) -> None:
@@ -46,7 +46,7 @@ def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller that wraps others: each event is passed to all of them.
+    """The life cycle of a drafter or controller that wraps others. Each event is passed to all of them.
 
     Attributes:
         inner_key: format of the state's key for an inner part, from its number.
@@ -59,7 +59,7 @@ class PartWrapper(Part):
     observe = folded(call_all)
 
     def forget(self) -> None:
-        """Return the wrapper's own state to the initial one."""
+        """Return the wrapper's own state to the initial state."""
 
     @property
     @override
@@ -108,7 +108,7 @@ def _one_kind(wanted: Iterable[bool | tuple[int, ...]]) -> bool | tuple[int, ...
 
 
 class DrafterWrapper(PartWrapper, Drafter):
-    """A drafter that calls others."""
+    """A drafter that calls other drafters."""
 
     inner: tuple[Drafter, ...]
     wants_prefill_logits = folded(any)
@@ -130,7 +130,7 @@ class DrafterWrapper(PartWrapper, Drafter):
 
 
 class BuilderWrapper(TreeBuilder):
-    """A builder that uses other builders, and needs all that any of them needs."""
+    """A builder that uses other builders and needs everything that any of them needs."""
 
     kind = folded(lambda kinds: max(kinds, key=lambda kind: kind is not NodeKind.POINT_MASS))
     needs_log_probs = folded(any)
