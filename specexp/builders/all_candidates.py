@@ -1,4 +1,4 @@
-"""A builder that takes all candidates of a drafter, layer by layer."""
+"""A builder that uses all candidates of a drafter, level by level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 
 
 class AllCandidates(TreeBuilder):
-    """Makes a node of every candidate of every node, until the drafter has no more or there is no room.
+    """Makes every candidate of every node a node, until the drafter has no more or the tree is full.
 
     For drafters with few candidates, such as :class:`~specexp.drafters.Lookahead` and
     :class:`~specexp.drafters.PromptLookup`. With one that ranks a whole vocabulary, the first layers fill the tree.

@@ -1,4 +1,4 @@
-"""Several builders, one of which makes the tree of a step."""
+"""A builder that holds several builders, of which one makes the tree of each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specexp.core.wrappers import BuilderWrapper, folded
 
 
 class Choice(BuilderWrapper):
-    """Builds a step's tree with the builder that the controller's plan names by its index, or with the first one.
+    """Builds a step's tree with the builder that the controller's plan selects by index, or else with the first one.
 
     Example:
         >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP

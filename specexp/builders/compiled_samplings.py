@@ -1,4 +1,4 @@
-"""Samplings with their inner loops in C++, if there is a compiler: the same trees in less time."""
+"""Samplings with inner loops in C++, if there is a compiler: the same trees in less time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Return the samplings of a tree: compiled ones if there is a compiler and ``acceptance_power`` is 1.
+    """Return the samplings of a tree. They are compiled if there is a compiler and ``acceptance_power`` is 1.
 
     From 16 nodes on compiled ones take 0.3 to 0.75 of numpy's time; for 8 nodes both take the same.
     """
@@ -40,7 +40,7 @@ def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float
 
 
 class CompiledSamplings(Samplings):
-    """Samplings with arrays that C++ reads and writes too; needs a compiler (:func:`samplings_of`)."""
+    """Samplings with arrays that C++ also reads and writes. They need a compiler (:func:`samplings_of`)."""
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
         super().__init__(root, kind, budget, acceptance_power)
@@ -97,7 +97,7 @@ class CompiledSamplings(Samplings):
         return chosen, parents, new_row
 
     def _grow(self, samplings: int, rows: int) -> None:
-        """Make room in Python, and pass the columns' new addresses to C++, which never allocates."""
+        """Make room in Python, because C++ never allocates, and pass the columns' new addresses to C++."""
         if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.column0:
             columns = [self._samplings.column(name) for name in SAMPLING]
             columns += [self._rows.column(name) for name in ROW]

@@ -17,7 +17,7 @@ _FIRST_FLOOR = 0.25  # least key in the first requests, as a share of 1 / budget
 
 
 class DySpecGreedy(TreeBuilder):
-    """The ``budget`` samplings of the largest value: the same tree as DySpec's heap, token for token.
+    """The ``budget`` samplings with the largest values: the same tree as with DySpec's heap, token for token.
 
     With drawn candidates the value of a sampling is the probability that it is reached, which is known before its token
     is drawn. No closed set of as many samplings of these draws has a larger sum of values (eq. 11). With ``top-k``
@@ -79,7 +79,7 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """The samplings with a value of at least the threshold, layer by layer, at most ``max_nodes`` (section 4.4).
+    """All samplings with a value of at least the threshold, level by level, up to ``max_nodes`` (section 4.4).
 
     Each layer takes one pass. With a low threshold and the cap ``best`` the tree is that of :class:`DySpecGreedy`,
     drafted in fewer passes of more nodes.

@@ -1,4 +1,4 @@
-"""Reuse at the target: phrases attached to the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
+"""Post-use: attaches phrases to the last nodes of a drafted tree (Post-use & Pre-cut, algorithm 3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 
 class Graft(BuilderWrapper):
-    """Another builder's tree with phrases of a :class:`~specexp.drafters.PhraseCache` below its anchors.
+    """Another builder's tree, with phrases from a :class:`~specexp.drafters.PhraseCache` below its anchors.
 
     A draft that is accepted up to an anchor may continue in a phrase.
 
@@ -87,7 +87,7 @@ class Graft(BuilderWrapper):
 
 
 def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
-    """Return the tree with phrases below its rows, or the tree itself if they add no node. Rows keep their numbers.
+    """Return the tree with phrases below its rows, or the same tree if they add no node. Rows keep their numbers.
 
     Args:
         phrases: pairs of a row and the tokens to add below it. Tokens from the first ``NO_CANDIDATE`` on are ignored;

@@ -1,4 +1,4 @@
-"""Static trees that a few numbers define, and the published tree of Token Recycling."""
+"""Static trees that a few numbers define, including the published tree of Token Recycling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.core.tree import NodeKind
 
 
 class Chain(StaticTree):
-    """One candidate after the other: the tree of ordinary speculative decoding.
+    """A chain of single candidates, as in ordinary speculative decoding.
 
     Args:
         length: number of drafted tokens.
@@ -30,7 +30,7 @@ class Chain(StaticTree):
 
 
 class KConfig(StaticTree):
-    """Every node of a depth has the same number of children.
+    """A tree in which all nodes of a depth have the same number of children.
 
     Args:
         widths: children of every node, depth by depth: ``[2, 2, 1]`` is 2, then 4, then 4 nodes.
@@ -49,7 +49,7 @@ class KConfig(StaticTree):
 
 
 class SpecInfer(StaticTree):
-    """Fixed expansion per depth, drawn with replacement (Miao et al. 2023, section 3, "expansion-based" trees).
+    """A fixed number of draws with replacement per depth (Miao et al. 2023, section 3, "expansion-based" trees).
 
     A token drawn again below the same parent is one node: the target sees it once, the verifier counts every draw.
 

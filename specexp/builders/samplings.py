@@ -1,4 +1,4 @@
-"""A dynamic tree under construction: the samplings made so far, and those that may follow.
+"""A dynamic tree under construction: the samplings made so far, and those that may come next.
 
 A *sampling* is the decision to take one more candidate below a node. Its *key* is its estimated worth:
 
@@ -26,7 +26,7 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 
 class Columns:
-    """Named columns of equal length, which can grow."""
+    """Named columns that have equal length and can grow."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
         self._columns: dict[str, NDArray[Any]] = {
@@ -36,11 +36,11 @@ class Columns:
         self.size = 0
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return the filled part of a column, a view."""
+        """Return the filled part of a column as a view."""
         return self._columns[name][: self.size]
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a whole column, its unfilled part included."""
+        """Return a whole column, including its unfilled part."""
         return self._columns[name]
 
     def reserve(self, entries: int) -> bool:
@@ -54,7 +54,7 @@ class Columns:
         return True
 
     def append(self, entries: int, /, **values: Any) -> None:
-        """Add entries: one value, or one for each entry, of every column."""
+        """Append entries to every column, given one value or one per entry."""
         self.reserve(entries)
         start, self.size = self.size, self.size + entries
         for name, value in values.items():
@@ -94,7 +94,7 @@ ROW: Mapping[str, type[np.generic]] = {
 
 
 class Samplings:
-    """Samplings of one tree.
+    """The samplings of one tree.
 
     Args:
         kind: whether candidates are the best ones or drawn.
@@ -118,7 +118,7 @@ class Samplings:
         ] = []  # rows [f] and their distributions [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add rows for the nodes of these samplings, to request candidates for next; return the rows."""
+        """Add rows for the nodes of these samplings and return the rows, for which candidates are requested next."""
         first, number = self._rows.size, samplings.size
         drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
         known = {name: self._samplings[name][samplings] for name in drafted}
@@ -128,7 +128,7 @@ class Samplings:
         return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
-        """Return a request for ``k`` candidates of drafted rows; those with a key below ``floor`` may be left out."""
+        """Return a request for ``k`` candidates of drafted rows. Those with a key below ``floor`` may be omitted."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             # v = w * (1 - q of the elder siblings) falls below the floor when they hold this mass
@@ -139,7 +139,7 @@ class Samplings:
         return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
-        """Return how many candidates to request, such that more are rarely needed."""
+        """Return the number of candidates to request. It is large enough that more are rarely needed."""
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
         known = self._rows
@@ -149,7 +149,7 @@ class Samplings:
         return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"][rows].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
-        """Add ``[f, j]`` candidates of drafted rows; an answer begins with the candidates of the earlier one."""
+        """Add ``[f, j]`` candidates of drafted rows. A row's new answer begins with its earlier candidates."""
         assert answer.log_probs is not None  # needs_log_probs
         weight, answered = self._rows["weight"][rows], self._rows["count"][rows]
         width = answer.tokens.shape[1]
@@ -205,7 +205,7 @@ class Samplings:
     def _drawn(
         self, answer: Candidates, group: NDArray[np.bool_], width: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return probabilities for the drawn candidates of the ``[g]`` rows of ``group``, if the row is reached.
+        """Return probabilities of the drawn candidates of the ``[g]`` rows of ``group``, given that the row is reached.
 
         ``[g, width]`` that each candidate is accepted, ``[g, width + 1]`` that all its elder siblings are rejected,
         and ``[g]`` that a further candidate is tried.
@@ -226,19 +226,19 @@ class Samplings:
     def _calibrated(
         self, accepted: NDArray[np.float64], reached: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Raise each candidate's probability of acceptance, given that it is tried, to ``acceptance_power``."""
+        """Raise each candidate's acceptance probability, given that it is tried, to the power ``acceptance_power``."""
         tried = np.maximum(reached[:, :-1], np.finfo(np.float64).tiny)
         acceptance = (accepted / tried) ** self.acceptance_power
         reached = np.concatenate((np.ones((reached.shape[0], 1)), (1.0 - acceptance).cumprod(axis=1)), axis=1)
         return reached[:, :-1] * acceptance, reached
 
     def open_above(self, floor: float) -> NDArray[np.int64]:
-        """Return the drafted rows with a possible next sampling of at least this key."""
+        """Return the drafted rows that may still get a sampling with a key of at least ``floor``."""
         following = self._rows["open"]
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """Return the rows and samplings that may still change the tree; nodes at ``max_depth`` are not drafted.
+        """Return the rows and samplings that may still change the tree. Nodes at ``max_depth`` are not drafted.
 
         Returns:
             Drafted rows that need more candidates, samplings with a node to be drafted (best first), and the least key
@@ -272,18 +272,18 @@ class Samplings:
         return self._samplings.size
 
     def since(self, start: int, floor: float) -> NDArray[np.int64]:
-        """Return the samplings from number ``start`` on with at least this key, best first."""
+        """Return the samplings from number ``start`` on that have a key of at least ``floor``, best first."""
         key = self._samplings["key"][start:]
         order = np.argsort(-key, kind="stable")
         return start + order[: np.count_nonzero(key >= floor)]
 
     def weights(self, samplings: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return ``w`` of their nodes."""
+        """Return the weights ``w`` of the samplings' nodes."""
         weights: NDArray[np.float64] = self._samplings["weight"][samplings]
         return weights
 
     def best(self, floor: float = 0.0) -> NDArray[np.int64]:
-        """Return the ``budget`` samplings of the largest keys from ``floor`` on, a closed set.
+        """Return the ``budget`` samplings with the largest keys, of at least ``floor``: a closed set.
 
         Ties are decided by depth, then by rank path.
         """
@@ -299,7 +299,7 @@ class Samplings:
         return chosen[key[chosen] >= floor]
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
-        """Return depth and rank path of a sampling's node, an order independent of when it was found."""
+        """Return depth and rank path of a sampling's node; this order does not depend on when the node was found."""
         node, rows = self._samplings, self._rows
         ranks, row = [int(node["rank"][sampling])], int(node["parent"][sampling])
         while row > 0:
@@ -308,7 +308,7 @@ class Samplings:
         return len(ranks), tuple(reversed(ranks))
 
     def tree(self, chosen: NDArray[np.int64]) -> TokenTree:
-        """Return the tree of a closed set of samplings, breadth first, siblings by rank."""
+        """Return the tree of a closed set of samplings, in breadth-first order, with siblings by rank."""
         nodes = self._samplings
         size = chosen.size + 1
         chosen, parents, new_row = self._ordered(chosen)
@@ -331,7 +331,7 @@ class Samplings:
     def _ordered(
         self, chosen: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Order a closed set breadth first, siblings by rank.
+        """Sort a closed set in breadth-first order, with siblings by rank.
 
         Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and the tree's row of each drafted
         row. The last is -1 for rows outside the tree, and in a final entry, so that -1 maps to itself.
@@ -359,18 +359,18 @@ class Samplings:
 
 
 def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Return the ``count`` largest keys, the least of them first if some were left out."""
+    """Return the ``count`` largest keys. If any key was left out, the least of the returned ones comes first."""
     surplus = keys.size - count
     return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
 
 
 def _positions(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return rows and columns of the true entries, in a tenth of the time of a two-dimensional ``np.nonzero``."""
+    """Return rows and columns of the true entries, ten times as fast as a two-dimensional ``np.nonzero``."""
     positions = wanted.ravel().nonzero()[0]
     row = positions // wanted.shape[1]
     return row, positions - row * wanted.shape[1]
 
 
 def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return probabilities of log-probabilities, which rounding may have put above 0."""
+    """Return probabilities from log-probabilities, which rounding may have raised above 0."""
     return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

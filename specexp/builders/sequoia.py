@@ -25,7 +25,7 @@ _NEGLIGIBLE = 1e-12  # smaller values would be rounded away when added to the ro
 
 
 class Sequoia(StaticTree):
-    """The tree with most expected tokens per step for a positional acceptance vector, or a growmap.
+    """The tree with the most expected tokens per step, given a positional acceptance vector or a growmap.
 
     The vector holds ``W + 1`` probabilities: that the first, second, ... ``W``-th child tried below a visited node is
     the accepted one, then that no child is. It depends on target, draft, verifier and ``candidates`` together, so it
@@ -119,7 +119,7 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
 
 
 def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) -> NDArray[np.float64]:
-    """Return ``[budget + 1]`` milliseconds of a target pass over the root and 0 to ``budget`` nodes."""
+    """Return ``[budget + 1]`` milliseconds: the time of a target pass over the root and 0 to ``budget`` nodes."""
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
         covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
@@ -148,7 +148,7 @@ def _fastest(
 
 
 class BestTrees:
-    """Dynamic programme over rows, depth and width.
+    """A dynamic program over rows, depth and width.
 
     The value of a tree is the expected number of tokens per step: the sum over its rows of the product of acceptance
     probabilities down to the row, which is 1 for the root. ``best[d][m]`` is the largest value of a tree of at most
@@ -173,17 +173,17 @@ class BestTrees:
         self._complete = False
 
     def values(self, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 1]`` values of the best trees of at most 0 to ``budget`` nodes and this depth."""
+        """Return ``[budget + 1]`` values: those of the best trees of up to 0 to ``budget`` nodes and this depth."""
         return self._best[self.useful_depth(depth)][1:]
 
     def useful_depth(self, depth: int) -> int:
-        """Return the least depth with trees as good as those of depth ``depth``."""
+        """Return the smallest depth with trees as good as those of depth ``depth``."""
         while not self._complete and len(self._best) <= depth:
             self._add_depth()
         return min(depth, len(self._best) - 1)
 
     def paths(self, nodes: int, depth: int) -> list[RankPath]:
-        """Return the rank paths of a best tree of at most ``nodes`` nodes and this depth."""
+        """Return the rank paths of a best tree with at most ``nodes`` nodes and this depth."""
         found: list[RankPath] = []
         waiting: list[tuple[RankPath, int, int]] = [((), nodes, self.useful_depth(depth))]
         while waiting:
@@ -199,7 +199,7 @@ class BestTrees:
         return found
 
     def _below(self, child: int, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 2]`` values of the ``child``-th child, counted from 1, by rows of its subtree."""
+        """Return ``[budget + 2]`` values of a node's ``child``-th child, counted from 1, by the rows of its subtree."""
         return self._acceptance[child - 1] * self._best[depth - 1]
 
     def _add_depth(self) -> None:
@@ -224,5 +224,5 @@ class BestTrees:
 
 @lru_cache(maxsize=16)
 def best_trees(acceptance: tuple[float, ...], budget: int) -> BestTrees:
-    """Return the best trees for an acceptance vector, cached for repeated searches."""
+    """Return the best trees for an acceptance vector. They are cached for repeated searches."""
     return BestTrees(acceptance, budget)

@@ -1,4 +1,4 @@
-"""Static trees: the same rank paths at every step."""
+"""Static trees: the same rank paths in every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes of one depth, by their parents.
+    """The nodes of one depth, grouped by parent.
 
     Attributes:
         parents: ``[f]`` rows at the depth above that have children.
@@ -36,13 +36,13 @@ class Level:
 
 
 class FixedShape(TreeShape):
-    """A shape that is used in many steps; shapes cut from it are cached."""
+    """A shape that is used in many steps. Shapes cut from it are cached."""
 
     recurs = True
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """The requests that fill this shape with tokens, depth by depth."""
+        """The requests that fill this shape with tokens, level by level."""
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)
@@ -63,12 +63,12 @@ class FixedShape(TreeShape):
 
     @lru_cache(maxsize=512)  # noqa: B019 - shapes are few and live as long as their builder
     def first_nodes(self, nodes: int) -> FixedShape:
-        """Return the shape of the root and the first ``nodes`` nodes, for drafts that a controller ends."""
+        """Return the shape of the root and the first ``nodes`` nodes, for drafts that a controller ends early."""
         return self._part(np.arange(self.parents.size) <= nodes)
 
     @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
     def up_to_depth(self, max_depth: int) -> FixedShape:
-        """Return the shape cut at a depth, for the last steps of a sequence."""
+        """Return the shape up to a depth, for the last steps of a sequence."""
         return self if max_depth >= self.max_depth else self._part(self.depths <= max_depth)
 
     def _part(self, keep: NDArray[np.bool_]) -> FixedShape:
@@ -83,7 +83,7 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 
 
 class StaticTree(TreeBuilder):
-    """A fixed shape, filled with candidates breadth first. A node without a candidate is left out with its descendants.
+    """A fixed shape, filled with candidates breadth first. A node without a candidate is omitted with its descendants.
 
     Args:
         rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; every prefix is listed, but not the root.
@@ -180,7 +180,7 @@ class StaticTree(TreeBuilder):
 def _spread(
     answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int
 ) -> NDArray[_Number]:
-    """Return ``[f, width]`` values for all parents of a level, from a (maybe narrower) answer for those alive."""
+    """Return ``[f, width]`` values for all parents of a level, from a possibly narrower answer for the live parents."""
     found = np.full((alive.size, width), missing, dtype=answer.dtype)
     found[alive, : answer.shape[1]] = answer
     return found
@@ -198,7 +198,7 @@ def _check_no_draw_is_left_out(shape: TreeShape) -> None:
 
 
 def _merge_repeated(tokens: NDArray[np.int64], level: Level, draws: dict[int, list[int]]) -> None:
-    """Merge nodes with the same token below a parent into the first one, and record the order of the draws."""
+    """Merge nodes that have the same token and parent into the first one, and record the order of the draws."""
     first: dict[tuple[int, int], int] = {}
     for row, index in zip(level.rows.tolist(), level.parent_index.tolist(), strict=True):
         parent, token = int(level.parents[index]), int(tokens[row])

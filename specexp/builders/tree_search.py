@@ -1,4 +1,4 @@
-"""Families of static trees: a parametric one, and the one fitted from acceptance counts."""
+"""Families of static trees: a parametric family, and trees fitted to acceptance counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specexp.core.tree import RankPath
 
 
 class ParametricTree(StaticTree):
-    """A family from chain to bush: the ``nodes`` rank paths with the highest score.
+    """A family from chain to bush: the ``nodes`` rank paths with the highest scores.
 
     The score of a path is the product over its depths of ``depth_decay * (rank + 1) ** -rank_decay``. A large
     ``rank_decay`` gives a chain; a small ``depth_decay`` gives a bush of depth 1.
@@ -58,7 +58,7 @@ class ParametricTree(StaticTree):
 
 
 class FittedTree(StaticTree):
-    """The ``nodes`` rank paths that a run accepted most often in a wide tree.
+    """The ``nodes`` rank paths that were accepted most often in a run with a wide tree.
 
     A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
@@ -100,7 +100,7 @@ class FittedTree(StaticTree):
 
 
 def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
-    """Return the most accepted rank paths; ties go to the shorter, then lower-ranked path."""
+    """Return the most accepted rank paths. Ties go to the shorter path, then to the one with lower ranks."""
     ranked = sorted(
         (path for path, count in counts.items() if count > 0 and 0 < len(path) <= depth),
         key=lambda path: (-counts[path], len(path), path),

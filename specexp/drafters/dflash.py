@@ -18,7 +18,7 @@ _JOINED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 class DFlash(StatesDrafter):
-    """Drafts with a published DFlash draft for the target, which reads hidden states of several of its layers.
+    """Drafts with a DFlash draft published for the target. The draft reads hidden states of several target layers.
 
     All nodes of a depth have the same candidates. A tree has at most ``block_size`` - 1 levels.
 

@@ -22,7 +22,7 @@ from specexp.drafters.networks import KeyValues
 
 @dataclass(frozen=True)
 class DFlashConfig:
-    """The content of a draft's ``config.json``.
+    """The contents of a draft's ``config.json``.
 
     Attributes:
         layer: The draft's layers, as a Qwen3 configuration.
@@ -38,7 +38,7 @@ class DFlashConfig:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:
-        """Return the configuration from the content of ``config.json``; raises ``ValueError`` if it is another's."""
+        """Return the configuration in a ``config.json``; raises ``ValueError`` if it is not one of a DFlash draft."""
         inner = content.get("dflash_config") or {}
         found = {"block_size": content.get("block_size"), "num_target_layers": None, **content, **inner}
         for name in ("hidden_size", "vocab_size", "block_size", "mask_token_id", "num_target_layers"):
@@ -65,7 +65,7 @@ class DFlashConfig:
 
 
 class DFlashNetwork(nn.Module):
-    """A DFlash draft. Embeddings and output layer are the target's."""
+    """A DFlash draft. It uses the target's embeddings and output layer."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -82,17 +82,17 @@ class DFlashNetwork(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> DFlashNetwork:
-        """Read a published draft from its folder; raises ``ValueError`` that names the file and the tensor."""
+        """Read a published draft from its folder; raises ``ValueError`` with the file and the tensor."""
         content, given, file = read_head(folder)
         config = DFlashConfig.of(content, file.with_name("config.json"))
         return filled(lambda: cls(config), given, file)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters by their names in files, as views of the fused ones."""
+        """Return the parameters keyed by their names in files, as views of the fused ones."""
         return tensors_of(self)
 
     def read(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
-        """Add the keys and values of the positions ``[m]`` of a text, from ``[1, m, A * H]`` states of the target."""
+        """Add keys and values for positions ``[m]`` of a text, from ``[1, m, A * H]`` hidden states of the target."""
         context, turn = self.hidden_norm(self.fc(states)), self._rotation.turn(positions, states)
         for layer in self.layers:
             _, keys, values = layer.projected(context, turn)
@@ -100,7 +100,7 @@ class DFlashNetwork(nn.Module):
 
     @override
     def forward(self, embedded: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> torch.Tensor:
-        """Return normalised states ``[1, B, H]`` of a block after the text in the cache, to which it is added.
+        """Return normalised states ``[1, B, H]`` of a block after the text in the cache, which the block then joins.
 
         Args:
             embedded: ``[1, B, H]`` embeddings of the last token and the mask tokens.

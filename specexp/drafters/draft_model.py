@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class DraftModel(Drafter):
-    """Drafts with a smaller model, which reads the nodes of the tree as it grows.
+    """Drafts with a smaller model. The model reads the nodes of the tree as it grows.
 
     One pass feeds all frontier nodes that the model has not read yet; a repeated request needs no pass. After a step
     the cache keeps the rows of accepted nodes and drops the others. Candidates are the most probable tokens or random
@@ -256,7 +256,7 @@ class DraftModel(Drafter):
         self._forget_tree()
 
     def _known_of(self, context: Context) -> int:
-        """Return how many cached rows equal, bit for bit, those that a prefill of this sequence would write.
+        """Return how many cached rows are bit for bit equal to those that a prefill of this sequence would write.
 
         If a row does not depend on the other rows of its pass, these are the rows of the common prefix. Otherwise, the
         whole prompt must be equal.
@@ -370,12 +370,12 @@ class SelfDrafter(DraftModel):
     def use_target(self, target: Runtime) -> None: ...
 
     def draft_with(self, model: Runtime | DraftSource) -> None:
-        """Draft with this model, which was made from the target's weights."""
+        """Draft with this model, made from the target's weights."""
         super().use_draft_model(model)
 
 
 class _Siblings(WeakSet[DraftModel]):
-    """Drafters of one model that have a sequence in their cache. Copies, also in other processes, are empty."""
+    """Drafters that share a model and have a sequence in its cache. A copy, also in another process, starts empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """The rows of one pass: committed tokens not fed before, then new nodes of the step's tree.
+    """The rows of one pass: committed tokens that were not fed before, then new nodes of the step's tree.
 
     Attributes:
         tokens: ``[m]`` token ids of all rows.
@@ -49,7 +49,7 @@ class Fed:
 
 
 class DraftSource(ABC):
-    """Answers a drafter's passes over a growing tree, and turns the answers into candidates.
+    """Answers a drafter's passes over a growing tree, and converts the answers to candidates.
 
     It holds the committed rows of one sequence, like the KV cache of a model.
 
@@ -75,7 +75,7 @@ class DraftSource(ABC):
     @property
     @abstractmethod
     def context_limit(self) -> int:
-        """Longest sequence that the draft can read, in tokens."""
+        """The longest sequence that the draft can read, in tokens."""
 
     @property
     @abstractmethod
@@ -84,7 +84,7 @@ class DraftSource(ABC):
 
     @abstractmethod
     def truncate(self, rows: int) -> None:
-        """Keep only the first ``rows`` rows, and drop those of an unfinished step."""
+        """Keep only the first ``rows`` rows, and drop the rows of an unfinished step."""
 
     @abstractmethod
     def copy_from(self, other: DraftSource, rows: int) -> None:
@@ -92,17 +92,17 @@ class DraftSource(ABC):
 
     @abstractmethod
     def prefill(self, token_ids: Sequence[int]) -> None:
-        """Feed and commit tokens of the prompt, without counting a draft pass."""
+        """Feed and commit tokens of the prompt. This does not count as a draft pass."""
 
     def feed(self, context: Context, fed: Fed) -> list[Any]:
-        """Run one pass, and return the answer for each new node, in the form that :meth:`candidates` takes.
+        """Run one pass, and return an answer for each new node in the form that :meth:`candidates` expects.
 
         A subclass implements this method or :meth:`feed_together`.
         """
         return self.feed_together([(self, context, fed)])[0]
 
     def feed_together(self, questions: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        """Return the results of :meth:`feed` for several sources of one team."""
+        """Return the result of :meth:`feed` for each of several sources of one team."""
         return [source.feed(context, fed) for source, context, fed in questions]
 
     def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
@@ -115,18 +115,18 @@ class DraftSource(ABC):
 
     @abstractmethod
     def commit(self, rows: Sequence[int]) -> None:
-        """Commit these rows, numbered among those fed since the last commit, and drop the others."""
+        """Commit these rows and drop the others. Rows are numbered from the last commit."""
 
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw candidates for the ``f`` frontier rows. An answer is by default logits ``[m, V]`` and a row."""
+        """Rank or draw candidates for the ``f`` frontier rows. By default an answer is logits ``[m, V]`` and a row."""
         return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
     def candidates_together(
         self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        """Return the results of :meth:`candidates` for several sources of one team."""
+        """Return the result of :meth:`candidates` for each of several sources of one team."""
         return [
             source.candidates(scoring, context, request, answers)
             for source, context, request, answers in questions
@@ -138,7 +138,7 @@ class DraftSource(ABC):
 
 
 class _Slots:
-    """Assigns the slots of a model's cache. The slot of a deleted source is used again."""
+    """Assigns the slots of a model's cache. The slot of a deleted source is reused."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -151,7 +151,7 @@ class _Slots:
 
 
 class ModelSource(DraftSource):
-    """A source that runs a language model. Each sequence has its own source and cache slot; they share passes.
+    """A source that runs a language model. Each sequence has its own source and cache slot; sources share passes.
 
     Args:
         model: the draft, with a cache that only these sources use.
@@ -258,7 +258,7 @@ def _growth(fed: Fed) -> Growth:
 
 
 def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
-    """Return the answers' ``[f, V]`` logits, as a view if they are consecutive rows of one pass."""
+    """Return the ``[f, V]`` logits of the answers, as a view if they are consecutive rows of one pass."""
     import torch
 
     logits, start = answers[0]

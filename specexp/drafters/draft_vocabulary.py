@@ -1,4 +1,4 @@
-"""Reduced heads: the output layer of a draft has only some of the target's tokens, as in EAGLE-3 (``d2t``)."""
+"""Reduced heads: the output layer of a draft covers only some of the target's tokens, as in EAGLE-3 (``d2t``)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ VocabularySize = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, eq=False)
 class DraftVocabulary:
-    """The tokens that a reduced head can draft: ``[Vd]`` ascending ids among the target's ``size`` tokens."""
+    """The tokens that a reduced head can draft: ``[Vd]`` ascending ids out of the target's ``size`` tokens."""
 
     kept: torch.Tensor
     size: int
 
     @classmethod
     def of(cls, runtime: Any) -> DraftVocabulary | None:
-        """Return the ``draft_vocabulary`` of the configuration of a draft that can have a reduced head, or None."""
+        """Return the ``draft_vocabulary`` in a draft's configuration, or None if the draft has no reduced head."""
         import torch
 
         ids = getattr(getattr(runtime.model, "config", None), "draft_vocabulary", None)
@@ -41,7 +41,7 @@ class DraftVocabulary:
 
     @classmethod
     def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
-        """Return the first ``most`` ids of a JSON list of ids, most frequent first; without a file, ids below ``most``.
+        """Return the first ``most`` ids of a JSON list, most frequent first; without a file, the ids below ``most``.
 
         The ids of a BPE tokenizer are in the order of its merges, so the first ones are about the most frequent.
 
@@ -70,15 +70,15 @@ class DraftVocabulary:
         return cls(torch.tensor(sorted(ids[:most])), size)
 
     def ids(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the target's ids of found places; ``NO_CANDIDATE`` stays."""
+        """Convert indices of kept tokens to the target's ids. ``NO_CANDIDATE`` is unchanged."""
         return np.where(found == NO_CANDIDATE, NO_CANDIDATE, self.kept.numpy(force=True)[found])
 
     def spread(self, q: torch.Tensor) -> torch.Tensor:
-        """Return ``[f, V]`` probabilities from those of the kept tokens ``[f, Vd]``."""
+        """Return ``[f, V]`` probabilities, given those of the kept tokens, ``[f, Vd]``."""
         return q.new_zeros((q.shape[0], self.size)).index_copy_(1, self.kept.to(q.device), q)
 
     def layer(self, output: Any) -> torch.nn.Linear:
-        """Return the rows of the kept tokens of an output layer as a layer."""
+        """Return a layer with those rows of an output layer that belong to the kept tokens."""
         import torch
 
         kept = self.kept.to(output.weight.device)
@@ -89,7 +89,7 @@ class DraftVocabulary:
         return made
 
     def runtime(self, runtime: Any) -> Any:
-        """Return a runtime of a causal LM with the output rows of the kept tokens, and otherwise the same weights.
+        """Return a runtime of a causal LM with only the output rows of the kept tokens, and otherwise the same weights.
 
         Runtimes of one model have one reduced model, so that they share its packed weights.
         """

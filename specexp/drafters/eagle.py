@@ -1,4 +1,4 @@
-"""EAGLE: a layer on the target's hidden states predicts further states (Li et al. 2024)."""
+"""EAGLE: a layer over the target's hidden states predicts the next hidden states (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StatesDrafter(SelfDrafter):
 
 
 class Eagle(StatesDrafter):
-    """Drafts with a head that predicts a node's hidden state from its token and its parent's hidden state.
+    """Drafts with a head that predicts a node's hidden state from the node's token and its parent's hidden state.
 
     Accepted tokens have the target's hidden states, and drafted tokens have those that the head predicts. The papers
     use :class:`~specexp.builders.BeamRerank` trees (EAGLE-2) and fixed trees (EAGLE). A head works only with the target

@@ -1,4 +1,4 @@
-"""EAGLE-3: a head on hidden states of several of the target's layers (Li et al. 2025, arXiv 2503.01840)."""
+"""EAGLE-3: a head that reads hidden states of several target layers (Li et al. 2025, arXiv 2503.01840)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHAINS, _LENGTH = 8, 25  # of the text that shows which layers a head reads
 
 
 class Eagle3(StatesDrafter):
-    """Drafts with a published EAGLE-3, EAGLE-3.1 or P-EAGLE head for the target.
+    """Drafts with an EAGLE-3, EAGLE-3.1 or P-EAGLE head that was published for the target.
 
     The files of SafeAILab, SpecForge and speculators are read. They do not agree on what the number of a layer means.
     So the layers of the file, those before and those after them are compared on 200 tokens that the target samples, and
@@ -72,7 +72,7 @@ class Eagle3(StatesDrafter):
         self.draft_with(source)
 
     def _joined(self, target: Runtime) -> tuple[Eagle3Network, tuple[int, ...]]:
-        """Return the head with the target's weights, and the layers that it reads."""
+        """Return the head combined with the target's weights, and the layers that it reads."""
         from specexp.drafters.eagle3_network import Eagle3Network
 
         network = Eagle3Network.load(folder_of(self._head))
@@ -107,7 +107,7 @@ class Eagle3(StatesDrafter):
 
 
 def folder_of(head: str) -> Path:
-    """Return the folder of a head that is a folder or a hub id; raises ``ValueError`` if it is neither."""
+    """Return a head's folder, given a folder or a hub id; raises ``ValueError`` for anything else."""
     if Path(head).is_dir():
         return Path(head)
     from huggingface_hub import snapshot_download
@@ -123,7 +123,7 @@ def folder_of(head: str) -> Path:
 def scores_of(
     network: Eagle3Network, target: Runtime, layers: tuple[int, ...]
 ) -> dict[tuple[int, ...], float]:
-    """Return the share of the target's own text that a head's drafts would match, by the layers that it reads.
+    """Return the share of the target's own text that a head's drafts would match, for each choice of layers to read.
 
     The text is sampled by the target as a tree of some chains. The share is the mean overlap of both distributions.
     """
@@ -155,7 +155,7 @@ def scores_of(
 
 
 def _sampled(target: Runtime) -> TokenTree:
-    """Return chains of tokens below one root that the target samples, always the same."""
+    """Return chains of tokens below one root, sampled from the target with fixed random numbers."""
     import torch
 
     length = min(_LENGTH, target.context_limit - 2)

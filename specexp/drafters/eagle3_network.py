@@ -31,7 +31,7 @@ _SWITCHES = ("norm_before_fc", "fc_norm", "norm_before_residual", "norm_output")
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """The content of a head's ``config.json``.
+    """The contents of a head's ``config.json``.
 
     Attributes:
         layer: The draft's layers, as a Llama or Qwen3 configuration: sizes, RoPE, ``vocab_size`` V of the target.
@@ -62,7 +62,7 @@ class Eagle3Config:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> Eagle3Config:
-        """Return the configuration from the content of ``config.json``; raises ``ValueError`` if it is another's."""
+        """Return the configuration in a ``config.json``; raises ``ValueError`` if it is not one of such a head."""
         layer = dict(content.get("transformer_layer_config") or content)
         kind = layer.pop("model_type", "llama")
         if kind not in ("llama", "qwen3"):
@@ -90,7 +90,7 @@ class Eagle3Config:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of a ``config.json`` that engines read."""
+        """Return the contents of a ``config.json`` that engines can read."""
         own = {"architectures": ["LlamaForCausalLMEagle3"], "target_hidden_size": self.target_hidden_size}
         layers = self.state_layers and list(self.state_layers)
         return {
@@ -157,7 +157,7 @@ class Eagle3Network(nn.Module):
         self._shared: tuple[Any, Any] = (self.embed_tokens, None)
 
     def share(self, embeddings: nn.Module, output: nn.Module) -> None:
-        """Use the target's embeddings and output layer where the head has none of its own."""
+        """Use the target's embeddings and output layer where the head does not have its own."""
         rows: Any = output.weight
         self._shared = (
             self.embed_tokens or embeddings,
@@ -170,7 +170,7 @@ class Eagle3Network(nn.Module):
         return embedded.to(self.fc.weight.dtype)
 
     def logits(self, made: torch.Tensor) -> torch.Tensor:
-        """Return logits ``[..., Vd]`` of the draft vocabulary from states of :meth:`forward`."""
+        """Return logits ``[..., Vd]`` over the draft vocabulary, given states from :meth:`forward`."""
         normed = self.norm(made)
         return F.linear(normed, self._shared[1] if self.lm_head is None else self.lm_head.weight)
 
@@ -185,7 +185,7 @@ class Eagle3Network(nn.Module):
         return fused
 
     def again(self, made: torch.Tensor) -> torch.Tensor:
-        """Return the input of the row after a drafted one, from the state that :meth:`forward` returned for it."""
+        """Return the input of the row after a drafted row, given the drafted row's state from :meth:`forward`."""
         return self.norm(made) if self.config.norm_output else made
 
     @override
@@ -213,7 +213,7 @@ class Eagle3Network(nn.Module):
         return x
 
     def unroll(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
-        """Yield the states ``[batch, m - step, H]`` of each draft step, which reads the states of the step before.
+        """Yield the states ``[batch, m - step, H]`` of each draft step. A step reads the states of the one before.
 
         This is EAGLE-3's training-time test (section 3.2). Row ``i`` of a step attends to the rows up to ``i`` of the
         first step, which read the target's states. It also attends to the rows ``i`` of the steps in between.
@@ -240,7 +240,7 @@ class Eagle3Network(nn.Module):
             inputs = self.again(made)[:, :-1]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters by their names in files, as views of the fused ones."""
+        """Return the parameters keyed by their names in files, as views of the fused ones."""
         found = tensors_of(self)
         if "mask_hidden" in found:
             found["mask_hidden"] = found["mask_hidden"][None, None]
@@ -248,7 +248,7 @@ class Eagle3Network(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Eagle3Network:
-        """Read a published head from its folder; raises ``ValueError`` that names the file and the tensor."""
+        """Read a published head from its folder; raises ``ValueError`` with the file and the tensor."""
         content, given, file = read_head(folder)
         config = Eagle3Config.of(content, file.with_name("config.json"))
         return cls._of(
@@ -277,7 +277,7 @@ class Eagle3Network(nn.Module):
         return filled(lambda: cls(config, kept, own_head, own_embeddings), given, file)
 
     def save(self, folder: str | Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` in the layout of SafeAILab, which engines read."""
+        """Write ``config.json`` and ``model.safetensors`` in SafeAILab's layout, which engines can read."""
         from safetensors.torch import save_file
 
         path = Path(folder)
@@ -299,7 +299,7 @@ class Eagle3Network(nn.Module):
 
 
 def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
-    """Return the content of ``config.json``, the tensors and their file; raises ``ValueError`` if one is missing."""
+    """Return the contents of ``config.json``, the tensors and their file; raises ``ValueError`` if one is missing."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
@@ -318,7 +318,7 @@ def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tenso
 
 
 def tensors_of(network: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of a network with :class:`DecoderLayer` s by their names in files."""
+    """Return the parameters of a network with :class:`DecoderLayer` s, keyed by their names in files."""
     found: dict[str, Any] = dict(network.named_parameters())
     for number, layer in enumerate(network.layers):
         layer_name = f"layers.{number}."
@@ -329,7 +329,7 @@ def tensors_of(network: Any) -> dict[str, torch.Tensor]:
 
 
 def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file: Path) -> Network:
-    """Return a network with the tensors of a file; raises ``ValueError`` if they are not those of its ``tensors``."""
+    """Return a network with the tensors of a file; raises ``ValueError`` if they do not match its ``tensors``."""
     with torch.device("meta"):
         shape = make().tensors()
     for name, tensor in shape.items():
@@ -350,14 +350,14 @@ def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file:
 
 
 class Rotation:
-    """Rotary positions of a configuration, by which :class:`DecoderLayer` s turn queries and keys."""
+    """Rotary position embeddings, with which :class:`DecoderLayer` s rotate queries and keys."""
 
     def __init__(self, layer: PretrainedConfig) -> None:
         rotary = LlamaRotaryEmbedding(layer)
         self._rates, self._scale = rotary.inv_freq, rotary.attention_scaling  # rates: [head_dim / 2]
 
     def turn(self, positions: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines ``[m, head_dim]`` of positions ``[m]``; the sines of the first half are negative."""
+        """Return cosines and sines ``[m, head_dim]`` of positions ``[m]``. Sines of the first half are negative."""
         angles = positions[:, None].float() * self._rates.to(positions.device)
         cosine, sine = angles.cos() * self._scale, angles.sin() * self._scale
         return torch.cat((cosine, cosine), dim=-1).to(like), torch.cat((-sine, sine), dim=-1).to(like)
@@ -396,7 +396,7 @@ class DecoderLayer(nn.Module):
         self.mlp.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return the views of each fused parameter by their names in files."""
+        """Return the views of each fused parameter, keyed by their names in files."""
         sizes = [self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
         names = (
             [f"self_attn.{name}_proj.weight" for name in "qkv"],
@@ -410,7 +410,7 @@ class DecoderLayer(nn.Module):
     def projected(
         self, normed: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return queries, keys and values ``[..., heads, m, head_dim]`` of normalised inputs ``[..., m, width]``."""
+        """Return queries, keys and values ``[..., heads, m, head_dim]`` for normalised inputs ``[..., m, width]``."""
         # [..., heads + 2 kv_heads, m, size]
         mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
         turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]

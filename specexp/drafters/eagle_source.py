@@ -1,4 +1,4 @@
-"""The draft source of heads that read the target's hidden states, as :class:`~specexp.drafters.Eagle` does."""
+"""The draft source of heads that read the target's hidden states, such as :class:`~specexp.drafters.Eagle`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specexp.drafters.draft_source import DraftSource, Fed
 
 
 class EagleSource(DraftSource):
-    """An EAGLE head and its KV cache for one sequence.
+    """An EAGLE head with its KV cache for one sequence.
 
     A row is computed from a token and the hidden state of the position before it. This state is the target's for
     committed tokens and the head's for drafted ones. Drafted rows are dropped when the step ends, and accepted tokens
@@ -56,7 +56,7 @@ class EagleSource(DraftSource):
         return self._cache.committed
 
     def learn(self, states: torch.Tensor) -> None:
-        """Append the target's hidden states ``[m, width]`` for the next positions."""
+        """Append the target's hidden states ``[m, width]`` at the next positions."""
         self._states = torch.cat((self._states, states.to(self._states)))
 
     def begin(self, positions: int, states: torch.Tensor | None) -> None:
@@ -147,7 +147,7 @@ class EagleSource(DraftSource):
 
     @torch.inference_mode()
     def _run_committed(self, tokens: Sequence[int]) -> None:
-        """Run the head on committed tokens, each with the target's hidden state of the position before it."""
+        """Run the head on committed tokens, each with the target's hidden state at the position before it."""
         past, self._pending = self.length, len(tokens)
         states = self._states[max(past - 1, 0) : past + self._pending - 1]
         if past == 0:  # before the first token
@@ -170,7 +170,7 @@ class EagleSource(DraftSource):
 
 
 class _TreeCache:
-    """Keys and values of one sequence: committed rows, then those of the step.
+    """Keys and values of one sequence: committed rows, then rows of the current step.
 
     Attributes:
         committed: number of committed rows.
@@ -185,7 +185,7 @@ class _TreeCache:
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append ``[1, heads, m, d]`` rows of a layer, and return the rows that the pass reads."""
+        """Append ``[1, heads, m, d]`` rows to a layer, and return the rows that the pass reads."""
         end = self.rows + keys.shape[-2]
         if layer == len(self._layers):
             self._layers.append([one[..., :0, :] for one in (keys, values)])
@@ -199,7 +199,7 @@ class _TreeCache:
         return kept[0][..., self.first : end, :], kept[1][..., self.first : end, :]
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep these rows of the step, in ascending order."""
+        """Keep these rows of the current step, in ascending order."""
         start, count = self.committed, len(rows)
         if list(rows) != list(range(count)):
             for one in chain.from_iterable(self._layers):
@@ -207,7 +207,7 @@ class _TreeCache:
         self.committed = self.rows = start + count
 
     def copy(self, rows: int) -> _TreeCache:
-        """Return a copy with the first rows."""
+        """Return a copy of the first rows."""
         made = _TreeCache()
         made._layers = [[one.clone() for one in layer] for layer in self._layers]
         made.committed = made.rows = rows

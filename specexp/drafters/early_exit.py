@@ -1,4 +1,4 @@
-"""Self-drafting: the target's lower layers draft for the whole model (LayerSkip, Elhoushi et al. 2024)."""
+"""Self-drafting: the target's first layers draft for the whole model (LayerSkip, Elhoushi et al. 2024)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EarlyExit(SelfDrafter):
 
 
 def _exit_of(model: Any, layers: int, runtime: str) -> Any:
-    """Return a model of another's first layers, with shared weights; raises ``ValueError`` if it has too few."""
+    """Return a model of another model's first layers, with shared weights; raises ``ValueError`` if it has too few."""
     body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:

@@ -19,7 +19,7 @@ _KEYS = 10_000  # most tokens with stored n-grams
 
 
 class Lookahead(Drafter):
-    """Drafts n-grams that the target generates itself, by Jacobi iterations over the next positions.
+    """Drafts n-grams that the target itself generates, by Jacobi iteration over the next positions.
 
     Each step adds one level of guesses to a window of ``window`` columns. A column's next level holds the guess for the
     position after it. In the tree, the oldest level is a chain below the root. A column's later levels are a branch

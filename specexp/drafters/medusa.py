@@ -1,4 +1,4 @@
-"""Medusa: heads on the target's last hidden state predict several next tokens at once (Cai et al. 2024)."""
+"""Medusa: heads on the target's last hidden state predict several future tokens at once (Cai et al. 2024)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ARRAYS = ("bias", MARK, "weight")
 
 
 class Medusa(Drafter):
-    """Drafts each depth with a head of its own, which reads the hidden state at the position before the root.
+    """Drafts each depth with a separate head, which reads the hidden state at the position before the root.
 
     A head does not read the draft tokens before its depth. So all nodes of a depth have the same candidates, and one
     pass over the heads drafts a whole tree. The first step uses the prompt's last hidden state. Heads work only with
@@ -131,7 +131,7 @@ class Medusa(Drafter):
         self._answers: torch.Tensor | None = None  # [heads, V] logits of the step
 
     def _logits(self) -> torch.Tensor | None:
-        """Return ``[heads, V]`` logits of the step; None if there was no hidden state."""
+        """Return ``[heads, V]`` logits for this step; None if there was no hidden state."""
         import torch
 
         if self._answers is None and self._state is not None:

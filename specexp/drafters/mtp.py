@@ -1,4 +1,4 @@
-"""Multi-token prediction: the layer with which some targets were trained to predict one token further."""
+"""Multi-token prediction: some targets were trained with a layer that predicts one more token."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Mtp(StatesDrafter):
 
 
 def _layer_of(target: Runtime) -> Any:
-    """Return the first layer with the target's embeddings, as an ``EagleSource`` runs it."""
+    """Return the first multi-token-prediction layer with the target's embeddings, as an ``EagleSource`` runs it."""
     config: Any = getattr(target.model, "config", None)
     text = None if config is None else config.get_text_config()
     if text is None or not getattr(text, "num_mtp_layers", None):

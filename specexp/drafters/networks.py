@@ -25,7 +25,7 @@ class KeyValues(Protocol):
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append rows ``[..., heads, m, d / heads]`` of a layer, and return all of its rows."""
+        """Append rows ``[..., heads, m, d / heads]`` to a layer, and return all rows of the layer."""
 
 
 class EagleHead(nn.Module):
@@ -58,7 +58,7 @@ class EagleHead(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
-        """Return the network from its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
+        """Return the network, given its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
         weights = {
             name: torch.from_numpy(np.asarray(array, dtype=np.float32))
             for name, array in arrays.items()
@@ -83,7 +83,7 @@ class EagleHead(nn.Module):
         visible: torch.Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> torch.Tensor:
-        """Return the states ``[..., m, d]`` after the tokens.
+        """Return the states ``[..., m, d]`` after the given tokens.
 
         Args:
             embedded: ``[..., m, d]`` embeddings of tokens.
@@ -106,7 +106,7 @@ class EagleHead(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of rows from the target's states."""
+        """Return the inputs of rows, computed from the target's hidden states."""
         return states
 
     again = fuse_states  # of later rows from the states of `forward`
@@ -143,7 +143,7 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> MedusaHeads:
-        """Return the network from ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
+        """Return the network, given ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
         ``ValueError`` for other shapes.
         """
         weight, bias = (np.asarray(arrays[name], dtype=np.float32) for name in ("weight", "bias"))
@@ -158,7 +158,7 @@ class MedusaHeads(nn.Module):
 
     @override
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return ``[..., heads, d]`` states of the next positions, from ``[..., d]`` states."""
+        """Return ``[..., heads, d]`` states at the next positions, given ``[..., d]`` states."""
         states = hidden.unsqueeze(-2).expand(*hidden.shape[:-1], self.weight.shape[1], hidden.shape[-1])
         for weight, bias in zip(self.weight, self.bias, strict=True):
             # h + SiLU(W h + b), a residual block of each head (section 2.1.1)
@@ -167,7 +167,7 @@ class MedusaHeads(nn.Module):
 
 
 class MtpLayer(nn.Module):
-    """The first layer of an ``MtpModel`` of transformers, over the rows of a tree.
+    """The first layer of a transformers ``MtpModel``, run over the rows of a tree.
 
     Args:
         model: it has the target's embeddings and rotary positions.
@@ -193,7 +193,7 @@ class MtpLayer(nn.Module):
         visible: torch.Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> torch.Tensor:
-        """Return the states ``[1, m, d]`` after the tokens. The arguments are those of :class:`EagleHead`."""
+        """Return the states ``[1, m, d]`` after the given tokens. The arguments are those of :class:`EagleHead`."""
         turn = self._shared[1](embedded, position_ids=positions[None], **self._kinds)
         mask = None if visible is None else additive_mask(visible[None, None], embedded.dtype)
         made: torch.Tensor = self.layer(
@@ -207,7 +207,7 @@ class MtpLayer(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of rows from the target's states."""
+        """Return the inputs of rows, computed from the target's hidden states."""
         return states
 
     again = fuse_states

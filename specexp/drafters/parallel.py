@@ -1,4 +1,4 @@
-"""Parallel drafts: one pass over mask tokens answers every depth, as PARD (An et al. 2025), P-EAGLE and DFlash do.
+"""Parallel drafts: one pass over mask tokens answers for every depth, as in PARD (An et al. 2025), P-EAGLE and DFlash.
 
 The row of depth d reads the committed tokens and d mask tokens, or in DFlash a whole block of them. So all nodes of a
 depth have the same candidates.
@@ -21,7 +21,7 @@ from specexp.drafters.eagle_source import EagleSource
 
 
 class ParallelSource(DraftSource):
-    """Answers depend only on the depth. A pass feeds as many mask tokens as the last tree was deep."""
+    """A source with answers that depend only on the depth. A pass feeds one mask token per level of the last tree."""
 
     parallel = True
     _pending, _depths = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
@@ -30,7 +30,7 @@ class ParallelSource(DraftSource):
     @abstractmethod
     def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
         """Feed committed tokens and then mask tokens, after the rows of the step. Return the answers to the last
-        committed token, if there is one, and to the mask tokens.
+        committed token, if any was fed, and to the mask tokens.
         """
 
     @override
@@ -49,7 +49,7 @@ class ParallelSource(DraftSource):
 
 
 class PardSource(ParallelSource, ModelSource):
-    """A causal LM that was trained to predict from mask tokens; its configuration has their id, ``pard_token``."""
+    """A causal LM that was trained to predict from mask tokens. Its configuration gives their id as ``pard_token``."""
 
     # each sequence feeds its own number of mask tokens
     feed_together = DraftSource.feed_together
@@ -70,7 +70,7 @@ class PardSource(ParallelSource, ModelSource):
 
 
 class ParallelEagleSource(ParallelSource, EagleSource):
-    """A P-EAGLE head: an EAGLE-3 head with a mask token and a learned input for it."""
+    """A P-EAGLE head: an EAGLE-3 head with a mask token and a learned input for this token."""
 
     @override
     @torch.inference_mode()
@@ -90,7 +90,7 @@ class ParallelEagleSource(ParallelSource, EagleSource):
 
 
 class DFlashSource(ParallelSource, EagleSource):
-    """A DFlash draft and its keys and values of one sequence.
+    """A DFlash draft with its keys and values for one sequence.
 
     The keys of a token are made from the target's states of the same token. So those of a step's last token, of which
     no state exists yet, are added in the next step.
@@ -133,7 +133,7 @@ class DFlashSource(ParallelSource, EagleSource):
 
     @torch.inference_mode()
     def _read(self, end: int) -> None:
-        """Add the keys and values of the positions up to ``end``."""
+        """Add keys and values for the positions up to ``end``."""
         positions = torch.arange(self._known, end, device=self._states.device)
         if len(positions):
             self._cache.rows, self._known = self._known, end

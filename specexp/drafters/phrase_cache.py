@@ -27,7 +27,7 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class PhraseCache(DrafterWrapper):
-    """Drafts phrases that were right before, stored by the token that they follow.
+    """Drafts phrases that were correct before, stored under the token that they follow.
 
     As a wrapper of a drafter, the cache passes requests for tokens on, and answers requests for phrases (of
     :class:`~specexp.builders.Graft`) itself. If a request needs a pass of a draft model, up to ``ride`` phrases that
@@ -115,7 +115,7 @@ class PhraseCache(DrafterWrapper):
         return super().source_of(context, path) if drafter is None else drafter.source_of(context, path)
 
     def without_drafter(self) -> PhraseCache:
-        """Return a copy that drafts with its phrases alone."""
+        """Return a copy that drafts only with its phrases."""
         other = copy(self)
         other.inner, other.ride, other.store = (), 0, self.store.copy()
         other.state = "cold" if self.state == "cold" else "carry"
@@ -206,7 +206,7 @@ class PhraseCache(DrafterWrapper):
         return Candidates(tokens)
 
     def _continuations(self, context: Context, request: Request) -> Candidates:
-        """Continue phrases that match the end of the path, the longest match first."""
+        """Continue the phrases that match the end of the path, starting with the longest match."""
         used = self._pending.setdefault(context, _Pending()).used
         committed = tuple(context.token_ids[-self.phrase_length :].tolist())
         wanted = min(request.k, self.max_phrases)
@@ -283,7 +283,7 @@ class PhraseCache(DrafterWrapper):
         return candidates.pass_tokens
 
     def _insert_answered(self, outcome: Outcome) -> None:
-        """Store grafted phrases as the target corrected them, then runs of USEFUL tokens outside the accepted path."""
+        """Store grafted phrases with the target's corrections, then runs of USEFUL tokens outside the accepted path."""
         tree = outcome.tree
         tokens, parents = tree.tokens.tolist(), tree.shape.parents.tolist()
         answers = outcome.answers().tolist()
@@ -319,7 +319,7 @@ class PhraseCache(DrafterWrapper):
 
 @dataclass(slots=True)
 class _Pending:
-    """Look-ups and corrections of a step, learned when it ends. The dictionaries serve as ordered sets.
+    """Look-ups and corrections of a step, learned when the step ends. The dictionaries serve as ordered sets.
 
     Attributes:
         used: keys of phrases that were looked up.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specexp.core.tree import NO_CANDIDATE
 
 Phrase = tuple[int, ...]
-"""Tokens that follow a key token."""
+"""The tokens that follow a key token."""
 
 LONGEST = 64  # most tokens in a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
@@ -62,16 +62,16 @@ class PhraseStore:
 
     @property
     def largest_token(self) -> int:
-        """Largest token id; -1 if the store is empty."""
+        """The largest token id; -1 if the store is empty."""
         return max((max(key, *map(max, own)) for key, own in self._phrases.items()), default=NO_CANDIDATE)
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
-        """Return up to ``count`` phrases of a key, the newest first."""
+        """Return up to ``count`` phrases stored under a key, newest first."""
         phrases = self._phrases.get(key)
         return [] if phrases is None else list(islice(reversed(phrases), count))
 
     def insert(self, key: int, phrase: Sequence[int]) -> None:
-        """Add a phrase, cut to ``phrase_length`` tokens. An empty phrase is ignored."""
+        """Add a phrase, shortened to ``phrase_length`` tokens. An empty phrase is ignored."""
         new = tuple(phrase[: self.phrase_length])
         if not new:
             return
@@ -96,7 +96,7 @@ class PhraseStore:
             phrases.popitem(last=False)
 
     def use(self, key: int) -> None:
-        """Count a use of a key, if the key is stored."""
+        """Count a use of a key. A key that is not stored is ignored."""
         uses = self._uses.get(key)
         if uses is None:
             return
@@ -125,7 +125,7 @@ class PhraseStore:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a :meth:`state_dict`; raises ``ValueError`` if it is damaged or exceeds this store's limits."""
+        """Restore a state from :meth:`state_dict`; raises ``ValueError`` if it is damaged or too large."""
         counts, keys, phrases, uses = self._checked(state)
         self.clear()
         start = 0

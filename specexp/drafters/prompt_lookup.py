@@ -15,7 +15,7 @@ from specexp.drafters.ranking import candidates_of
 
 
 class PromptLookup(Drafter):
-    """Proposes tokens that followed earlier occurrences of the last n tokens: largest n first, then newest first.
+    """Proposes tokens that followed earlier occurrences of the last n tokens: the largest n first, then the newest.
 
     The index of a sequence contains only committed tokens, so each draft indexes only the tokens since the last one.
 
@@ -67,7 +67,7 @@ class PromptLookup(Drafter):
 
 
 class _SuffixIndex:
-    """Followers of each run of ``shortest`` to ``longest`` tokens, as ordered sets (dictionaries), newest last."""
+    """The tokens that followed each run of ``shortest`` to ``longest`` tokens, as ordered sets, newest last."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         self._lengths = range(longest, shortest - 1, -1)

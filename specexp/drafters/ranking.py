@@ -1,4 +1,4 @@
-"""Turns a draft's logits into candidates: ranked, drawn at random, or ranked with the target's noise."""
+"""Converts a draft's logits to candidates: ranked, drawn at random, or ranked with the target's noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Settings that rank a draft model's logits; see the arguments of :class:`~specexp.drafters.DraftModel`."""
+    """Settings for ranking a draft model's logits; see the arguments of :class:`~specexp.drafters.DraftModel`."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -53,7 +53,7 @@ class ToRank(NamedTuple):
 
 
 def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
-    """Rank or draw candidates for several sequences, with the same result as for each alone."""
+    """Rank or draw candidates for several sequences, with the same result as for each sequence alone."""
     groups: dict[tuple[float, int], list[int]] = {}
     found: dict[int, Candidates] = {}
     for index, (context, request, logits, vocabulary) in enumerate(questions):
@@ -90,7 +90,7 @@ def _processors(scoring: Scoring, temperature: float) -> Processors:
 
 
 def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -> torch.Tensor:
-    """Return the scores that candidates are ranked by, ``[rows of all questions, V]``."""
+    """Return the scores by which candidates are ranked, ``[rows of all questions, V]``."""
     import torch
 
     logits = [one.logits for one in questions]
@@ -138,7 +138,7 @@ def _noise(question: ToRank) -> torch.Tensor:
 
 
 def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candidates:
-    """Return candidates from one list of tokens per frontier row, best first, cut or padded to ``k``."""
+    """Return candidates from one list of tokens per frontier row, best first, cut or padded to ``k`` tokens."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     for row, answer in zip(tokens, answers, strict=True):
         row[: len(answer)] = answer[: request.k]
@@ -148,7 +148,7 @@ def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candida
 def answered_in_part(
     request: Request, width: int, answered: Sequence[int], answer: Callable[[Request], Candidates]
 ) -> Candidates:
-    """Return candidates of the frontier rows ``answered``, by ``answer``; the other rows get no candidates."""
+    """Return candidates in which only the frontier rows ``answered`` have some, from ``answer``."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
     q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -165,7 +165,7 @@ def answered_in_part(
 
 
 def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the ``k`` best tokens of ``[f, V]`` scores and their log-probabilities, without impossible tokens."""
+    """Return the ``k`` best tokens of ``[f, V]`` scores with their log-probabilities, leaving out impossible tokens."""
     values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
     found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE
@@ -178,13 +178,13 @@ def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.f
 
 _BLOCK = 128  # tokens per block: inverse sampling finds the block, then the token in it
 _ROUNDS = (8, 16, 32, 64)
-"""Uniform numbers per row in each round of draws; later rounds use the last size. The sizes do not depend on ``k``, so
-that each number always decides the same draw.
+"""The number of uniform numbers per row in each round of draws; later rounds use the last value. It does not depend on
+``k``, so that each number always decides the same draw.
 """
 
 Uniforms = Callable[[NDArray[np.int64], int, int], NDArray[np.float64]]
-"""A function of rows ``[a]``, a start and a count, which returns the rows' uniform numbers ``[a, count]`` from the
-start on.
+"""A function of rows ``[a]``, a start and a count. It returns the rows' uniform numbers ``[a, count]``, beginning at
+the start.
 """
 
 
@@ -196,7 +196,7 @@ def draw(
     enough: NDArray[np.float64] | None = None,
     replacement: bool = False,
 ) -> Candidates:
-    """Draw tokens row by row.
+    """Draw tokens for each row.
 
     Args:
         q: ``[f, V]`` float32 probabilities.
@@ -286,7 +286,7 @@ def _invert(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return block, place in the block and probability (``[a, m]`` each) of the tokens at uniform numbers ``[a, m]``.
+    """Return block, index in the block and probability (``[a, m]`` each) of the tokens at uniform numbers ``[a, m]``.
 
     The probability is 0 where a row has no token left.
     """

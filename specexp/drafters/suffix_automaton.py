@@ -22,7 +22,7 @@ Estimate = Literal["escape", "frequency"]
 
 
 class SuffixAutomaton(Drafter):
-    """Looks up the longest run of tokens that ends at a node, and proposes the tokens that followed it before.
+    """Finds the longest earlier run of tokens that also ends at a node, and proposes the tokens that followed it.
 
     It searches the prompt and the output so far, earlier texts (with ``state="carry"``) and a ``corpus`` (if given).
     With a corpus this is REST (He et al. 2024), with earlier texts SuffixDecoding (Oliaro et al. 2025). A candidate's
@@ -113,7 +113,7 @@ class SuffixAutomaton(Drafter):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the carried texts: ``tokens`` ``[n]``, one text after the other, and their ``lengths`` ``[texts]``."""
+        """Return the kept texts: ``tokens`` ``[n]``, one text after the other, and their ``lengths`` ``[texts]``."""
         if self.state == "cold":
             return {}
         import torch  # imported late: checking a configuration does not need it
@@ -155,7 +155,7 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Return the look-ups of this step by path, including the root's."""
+        """Return this step's look-ups keyed by path, including the root's."""
         text, clock = self._texts[context], self._index_of(context).clock
         if text.walked != clock:  # any sequence may have added to the index, which makes look-ups stale
             text.walks.clear()
@@ -178,7 +178,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Return length and followers of each run that ends at a node, longest first; at ties the texts' first."""
+        """Return length and followers of each run that ends at a node, longest first; on ties, the texts come first."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
@@ -212,7 +212,7 @@ _Walk = tuple[int, int, Run | None]
 
 
 class _Text:
-    """A text and its place in the index."""
+    """A text and its position in the index."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""Indexes of all token runs in texts and their followers: a growing automaton and a fixed suffix array."""
+"""Indexes of all token runs in texts and their followers: an automaton that grows, and a fixed suffix array."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from specexp.core.tree import NO_CANDIDATE
 
 ENTRIES = ("suffixes", "tokens")
-"""Names of a corpus' arrays."""
+"""Names of the arrays of a corpus."""
 
 _SAMPLED = 1024  # most occurrences that are counted
 _LONGEST = 64  # most tokens of a run looked up in an array
 
 Followers = list[tuple[int, int]]
-"""Pairs of a token and its number of occurrences, newest first where that is known."""
+"""Pairs of a token and its number of occurrences, newest first where the order is known."""
 
 
 class SuffixIndex:
-    """A suffix automaton of several texts (Blumer et al. 1985), with the occurrences of every run.
+    """A suffix automaton over several texts (Blumer et al. 1985), with the occurrences of every run.
 
     A state represents all runs that occur at the same places. Its link leads to its longest suffix that also occurs
     elsewhere. A text is identified by the state of its whole content; state ``0`` is the empty text.
@@ -48,7 +48,7 @@ class SuffixIndex:
         self.clock = 0
 
     def add(self, place: int, token: int) -> int:
-        """Append a token to a text, and return the state of the longer text."""
+        """Append a token to a text, and return the state of the extended text."""
         state = self._entered(place, token)
         self.clock += 1
         suffix = state
@@ -59,7 +59,7 @@ class SuffixIndex:
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
-        """Extend a run by a token, and return state and length of its longest suffix that occurs in the texts."""
+        """Extend a run by a token; return state and length of the longest suffix of the result that is in the texts."""
         while place > 0 and token not in self._next[place]:
             place = self._link[place]
             length = self._length[place]
@@ -67,7 +67,7 @@ class SuffixIndex:
         return after, length + 1 if after else 0
 
     def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
-        """Return (length, followers) of a run and of its suffixes, longest first, where there are followers."""
+        """Return (length, followers) of a run and its suffixes, longest first, without those that have no followers."""
         found = []
         while place > 0:
             if following := self._next[place]:
@@ -91,7 +91,7 @@ class SuffixIndex:
         return new
 
     def _whole(self, above: int, token: int, state: int) -> int:
-        """Return the state of ``above`` plus a token: ``state`` itself, or a state split off for its shorter runs."""
+        """Return the state of ``above`` plus a token: ``state`` itself, or a state split off for the shorter runs."""
         if self._length[state] == self._length[above] + 1:
             return state
         new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
@@ -112,11 +112,11 @@ class SuffixIndex:
 
 
 Run = tuple[int, int, int]
-"""First and end index of the suffixes that begin with a run, and the run's length."""
+"""The first and end index of the suffixes that begin with a run, and the run's length."""
 
 
 class SuffixArray:
-    """All suffixes of a corpus, sorted; the followers of a run are found by binary search.
+    """All suffixes of a corpus, sorted. The followers of a run are found by binary search.
 
     Args:
         arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` after each, and ``suffixes``
@@ -146,14 +146,14 @@ class SuffixArray:
 
     @property
     def largest_token(self) -> int:
-        """Largest token id in the corpus."""
+        """The largest token id in the corpus."""
         return int(self.tokens.max(initial=NO_CANDIDATE))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SuffixArray:
         return self  # it never changes, so that copies can share it
 
     def longest(self, tail: list[int]) -> Run:
-        """Return the run of the longest suffix of ``tail`` that occurs in the corpus."""
+        """Return the longest suffix of ``tail`` that occurs in the corpus, as a run."""
         tail = tail[-_LONGEST:]
         found, least, most = (0, self.suffixes.size, 0), 0, len(tail)  # matches every suffix
         while least < most:  # bisection: if a suffix occurs, all shorter ones do
@@ -166,7 +166,7 @@ class SuffixArray:
         return found
 
     def step(self, run: Run, token: int) -> Run | None:
-        """Return a run extended by one token, or None if it does not occur in the corpus."""
+        """Return the run extended by one token, or None if the result does not occur in the corpus."""
         low, high, length = run
 
         def at(place: int) -> int:
@@ -177,7 +177,7 @@ class SuffixArray:
         return (first, last, length + 1) if first < last else None
 
     def followers(self, run: Run) -> Followers:
-        """Return the followers of a run; many occurrences are counted in an evenly spaced sample."""
+        """Return the followers of a run. If it occurs often, they are counted in an evenly spaced sample."""
         low, high, length = run
         positions = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
         # if the suffixes are wrongly sorted, a place may lie past the end; end marks are skipped below

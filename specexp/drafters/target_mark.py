@@ -1,4 +1,4 @@
-"""A head's mark identifies its target: some weights of the target's output layer, compared with a tolerance."""
+"""A head's mark identifies its target: some weights of the target's output layer, compared within a tolerance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROUNDING = 0.01  # relative tolerance: bfloat16 keeps 8 bits
 
 
 def mark_of(output: nn.Module) -> NDArray[np.float32]:
-    """Return ``[512]`` evenly spaced weights of an output layer, or all if it has fewer."""
+    """Return ``[512]`` evenly spaced weights of an output layer, or all weights if it has fewer."""
     import torch
 
     weights: Any = output.weight
@@ -32,7 +32,7 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
 
 
 def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
-    """Return the target's output layer; raises ``ValueError`` if there is none, or if the head is another target's."""
+    """Return the target's output layer; raises ``ValueError`` if there is none or the head is for another target."""
     layer = getattr(target.model, "get_output_embeddings", lambda: None)()
     if layer is None:
         raise ValueError(f"{name} needs a target with an output layer, got {type(target.model).__name__}")

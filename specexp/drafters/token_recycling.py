@@ -95,7 +95,7 @@ class TokenRecycling(Drafter):
 
     @property
     def matrix(self) -> NDArray[np.int32]:
-        """``[V, k]`` candidates after each token, best first, then ``NO_CANDIDATE``."""
+        """``[V, k]`` candidates after each token, best first, padded with ``NO_CANDIDATE``."""
         return self._matrix
 
     @override
@@ -218,7 +218,7 @@ class TokenRecycling(Drafter):
         top_k: NDArray[np.int64],
         logits: NDArray[np.float32] | None,
     ) -> None:
-        """Write each token's row from all its occurrences, by the rule ``merge`` or a race."""
+        """Write each token's row from all of its occurrences, by the rule ``merge`` or as a race."""
         chances = context.uniforms("race", len(context), size=top_k.size).reshape(top_k.shape)
         ranks = np.arange(self.k)
         for token in np.unique(tokens):
@@ -239,7 +239,7 @@ class TokenRecycling(Drafter):
 
 @cache
 def _kernels() -> Any:
-    """Return the compiled ``token_recycling.cpp``; None if there is no compiler."""
+    """Return the compiled ``token_recycling.cpp``; None without a compiler."""
     try:
         found = library(Path(__file__).with_suffix(".cpp"))
     except CannotCompileError:

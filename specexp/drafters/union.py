@@ -1,4 +1,4 @@
-"""Several drafters in one tree."""
+"""A drafter that combines several drafters in one tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block verification: exact samples of the target that accept a drawn chain as a whole."""
+"""Block verification: draws exact samples of the target and accepts or rejects a drawn chain as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BlockVerification(SamplingVerifier):
-    """Accepts the longest prefix of a drawn chain that passes a test of its own (Sun et al. 2025).
+    """Accepts the longest prefix of a drawn chain that passes its own test (Sun et al. 2025).
 
     Let ``p_i`` and ``q_i`` be the target's and the draft's distribution after the first ``i`` of ``n`` drafts ``x``.
 
@@ -37,7 +37,7 @@ class BlockVerification(SamplingVerifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Test every prefix with a number of its own, and accept the longest that passes."""
+        """Test every prefix with a separate random number, and accept the longest prefix that passes."""
         uniforms = iter(self.uniforms(context, tree))
         rows, values, rests = [0], [1.0], list[Distribution]()
         passes: list[float] = []  # h_i

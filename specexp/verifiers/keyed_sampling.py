@@ -1,4 +1,4 @@
-"""Keyed sampling: exact samples of the target that do not depend on the drafts."""
+"""Keyed sampling: draws exact samples of the target that do not depend on the drafts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class KeyedSampling(DeterministicVerifier):
-    """The token at position t is ``argmax(s_t + g_t)``.
+    """Outputs ``argmax(s_t + g_t)`` at position t.
 
     ``s_t`` are the target's log-probabilities after temperature, top-k and top-p (``transformers``' own processors,
     in that order), ``g_t`` Gumbel noise keyed by (seed, sequence, t). Every token is an exact sample, and the output

@@ -26,7 +26,7 @@ Distribution = NDArray[np.float64]
 
 
 class SamplingVerifier(Verifier, ABC):
-    """Verifies against the target's distribution after temperature, top-k and top-p.
+    """Verifies against the target's distribution after temperature, top-k and top-p are applied.
 
     Args:
         temperature: temperature of the target; 0 accepts only its most probable token.
@@ -48,7 +48,7 @@ class SamplingVerifier(Verifier, ABC):
         self.top_p = top_p
 
     def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
-        """Return enough numbers in (0, 1) for this step: one per draw and one for the bonus."""
+        """Return enough numbers in (0, 1) for this step: one per draw, and one for the bonus token."""
         repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
         size = tree.num_nodes + repeated + 1
         numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
@@ -56,7 +56,7 @@ class SamplingVerifier(Verifier, ABC):
 
 
 class RejectionSampling(SamplingVerifier):
-    """Tries the last accepted node's children one by one, and draws the bonus token from the residual distribution.
+    """Tries the last accepted node's children one by one. The bonus token is drawn from the residual distribution.
 
     One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
     (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. With ``p`` the target's distribution, ``r``
@@ -74,7 +74,7 @@ class RejectionSampling(SamplingVerifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Walk down from the root until every child of a node was rejected."""
+        """Walk down from the root until all children of a node are rejected."""
         uniforms = iter(self.uniforms(context, tree))
         drafted = None if on_host(logits) else self._drafted(tree, logits)
         accepted: list[int] = []
@@ -95,7 +95,7 @@ class RejectionSampling(SamplingVerifier):
             row = child
 
     def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> Distribution:
-        """Return ``[n + 1]`` the target's probability of every node's token, in one copy from a device.
+        """Return ``[n + 1]`` the target's probability of every node's token, copied from a device at once.
 
         While first children are accepted, only the last row of the distribution is copied.
         """
@@ -143,7 +143,7 @@ class SampleMatch(SamplingVerifier):
 
 
 def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
-    """Return the probability with which a child of a row was drawn."""
+    """Return the probability with which the child of a row was drawn."""
     if tree.kind(child) is NodeKind.POINT_MASS:
         return 1.0
     assert tree.q is not None, "drawn nodes come with their distribution"
@@ -151,7 +151,7 @@ def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
 
 
 def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, Distribution]]:
-    """Yield the children of a row in the order of their draws, each with the distribution it was drawn from."""
+    """Yield the children of a row in the order in which they were drawn, each with the distribution it came from."""
     q: Distribution | None = None
     for child in tree.draw_order(row):
         token, kind = int(tree.tokens[child]), tree.kind(child)
@@ -169,26 +169,26 @@ def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, 
 
 
 def residual(left: Distribution, q: Distribution) -> Distribution:
-    """Return ``norm(max(left - q, 0))``, or ``left`` if all differences are 0: then the two are equal."""
+    """Return ``norm(max(left - q, 0))``, or ``left`` if all differences are 0, because both are equal then."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
 
 
 def without(distribution: Distribution, token: int) -> Distribution:
-    """Return the distribution without a token; all zeros if the token had all the mass."""
+    """Return the distribution without a token, or all zeros if the token had all the mass."""
     rest = distribution.copy()
     rest[token] = 0.0
     return normalised(rest)
 
 
 def normalised(distribution: Distribution) -> Distribution:
-    """Return the distribution divided by its sum, unless that is 0."""
+    """Return the distribution divided by its sum, or unchanged if the sum is 0."""
     total = distribution.sum()
     return distribution / total if total > 0 else distribution
 
 
 def sample(distribution: Distribution, uniform: float) -> int:
-    """Return the token at which the cumulative probability exceeds ``uniform``; never one of probability 0."""
+    """Return the token at which the cumulative probability exceeds ``uniform``; its probability is never 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

@@ -1,4 +1,4 @@
-"""Traversal verification: exact samples of the target that accept a drawn tree from its leaves up."""
+"""Traversal verification: draws exact samples of the target and verifies a drawn tree from its leaves up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Visit:
 
 
 class TraversalVerification(SamplingVerifier):
-    """Tries the leaves of a tree first, and a node after all nodes below it (Weng et al. 2025).
+    """Tries the leaves of a tree first, and each other node after all nodes below it (Weng et al. 2025).
 
     Let ``p`` be the target's distribution after a node and ``r`` the residual, ``p`` at first. The next child was drawn
     from ``q``, and the node's own value is ``a``, 1 for the root.
@@ -50,7 +50,7 @@ class TraversalVerification(SamplingVerifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Walk down to the next leaf, and after a rejection up to the parent."""
+        """Walk down to the next leaf, and up to the parent after a rejection."""
         uniforms = iter(self.uniforms(context, tree))
         visited: set[int] = set()
 
@@ -85,7 +85,7 @@ def value(accept: float, left: Distribution, q: Distribution, token: int) -> flo
 
 
 def after_rejection(accept: float, left: Distribution, q: Distribution) -> tuple[float, Distribution]:
-    """Return value and residual of a node after the rejection of a child that was drawn from ``q``."""
+    """Return the value and residual of a node after a child drawn from ``q`` was rejected."""
     rest = accept * left
     total = float(np.maximum(rest - q, 0.0).sum())
     # a node that is accepted for sure stays so, even if rounding has left no residual

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TypicalAcceptance(SamplingVerifier):
-    """Accepts every token that is typical of the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
+    """Accepts every token that is typical for the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
 
     A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p)))``, with ``H`` the entropy in nats: the output is
     plausible, but not a sample of the target. The longest accepted path wins; ties go to the most probable. The
@@ -47,7 +47,7 @@ class TypicalAcceptance(SamplingVerifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Extend accepted paths depth by depth, and keep the best of the longest."""
+        """Extend accepted paths level by level, and keep the best of the longest paths."""
         best, best_place = 0, (0, 0.0)  # row, (depth, log-probability)
         log_probs = {0: 0.0}  # of accepted rows, given the root
         for row in range(tree.num_nodes + 1):  # parents come before their children
