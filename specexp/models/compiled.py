@@ -1,4 +1,4 @@
-"""Run a Hugging Face model of the Llama family with passes compiled for this CPU.
+"""Runs a Hugging Face model of the Llama family with passes compiled for this CPU.
 
 A whole pass is one call of C++ (``llama_pass.cpp``). It accepts trees of several slots without padding, with any number
 of rows and keys. ``docs/compiled.md`` compares it with alternatives.
@@ -31,7 +31,7 @@ _NUMBERS = ("tokens", "positions", "places", "pasts", "slots", "starts", "length
 
 
 class _Given(ctypes.Structure):
-    """Mirrors ``Rows`` in C++."""
+    """Mirrors ``Rows`` of the C++ code."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("count", "answered", "past", "slot")),
@@ -40,7 +40,7 @@ class _Given(ctypes.Structure):
 
 
 class _Reading(ctypes.Structure):
-    """Mirrors ``Reading`` in C++."""
+    """Mirrors ``Reading`` of the C++ code."""
 
     _fields_ = [
         ("best", ctypes.c_int64),
@@ -54,7 +54,7 @@ class _Reading(ctypes.Structure):
 
 
 class _Growing(ctypes.Structure):
-    """Mirrors ``Growing`` in C++."""
+    """Mirrors ``Growing`` of the C++ code."""
 
     _fields_ = [
         ("levels", ctypes.c_int64),
@@ -69,13 +69,13 @@ class _Growing(ctypes.Structure):
 
 
 class _Cache(ctypes.Structure):
-    """Mirrors ``Cache`` in C++."""
+    """Mirrors ``Cache`` of the C++ code."""
 
     _fields_ = [("storage", ctypes.c_void_p), ("slots", ctypes.c_int64), ("capacity", ctypes.c_int64)]
 
 
 class _Rows:
-    """Rows of a pass, in buffers at addresses that C++ gets once.
+    """The rows of a pass, in buffers with addresses that C++ receives once.
 
     Attributes:
         numbers: ``[8, m]`` values of ``_NUMBERS``.
@@ -91,7 +91,7 @@ class _Rows:
 
 
 class _Form(_Rows):
-    """Rows that attend to all committed tokens of a slot, and to each other by the mask ``visible [m, m]``.
+    """Rows that attend to all committed tokens of a slot, and to each other according to the mask ``visible [m, m]``.
 
     Their numbers are those for an empty slot 0. C++ adds the slot and its committed tokens.
     """
@@ -104,7 +104,7 @@ class _Form(_Rows):
 
 
 class _GrowingForm(_Form):
-    """The rows with which C++ drafts a tree: some pending tokens, then the nodes with children.
+    """The rows from which C++ drafts a tree: some pending tokens, then the nodes with children.
 
     Attributes:
         tokens: ``[n + 1]`` output: the tokens of the tree, without the root's.
@@ -137,7 +137,7 @@ class _GrowingForm(_Form):
 
 
 class _Choices:
-    """The tokens that passes over some slots choose from their logits, and the buffers for them.
+    """The tokens that passes over some slots choose from their logits, and the buffers for these tokens.
 
     Tokens are drawn only if all slots request them at the same temperature. Otherwise only greedy slots get theirs.
     """
@@ -156,7 +156,7 @@ class _Choices:
         self.reading = _Reading(self.best, 0, *top, 0, self.temperature, 1, *drawn)
 
     def tokens(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, TargetTokens]:
-        """Return the tokens of the last pass by slot."""
+        """Return the tokens of the last pass, keyed by slot."""
         found, first = {}, 0
         for slot, tree, request in zip(slots, trees, self.requests, strict=True):
             own = slice(first, first + tree.tokens.size)
@@ -293,7 +293,7 @@ class CompiledModel(HuggingFaceRuntime):
         return self._counted(first, first)
 
     def _form(self, shape: TreeShape) -> _Form:
-        """Return the rows of a shape, cached if it recurs."""
+        """Return the rows of a shape; they are cached if the shape recurs."""
         form = self._forms.get(shape)
         if form is None:
             form = _Form(shape.depths, shape.ancestor_mask, self.vocab_size)
@@ -312,7 +312,7 @@ class CompiledModel(HuggingFaceRuntime):
         self.cache.commit(slot, range(count))
 
     def _chosen(self, slots: Sequence[int], trees: Sequence[TokenTree], rows: _Rows) -> _Choices:
-        """Return the choices of a pass, with the noise of its rows."""
+        """Return the choices of a pass, with the noise for its rows."""
         key, count = tuple(slots), rows.given.count
         choices = self._choices.get(key)
         if choices is None or count > choices.rows:
@@ -442,13 +442,13 @@ class CompiledModel(HuggingFaceRuntime):
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
     def _scratch(self, rows: int) -> int:
-        """Return the address of float32 logits of some rows, which the next pass overwrites."""
+        """Return the address of float32 logits for some rows. The next pass overwrites them."""
         if rows > self._logits.shape[0]:
             self._logits = torch.empty((rows, self._weights.outputs), dtype=torch.float32)
         return self._logits.data_ptr()
 
     def _counted(self, count: int, answered: int) -> _Rows:
-        """Return the first ``count`` rows of the buffers, of which the last ``answered`` get logits."""
+        """Return the first ``count`` rows of the buffers; the last ``answered`` of them get logits."""
         self._rows.given.count, self._rows.given.answered = count, answered
         return self._rows
 
@@ -458,7 +458,7 @@ class CompiledModel(HuggingFaceRuntime):
             numbers[rows] = value
 
     def _states(self, count: int) -> torch.Tensor:
-        """Return the hidden states ``[count, d]`` of the last pass that are kept."""
+        """Return the hidden states ``[count, d]`` that were kept from the last pass."""
         if self._noted_layers.size:
             return self._noted
         width = self._weights.widths[0]
@@ -487,7 +487,7 @@ class CompiledModel(HuggingFaceRuntime):
         return answers.half() if self.dtype == torch.float16 else answers
 
     def _cache(self) -> _Cache:
-        """Return the cache's structure for C++."""
+        """Return the cache as C++ reads it."""
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage
@@ -496,7 +496,7 @@ class CompiledModel(HuggingFaceRuntime):
 
 
 class PackedModel(CompiledModel):
-    """A bfloat16 model unpacked from a GGUF file, with passes that read the 4-bit and 8-bit blocks of the file.
+    """A bfloat16 model from a GGUF file. Its passes read the 4-bit and 8-bit blocks of the file.
 
     The passes expand blocks to the model's weights in registers. All logits are those of :class:`CompiledModel`, bit by
     bit. A draft that is not from such a file runs as a :class:`CompiledModel`.

@@ -1,4 +1,4 @@
-"""Read GGUF files: whether llama.cpp runs them, their models for PyTorch and their tokenizers."""
+"""Reads GGUF files: whether llama.cpp runs them, their models as PyTorch models, and their tokenizers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PATTERNS = {
     "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
-"""Regular expressions that split a text before byte pairs are merged, by llama.cpp's pre-tokenizer names."""
+"""Regular expressions that split a text before byte pairs are merged, keyed by llama.cpp's pre-tokenizer names."""
 _LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 _SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
-"""Token types of the GGUF standard; ``own`` is its user-defined type."""
+"""Token types of the GGUF standard. ``own`` is its user-defined type."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
-"""Names of special tokens: those of transformers to those of a GGUF file."""
+"""Names of special tokens: from those of transformers to those of a GGUF file."""
 
 
 def is_gguf(source: str) -> bool:
@@ -41,7 +41,7 @@ def is_gguf(source: str) -> bool:
 
 
 def runs_in_llama_cpp(source: str, mode: str) -> bool:
-    """Return whether llama.cpp runs a source: a GGUF file in mode ``auto``, if llama-cpp-python is installed."""
+    """Return whether llama.cpp runs a source: a GGUF file in mode ``auto`` with llama-cpp-python installed."""
     return is_gguf(source) and mode == "auto" and find_spec("llama_cpp") is not None
 
 
@@ -51,7 +51,7 @@ def is_local(source: str) -> bool:
 
 
 def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
-    """Return a GGUF file's metadata, with its lists, and the names of its tensors.
+    """Return a GGUF file's metadata, including its lists, and the names of its tensors.
 
     Raises:
         ValueError: the file is damaged or not a GGUF file.
@@ -68,7 +68,7 @@ def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
 
 
 def unpacked(file: Path) -> Path:
-    """Return a folder in specexp's cache with a GGUF file's model in float32, written if it does not exist.
+    """Return a folder in specexp's cache with a GGUF file's model in float32; it is written if it does not exist.
 
     The configuration in it has ``weights_from``, the file's type, such as ``Q4_1``.
 
@@ -113,12 +113,12 @@ def unpacked(file: Path) -> Path:
 
 
 def is_unpacked(source: str) -> bool:
-    """Return whether a source is a folder of :func:`unpacked`."""
+    """Return whether a source is a folder that :func:`unpacked` wrote."""
     return Path(source).parent == cache_folder("models")
 
 
 def sampled_hash(file: Path) -> str:
-    """Return the SHA-256 of 1,024 evenly spaced samples of a file, to identify its weights."""
+    """Return the SHA-256 of 1,024 evenly spaced samples of a file, which identifies its weights."""
     size, digest = file.stat().st_size, sha256()
     with file.open("rb") as opened:
         for place in range(_SAMPLES):
@@ -128,7 +128,7 @@ def sampled_hash(file: Path) -> str:
 
 
 def gguf_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """Return a GGUF file's tokenizer as a Hugging Face one. Raises ``ValueError`` if it cannot be built."""
+    """Return a GGUF file's tokenizer as a Hugging Face tokenizer. Raises ``ValueError`` if it cannot be built."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 

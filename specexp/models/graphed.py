@@ -49,9 +49,9 @@ from specexp.models.static_step import (
 )
 
 _APART = 1e-3
-"""Largest allowed difference of float32 logits between captured and eager passes, relative to their norm."""
+"""The largest allowed difference of float32 logits between captured and eager passes, relative to their norm."""
 MOST_ROWS = 256
-"""Most rows of all lanes in a captured step. Larger passes run uncaptured."""
+"""The most rows of all lanes in a captured step. Larger passes run uncaptured."""
 _TIMED = 5  # replays per attention function when the fastest is chosen
 
 
@@ -182,7 +182,7 @@ class GraphedModel(HuggingFaceRuntime):
     def _choice(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
     ) -> tuple[TokenChoice | None, list[TokenRequest]]:
-        """Return the tokens that a pass computes and the requests for them; none if the verifiers' laws differ."""
+        """Return the tokens that a pass computes and the requests for them, or none if the verifiers' laws differ."""
         requests = [self.requests[slot] for slot in slots if slot in self.requests]
         laws = {request.verifier.law for request in requests}
         if len(requests) < len(slots) or len(laws) > 1 or None in laws:
@@ -198,7 +198,7 @@ class GraphedModel(HuggingFaceRuntime):
         choice: TokenChoice | None = None,
         requests: Sequence[TokenRequest] = (),
     ) -> TreeStep:
-        """Replay a step over new rows of distinct slots. Its results are valid until its next replay."""
+        """Replay a step over new rows of distinct slots. Its results are valid until the step is replayed again."""
         widths = [growth.visible.shape[1] for growth in growths]
         ends = [self.cache.lengths[slot] + width for slot, width in zip(slots, widths, strict=True)]
         window = self._window(slots, ends)
@@ -227,7 +227,7 @@ class GraphedModel(HuggingFaceRuntime):
         return Window(first, lanes, min(key_bucket(max(ends)), cache.capacity))
 
     def _replayer(self, key: Hashable, make: Callable[[], Step]) -> Replayer:
-        """Return the replayer of a step. The step is made and captured at its first use."""
+        """Return the replayer of a step. The step is created and captured when it is first used."""
         replayer = self._replayers.get(key)
         if replayer is None:
             step = make()
@@ -289,7 +289,7 @@ class GraphedModel(HuggingFaceRuntime):
     def states(
         self, tokens: torch.Tensor, positions: torch.Tensor, visible: torch.Tensor, attention: str
     ) -> torch.Tensor:
-        """Run the model's own layers over tokens ``[lanes, rows]`` in the cache's open window.
+        """Run the model's own layers over tokens ``[lanes, rows]``, in the cache's open window.
 
         Args:
             visible: ``[lanes, rows, keys]`` mask of the keys that each row attends to.
@@ -314,7 +314,7 @@ class GraphedModel(HuggingFaceRuntime):
         return self._static.get_output_embeddings()
 
     def nbytes(self) -> int:
-        """Return the bytes of the cache and of all steps' buffers. Also works on the meta device, to predict them."""
+        """Return the bytes of the cache and of all steps' buffers. On the meta device this predicts them."""
         return self.cache.nbytes() + sum(one.step.nbytes() for one in self._replayers.values())
 
     @override
@@ -339,7 +339,7 @@ class GraphedModel(HuggingFaceRuntime):
 
 
 def check_once(device: torch.device) -> None:
-    """Run :func:`check_device` unless it has already passed with this device, driver and libraries.
+    """Run :func:`check_device`, unless it has already passed with this device, driver and libraries.
 
     Raises:
         CannotRunError: captured passes do not work on this machine.

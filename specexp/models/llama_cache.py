@@ -1,4 +1,4 @@
-"""Slots of committed tokens in a llama.cpp context, where one cache of cells holds all slots.
+"""Slots of committed tokens in a llama.cpp context, which has one cache of cells for all slots.
 
 A row attends to the cells that share a sequence id with it. A tree therefore needs one id per leaf, and a row has the
 ids of all leaves below it. A committed token has one id, and more while trees need them. Each removal or copy visits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""Number of sequence ids in llama.cpp, which limits lanes times leaves."""
+"""The number of sequence ids in llama.cpp. It limits lanes times leaves."""
 _CELLS = 512  # least cells of a context; llama.cpp rounds up to a multiple of 256
 _AT_ONCE = 512  # most rows of a pass that llama.cpp computes together
 _FEW_IDS = 8  # fewest ids once trees branch; kept low, as every pass compares all pairs of ids
@@ -34,7 +34,7 @@ ANY = -1  # stands for every id in a removal
 
 
 class LaneRows(NamedTuple):
-    """Rows of one slot in a pass, with parents before children."""
+    """The rows of one slot in a pass, with parents before children."""
 
     tokens: NDArray[Any]  # [m]
     depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
@@ -45,7 +45,7 @@ class LaneRows(NamedTuple):
 
 
 class Batch:
-    """The rows of a pass, in buffers at addresses that llama.cpp gets once."""
+    """The rows of a pass, in buffers with addresses that llama.cpp receives once."""
 
     def __init__(self, rows: int, ids: int) -> None:
         batch = library().llama_batch
@@ -61,7 +61,7 @@ class Batch:
         self.given = batch(**{name: array.ctypes.data_as(kinds[name]) for name, array in arrays.items()})
 
     def fill(self, lanes: Sequence[LaneRows], with_logits: bool) -> Batch:
-        """Return a batch of these rows: this one, or a larger one if they do not fit."""
+        """Return a batch with these rows: this batch, or a larger one if they do not fit."""
         rows, ids = sum(lane.counts.size for lane in lanes), sum(lane.ids.size for lane in lanes)
         if rows > self._size[0] or ids > self._size[1]:
             return Batch(2 * rows, 2 * ids).fill(lanes, with_logits)
@@ -80,13 +80,13 @@ class Batch:
 
 
 def starts_of(counts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return the bytes before each row's first id, from the numbers of ids."""
+    """Return each row's byte offset to its first id, given the rows' numbers of ids."""
     return (np.cumsum(counts, dtype=np.int64) - counts) * counts.itemsize
 
 
 @dataclass(frozen=True)
 class Branches:
-    """The branches of a tree, one for each leaf, numbered in the order in which they split off.
+    """The branches of a tree, one per leaf, numbered in the order in which they split off.
 
     Attributes:
         parents: parent of each row, ``-1`` for a child of the last committed token.
@@ -109,7 +109,7 @@ class Branches:
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
-        """Bytes before each row's first branch in :attr:`flat`, ``[n]``."""
+        """Byte offset of each row's first branch in :attr:`flat`, ``[n]``."""
         return starts_of(self.counts)
 
     @cached_property
@@ -119,13 +119,13 @@ class Branches:
 
     @classmethod
     def of(cls, shape: TreeShape) -> Branches:
-        """Return the branches of a whole tree."""
+        """Return the branches of a complete tree."""
         branches = cls([], [], [], [], [])
         branches.add(shape.parents.tolist())
         return branches
 
     def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
-        """Add rows by their parents, ``-1`` for a child of the last committed token.
+        """Add rows, given their parents; ``-1`` stands for the last committed token.
 
         Returns:
             Pairs of a new branch and the earlier row that it splits off from.
@@ -178,28 +178,28 @@ class SlotIds:
 
     @property
     def main(self) -> int:
-        """An id that all committed tokens have."""
+        """An id that all committed tokens share."""
         if not self._known:
             (sequence,) = self._memory.new_ids(1)
             self._known[sequence] = self.length
         return next(iter(self._known))
 
     def extend(self, count: int) -> int:
-        """Commit ``count`` tokens that the next pass feeds, and return their id."""
+        """Commit ``count`` tokens, which the next pass feeds, and return their id."""
         main = self.main
         self.length += count
         self._known[main] = self.length
         return main
 
     def plant(self, tree: Branches) -> NDArray[np.int32]:
-        """Replace the uncommitted rows by a tree for the next pass. Return the ids of all rows, concatenated."""
+        """Replace the uncommitted rows with a tree for the next pass. Return the ids of all rows, concatenated."""
         self.forget_rows()
         self._take(len(tree.tips))
         self._tree = tree
         return np.array(self._ids, dtype=np.int32)[tree.flat]
 
     def grow(self, parents: Sequence[int]) -> list[list[int]]:
-        """Add rows for the next pass by their uncommitted parents (``-1``: none). Return the ids of each row."""
+        """Add rows for the next pass, given their uncommitted parents (``-1``: none). Return the ids of each row."""
         tree = self._tree = self._tree or Branches([], [], [], [], [])
         before = len(tree.parents)
         parted = dict(tree.add(parents))
@@ -207,7 +207,7 @@ class SlotIds:
         return [[self._ids[branch] for branch in branches] for branches in tree.through[before:]]
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Commit the rows of a path from the last committed token on. Raises ``ValueError`` for other rows."""
+        """Commit the rows of a path after the last committed token. Raises ``ValueError`` for other rows."""
         tree = self._tree
         if tree is None or [tree.parents[row] for row in rows] != [-1, *rows[:-1]]:
             raise ValueError(f"rows must be a path from the last committed token, got {list(rows)}")
@@ -229,7 +229,7 @@ class SlotIds:
         self._tree_is_over()
 
     def truncate(self, length: int) -> None:
-        """Keep at most the first ``length`` committed tokens."""
+        """Keep only the first ``length`` committed tokens."""
         length = min(length, self.length)
         if self.rows or length < self.length:
             if self._memory.others_are_empty(self):
@@ -248,7 +248,7 @@ class SlotIds:
             self.truncate(self.length)
 
     def share(self, other: SlotIds, length: int) -> None:
-        """Replace the slot's tokens by the first ``length`` of another slot, sharing its cells."""
+        """Replace the slot's tokens with the first ``length`` tokens of another slot, sharing their cells."""
         self.truncate(0)
         if length:
             main = self.main
@@ -297,7 +297,7 @@ class SlotIds:
 
 
 class LlamaCache(Slots):
-    """The slots of one llama.cpp context. Growing replaces the context by a larger one with the same content.
+    """The slots of one llama.cpp context. To grow, the context is replaced by a larger one with the same contents.
 
     Attributes:
         lanes: the sequence ids of each slot.
@@ -343,12 +343,12 @@ class LlamaCache(Slots):
         return self._cells * self._file.cell_bytes
 
     def make_room(self, cells: int) -> None:
-        """Grow to at least ``cells`` cells, counted over all slots."""
+        """Grow to at least ``cells`` cells for all slots together."""
         if cells > self._cells:
             self._open(max(cells, 2 * self._cells, _CELLS), max(self._ids, 1))
 
     def room_for(self, rows: int) -> None:
-        """Make room for ``rows`` more rows. If the cache must grow, it grows by half more than needed."""
+        """Make room for ``rows`` more rows. If the cache must grow, it grows by half more than is needed."""
         needed = rows + sum(lane.length + lane.rows for lane in self.lanes)
         if needed > self._cells:
             self.make_room(needed + needed // 2)
@@ -373,12 +373,12 @@ class LlamaCache(Slots):
         )
 
     def remove(self, sequence: int, start: int) -> None:
-        """Remove an id, or :data:`ANY` id, from cells at positions >= ``start``. Cells without ids are free."""
+        """Remove an id, or :data:`ANY` id, from cells at positions >= ``start``. Cells without an id become free."""
         if self._context is not None:
             self._functions.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Add the id ``target`` to the cells of ``source`` at positions from ``start`` to before ``end``."""
+        """Add the id ``target`` to the cells of ``source`` at positions from ``start`` to ``end`` (exclusive)."""
         self._functions.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def others_are_empty(self, lane: SlotIds) -> bool:
@@ -386,7 +386,7 @@ class LlamaCache(Slots):
         return all(one is lane or not (one.length or one.rows) for one in self.lanes)
 
     def new_ids(self, count: int) -> list[int]:
-        """Return ``count`` unused ids. Raises :class:`LlamaCppError` if llama.cpp has too few."""
+        """Return ``count`` unused ids. Raises :class:`LlamaCppError` if llama.cpp does not have enough."""
         if count > len(self._free) and self._ids < MAX_IDS:
             needed = self._ids + count - len(self._free)
             ids = 1 if needed == 1 else max(_FEW_IDS, 1 << (needed - 1).bit_length())
@@ -403,7 +403,7 @@ class LlamaCache(Slots):
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
-        """Replace the context by one of this size with the same content."""
+        """Replace the context by one of this size with the same contents."""
         functions, data = self._functions, None
         if any(self.lengths) or any(lane.rows for lane in self.lanes):
             size = functions.llama_state_get_size(self._context)

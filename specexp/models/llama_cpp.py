@@ -1,4 +1,4 @@
-"""Run a GGUF model in llama.cpp with the interface of :class:`~specexp.core.runtime.Runtime`."""
+"""Runs a GGUF model in llama.cpp behind the interface of :class:`~specexp.core.runtime.Runtime`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class LlamaCppModel(Runtime):
     def _keep(
         self, place: int, logits: torch.Tensor, request: TokenRequest | None, tree: TokenTree, first: int
     ) -> TargetTokens | None:
-        """Copy a tree's logits from llama.cpp's buffer, and choose the requested tokens on the way."""
+        """Copy a tree's logits from llama.cpp's buffer, and choose the requested tokens at the same time."""
         size, skipped = tree.tokens.size, 4 * first * self.vocab_size
         place, to = place + skipped, logits.data_ptr() + skipped
         if request is None:
@@ -122,7 +122,7 @@ class LlamaCppModel(Runtime):
         return TargetTokens(request.context, self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
-        """Make room for the tokens that are chosen after ``rows`` rows, and their values."""
+        """Make room for the tokens chosen after ``rows`` rows, and for their values."""
         self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
         self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 
@@ -147,7 +147,7 @@ class LlamaCppModel(Runtime):
         return list(torch.split(logits, sizes))
 
     def _pass(self, lanes: Sequence[LaneRows], with_logits: bool = True) -> torch.Tensor | None:
-        """Run a pass and return a copy of its ``[n, V]`` logits, since the next pass overwrites the buffer."""
+        """Run a pass and return a copy of its ``[n, V]`` logits, because the next pass overwrites the buffer."""
         address = self.cache.pass_over(lanes, with_logits)
         self.passes += 1
         if not address:
@@ -158,7 +158,7 @@ class LlamaCppModel(Runtime):
         return logits
 
     def _branches_of(self, shape: TreeShape) -> Branches:
-        """Return the branches of a tree, cached for shapes that recur."""
+        """Return the branches of a tree. They are cached for shapes that recur."""
         branches = self._branches.get(shape)
         if branches is None:
             branches = Branches.of(shape)

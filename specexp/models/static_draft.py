@@ -1,4 +1,4 @@
-"""Draft a tree in one replay: all passes of a draft model, with the top-k between them on the device.
+"""Drafts a tree in one replay: all passes of a draft model, with the top-k between the passes on the device.
 
 Without this, each level of a tree costs a copy to the device, a replay and a wait. If the last two trees had the same
 number of nodes at each depth, one :class:`DraftStep` drafts a tree of that form ahead. Builders request candidates as
@@ -28,11 +28,11 @@ from specexp.models.static_slots import bucket
 from specexp.models.static_step import FLOAT, INT, Arrays, Step, Window
 
 _MOST_BEST = 64
-"""Largest number of candidates per node that a step computes."""
+"""The largest number of candidates per node that a step computes."""
 
 
 class DraftLevel(NamedTuple):
-    """One depth of a drafted tree. A step feeds the nodes with the largest path probabilities.
+    """One depth of a drafted tree. A step feeds the nodes with the highest path probabilities.
 
     Attributes:
         width: number of nodes.
@@ -44,7 +44,7 @@ class DraftLevel(NamedTuple):
 
 
 class DraftPlan(NamedTuple):
-    """The form of a draft tree.
+    """The form of a draft tree that one replay drafts.
 
     Attributes:
         levels: nodes fed below the root, for each depth.
@@ -58,7 +58,7 @@ class DraftPlan(NamedTuple):
 
 
 class DraftStep(Step):
-    """All passes of a draft tree for each lane.
+    """All passes of one draft tree per lane.
 
     The first pass feeds the committed tokens that the draft model lacks, the root last, in ``pending`` rows. The rows
     of each level follow at fixed places.
@@ -91,7 +91,7 @@ class DraftStep(Step):
         super().__init__(runtime, window, given, results, self.nodes, len(widths) + 1 if self._noisy else 0)
 
     def fill(self, lane: int, past: int, tokens: Sequence[int]) -> None:
-        """Set the pending tokens of a lane, which follow ``past`` committed ones."""
+        """Set the pending tokens of a lane. They follow ``past`` committed tokens."""
         given = self._inputs.host
         given["tokens"][lane, : len(tokens)] = tokens
         given["base"][lane], given["size"][lane] = past, len(tokens)
@@ -134,11 +134,11 @@ class DraftStep(Step):
         self._results.fetch()
 
     def _written(self, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the cache row ``[lanes, rows]`` of each fed row, and the spare row for padding and idle lanes."""
+        """Return the cache row ``[lanes, rows]`` of each fed row, which is the spare row for padding and idle lanes."""
         return rows.masked_fill(~fed, self.cache.capacity)  # torch.where would copy the scalar from the host
 
     def _best(self, logits: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and tokens of the best candidates, equal to those of :class:`Ranking`."""
+        """Return log-probabilities and tokens of the best candidates. They equal those of :class:`Ranking`."""
         lanes, rows, size = logits.shape
         scores = self._processors.scores(logits.flatten(0, 1)).view(lanes, rows, size)
         if self._noisy:
@@ -147,7 +147,7 @@ class DraftStep(Step):
         return found.values.float(), found.indices
 
     def read(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
-        """Return a lane's tokens and log-probabilities ``[nodes, best]``, and each non-root node's parent and token.
+        """Return a lane's tokens and log-probabilities ``[nodes, best]``, and parent and token of each non-root node.
 
         The results are valid from the end of the device's work until the next replay.
         """
@@ -214,7 +214,7 @@ class GraphedSource(ModelSource):
         ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
-        """Reset the state at the first pass of a tree and return the tree's plan; None if there is none."""
+        """Reset the state at the first pass of a tree, and return the tree's plan or None if there is none."""
         if fed.known:
             return None
         self._begin(fed.pending)
@@ -225,7 +225,7 @@ class GraphedSource(ModelSource):
         return plan if fits else None
 
     def _take(self, step: DraftStep, lane: int) -> None:
-        """Store a lane's results of a step."""
+        """Store a lane's results from a step."""
         self._step, self._logits = step, step.logits[lane]
         self._tokens, self._log_probs, nodes = step.read(lane)
         self._end = step.pending + step.nodes - 1
@@ -280,7 +280,7 @@ class GraphedSource(ModelSource):
     def _computed(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates | None:
-        """Return candidates from the step's results, or None if the results lack some node or candidate."""
+        """Return candidates from the step's results, or None if a node or candidate is missing in them."""
         step, best = self._step, request.kind is NodeKind.POINT_MASS
         if step is None:  # record the form of the tree
             temperature = 1.0 if scoring.temperature is None else scoring.temperature

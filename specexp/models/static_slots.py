@@ -1,4 +1,4 @@
-"""A key-value cache for captured passes, which read and write rows given by a tensor, and its attention."""
+"""A key-value cache for captured passes, in which a tensor gives the rows to read and write, and its attention."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KEYS = 512  # smallest bucket of keys
 
 
 def bucket(count: int, least: int = 1) -> int:
-    """Return the smallest power of two that is at least ``count`` and at least ``least``."""
+    """Return the smallest power of two that is at least both ``count`` and ``least``."""
     return max(least, 1 << max(count - 1, 0).bit_length())
 
 
 def key_bucket(count: int) -> int:
-    """Return the number of keys that a step reads, which is 512 times a power of two, to cover ``count``."""
+    """Return the number of keys that a step reads to cover ``count`` keys: 512 times a power of two."""
     return _KEYS * bucket(-(-count // _KEYS))
 
 
@@ -50,7 +50,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
 
     @property
     def capacity(self) -> int:
-        """Number of rows in each slot, without the spare one."""
+        """Number of rows in each slot, without the spare row."""
         return int(self.storage.shape[3]) - 1
 
     @property
@@ -106,7 +106,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         return self.storage.nbytes
 
     def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
-        """Set the window of slots and keys of the next forward pass, and the cache rows ``[lanes, rows]`` it writes."""
+        """Set the window of slots and keys of the next forward pass, and the cache rows ``[lanes, rows]`` to write."""
         self._window, self._written = (first, lanes, keys), written
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,7 +139,7 @@ class _StaticLayer(SlotLayer):
 def explicit_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Two matrix products with a float32 softmax between them. The reference for the other functions."""
+    """Two matrix products with a float32 softmax between them: the reference for the other functions."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)  # [b, kv heads, g * m, n]
@@ -149,7 +149,7 @@ def explicit_attention(
 def packed_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """SDPA with the query heads of each key head stacked as rows, so that keys are read once and not repeated."""
+    """SDPA with the query heads of each key head stacked as rows, so that keys are read once instead of repeated."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     return F.scaled_dot_product_attention(packed, key, value, tiled, scale=scale).reshape(query.shape)
@@ -178,7 +178,7 @@ def _packed(query: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 ATTENTIONS = {"packed": packed_attention, "explicit": explicit_attention, "flex": flex_attention}
-"""Attention functions by name, the default first."""
+"""Attention functions, keyed by name. The first is the default."""
 _INTERFACE = "specexp_static"
 
 
@@ -192,7 +192,7 @@ def _attend(
     attention: str = "packed",
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention with the interface of transformers, which forwards the keyword ``attention`` to this function."""
+    """Attention with transformers' interface. transformers forwards ``attention``, which selects the function."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     answer = ATTENTIONS[attention](query, key, value, attention_mask, scale)
     return answer.transpose(1, 2).contiguous(), None
@@ -202,7 +202,7 @@ AttentionInterface.register(_INTERFACE, _attend)
 
 
 def with_static_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy with shared weights whose forward takes ``attention``, a name of :data:`ATTENTIONS`."""
+    """Return a copy with shared weights. Its forward method takes ``attention``, a name of :data:`ATTENTIONS`."""
     shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
     other.config._attn_implementation = _INTERFACE

@@ -1,4 +1,4 @@
-"""Passes of static shapes: all values that change between replays are data in one input buffer.
+"""Passes with static shapes: all values that change between replays are data in one input buffer.
 
 A :class:`TreeStep` first moves the accepted rows of the previous pass together (a *deferred commit*). It then feeds
 its rows and returns logits. For a verifier it also returns the target's tokens and the top tokens that drafters learn.
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
-"""Most accepted rows per lane that a step can move. Those of a longer path are moved before the step."""
+"""The most accepted rows per lane that a step can move. Those of a longer path are moved before the step."""
 GRAPH_BYTES = 32 * 2**20
-"""Bytes of a captured graph, without the buffers of its step. vLLM measured 24 to 28 MiB (vllm #22897)."""
+"""Bytes of a captured graph, without its step's buffers. vLLM measured 24 to 28 MiB (vllm #22897)."""
 _GRAPHS = 16  # number of graphs for which memory is reserved
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float32)
 Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Shape and dtype of each array, by name."""
+"""The shape and dtype of each array, keyed by name."""
 
 
 class Window(NamedTuple):
@@ -63,7 +63,7 @@ class Shape(NamedTuple):
 
 
 class TokenChoice(NamedTuple):
-    """The results that a step computes from its logits for a verifier and a drafter.
+    """The results that a step computes from its logits, for a verifier and a drafter.
 
     Attributes:
         law: the verifier's law, an identifier of its token rule.
@@ -113,7 +113,7 @@ class Step(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Compute the results. It may read only tensors and fixed sizes, because a graph freezes all other values."""
+        """Compute the results. Only tensors and fixed sizes may be read, because a graph freezes all other values."""
 
     def clear(self) -> None:
         """Make every lane idle, so that its rows are written to the spare row of its slot."""
@@ -163,7 +163,7 @@ class Step(ABC):
         return self._runtime.head(states), states
 
     def outputs(self) -> list[torch.Tensor]:
-        """Return the tensors that each replay overwrites."""
+        """Return the tensors that every replay overwrites."""
         found = [self.logits, self._results.on_device, self._results.on_host]
         return found if self.hidden is None else [*found, self.hidden]
 
@@ -180,7 +180,7 @@ class Step(ABC):
 
 
 class TreeStep(Step):
-    """One pass over a tree, or over new rows of a growing tree, for each lane.
+    """One pass per lane, over a tree or over new rows of a growing tree.
 
     Args:
         choice: the results to compute for ``verifier``. If None, only logits are computed.
@@ -218,7 +218,7 @@ class TreeStep(Step):
         self._inputs.host["visible"][..., 0] = 1  # a softmax over an empty set of keys is NaN
 
     def fill(self, lane: int, past: int, growth: Growth) -> None:
-        """Set the new rows of a lane, which follow ``past`` committed tokens and the earlier uncommitted rows."""
+        """Set the new rows of a lane. They follow ``past`` committed tokens and the earlier uncommitted rows."""
         given, size = self._inputs.host, growth.tokens.size
         start = past + growth.visible.shape[1] - size
         given["tokens"][lane, :size] = growth.tokens
@@ -247,7 +247,7 @@ class TreeStep(Step):
             self._choose(self.choice, given["positions"].gather(1, given["pass_rows"]) - given["base"])
 
     def _choose(self, choice: TokenChoice, depths: torch.Tensor) -> None:
-        """Compute the results for verifier and drafter; ``depths [lanes, rows]`` selects the noise."""
+        """Compute the results for verifier and drafter. ``depths [lanes, rows]`` selects the noise."""
         assert self._verifier is not None
         lanes, rows, size = self.logits.shape
         noise = None
@@ -266,7 +266,7 @@ class TreeStep(Step):
         self._results.fetch()
 
     def tokens(self, lane: int, rows: int, context: Context) -> TargetTokens:
-        """Return the tokens of a lane, valid from the end of the device's work until the next replay."""
+        """Return a lane's tokens. They are valid once the device has finished, until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
         learned = self.choice is not None and self.choice.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
@@ -274,7 +274,7 @@ class TreeStep(Step):
 
 
 class Buffer:
-    """Several arrays in one block of memory on host and device, so that one copy transfers them all.
+    """Several arrays in one block of memory, on host and device, so that one copy transfers them all.
 
     Attributes:
         host: arrays by name, in pinned memory on CUDA.
@@ -332,7 +332,7 @@ class Replayer(ABC):
 
 
 class EagerReplay(Replayer):
-    """Runs the step's code without capture."""
+    """Runs the step's code without capturing it."""
 
     @override
     def replay(self) -> None:

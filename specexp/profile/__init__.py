@@ -1,1 +1,1 @@
-"""Measure model passes and step overheads on a device, and fit a latency profile to them."""
+"""Measures model passes and step overheads on a device, and fits a latency profile to them."""

@@ -1,4 +1,4 @@
-"""Compare a profile's predictions with live decoding, in time per token and speedup."""
+"""Compares a profile's predictions with live decoding, in time per token and in speedup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """The measured time of an arm, decoded again after the fit, and the profile's prediction for the same steps."""
+    """An arm's measured time, from decoding again after the fit, and the profile's prediction for the same steps."""
 
     arm: str
     live_ms: float  # milliseconds per token, mean over prompts
@@ -48,7 +48,7 @@ class LiveCheck:
 def check_live(
     timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[LiveCheck]:
-    """Decode all prompts again with each arm, and compare."""
+    """Decode all prompts again with each arm, and compare the times with the profile's."""
     arms = timed.arms
     for arm in arms:
         arm.arm.reset()
@@ -84,7 +84,7 @@ def _verdict(checks: Sequence[LiveCheck]) -> str:
 
 
 def check_table(checks: Sequence[LiveCheck]) -> Table:
-    """Return the comparison as a table with a row for each arm."""
+    """Return the comparison as a table with one row per arm."""
     heads = "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval"
     rows: list[list[Cell]] = [
         [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]

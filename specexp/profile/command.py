@@ -38,7 +38,7 @@ e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.
 
 
 class Profiled(NamedTuple):
-    """A fitted profile, its measurements, its comparison with live decoding, and its artifact."""
+    """A fitted profile, the measurements behind it, the comparison with live decoding, and its artifact."""
 
     profile: LatencyProfile
     measured: Measured
@@ -66,7 +66,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_profiling(config: Config) -> list[ComposedArm]:
-    """Check the file and return its compositions, without opening models or data.
+    """Check the configuration and return its compositions. Neither models nor data are opened.
 
     Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
@@ -85,7 +85,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
 
 def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
-    """Print the passes and arms to be measured. Raises a ConfigError if the dry run fails."""
+    """Print the passes and arms that will be measured. Raises a ConfigError if the dry run fails."""
     from specexp.bench.experiment import rehearse
     from specexp.bench.live import LiveBackend
     from specexp.profile.measure import check_prefixes
@@ -158,7 +158,7 @@ def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt])
 
 
 def next_step(config: Config, profile: Path) -> str:
-    """Return the command that runs the experiment with this profile, replayed if a recording exists."""
+    """Return the command that runs the experiment with this profile. It replays if a recording exists."""
     recording = recording_folder(config)
     changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
     replayed = recording.is_dir()
@@ -169,7 +169,7 @@ def next_step(config: Config, profile: Path) -> str:
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
-    """Return the time of each model's one-token pass after the shortest prefix, and the largest error."""
+    """Return the time of a one-token pass of each model after the shortest prefix, and the largest error."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:

@@ -1,4 +1,4 @@
-"""Fit a latency profile to measured passes and measured steps."""
+"""Fits a latency profile to measured passes and measured steps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FittedPass:
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
-    """Fit the time of a pass at the middle prefix and its growth with the prefix.
+    """Fit the time of a pass at the middle prefix, and its growth with the prefix.
 
     Every prefix must have the same sizes. Growth is a non-negative least-squares fit of relative errors.
     """
@@ -90,7 +90,7 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
-    """Fit a composition's step overhead, the time outside passes, by non-negative least squares without outliers.
+    """Fit a composition's time per step outside passes, by non-negative least squares without outliers.
 
     If all trees have one size, the cost per step and per node cannot be separated, so each gets half. Overheads of
     ``profile`` are ignored.

@@ -1,4 +1,4 @@
-"""Time a pair on this device: passes of both models, interleaved with steps of live decoding."""
+"""Times a pair on this device: passes of both models, interleaved with steps of live decoding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SKIPPED = 2
-"""Number of steps at the start of an answer that are not measured, because the prefill disturbs them."""
+"""The number of steps at the start of an answer that are not measured, because the prefill disturbs them."""
 _WARM_UP_TOKENS = 8
 _MOST_OF_A_LANE = 32  # most tokens of each lane in a pass over several lanes
 
@@ -44,7 +44,7 @@ class MethodClock:
             setattr(part, name, self._timed(getattr(part, name)))
 
     def taken(self) -> float:
-        """Return the seconds since the last call."""
+        """Return the seconds counted since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -74,7 +74,7 @@ class StepTiming:
 
 
 class TimedDecoding(ABC):
-    """Decodes prompts and keeps the timed steps of each in ``answers``."""
+    """Decodes prompts and keeps the timed steps of each prompt in ``answers``."""
 
     def __init__(self) -> None:
         self.answers: list[list[Any]] = []
@@ -120,7 +120,7 @@ class TimedSteps(TimedDecoding):
         self.arm.reset()
 
     def priced(self, prompt: Prompt, max_new_tokens: int, profile: LatencyProfile) -> tuple[float, float]:
-        """Decode a prompt and return its milliseconds per token: predicted by the profile, and measured live."""
+        """Decode a prompt, and return its milliseconds per token as predicted by the profile and as measured."""
         modelled = ModelledSeconds(profile.of(self.composition))
         self.arm.observers = (modelled,)
         record = self.arm.decode(prompt, max_new_tokens=max_new_tokens)
@@ -145,7 +145,7 @@ class TimedSteps(TimedDecoding):
 
 @dataclass
 class TimedBackend:
-    """The passes and arms of a pair in one backend, with their measurements so far."""
+    """The passes and arms of a pair in one backend, with the measurements made so far."""
 
     backend: LiveBackend
     dtypes: tuple[str, str | None]  # dtypes of the weights of target and draft
@@ -195,7 +195,7 @@ def pass_samples(
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
 ) -> PassSamples:
-    """Return a sampler of a pass, by default for all sizes and prefixes of the file."""
+    """Return a sampler for a pass, by default with all sizes and prefixes of the configuration."""
     section, seed = config.get("profile"), config.get("generation.seed")
     prefixes = prefixes or sorted(set(section["prefixes"]))
     return PassSamples(timed, prefixes, sizes or sizes_up_to(section["max_tokens"]), seed)
@@ -208,7 +208,7 @@ def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
 
 
 def check_prefixes(config: Config, backend: LiveBackend) -> None:
-    """Raise a ConfigError if a prefix exceeds the models' contexts. The models need no weights."""
+    """Raise a ConfigError if a prefix exceeds a model's context. Weights are not needed."""
     section = config.get("profile")
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:

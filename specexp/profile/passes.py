@@ -1,4 +1,4 @@
-"""Time passes of the target and the draft model by number of tokens and prefix, in blocks with warm caches."""
+"""Times passes of the target and the draft model, by number of tokens and prefix length, in blocks with warm caches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TimedPass(ABC):
 
     @abstractmethod
     def prepare(self, prefix: int) -> None:
-        """Set the cache to the first ``prefix`` tokens of the text, and feed those that it lacks."""
+        """Bring the cache to the first ``prefix`` tokens of the text, feeding those that are missing."""
 
     @abstractmethod
     def seconds(self, tokens: int) -> float:
@@ -52,7 +52,7 @@ class TimedPass(ABC):
         """
 
     def tree(self, tokens: int) -> TokenTree:
-        """Return a root with ``tokens - 1`` nodes, four children per node. Each size always gives the same object."""
+        """Return a root with ``tokens - 1`` nodes, four children per node. A size always gives the same object."""
         if tokens not in self._trees:
             rows = np.arange(tokens)
             width = min(_WIDTH, self.vocab_size)
@@ -63,7 +63,7 @@ class TimedPass(ABC):
 
 
 class TargetPass(TimedPass):
-    """A tree pass of the target, as in the decoding loop."""
+    """A timed tree pass of the target, as in the decoding loop."""
 
     def __init__(self, model: Runtime, token_ids: NDArray[np.int64], lanes: int = 1) -> None:
         super().__init__(token_ids, model.vocab_size)
@@ -89,7 +89,7 @@ class TargetPass(TimedPass):
         return elapsed
 
     def pass_seconds(self, tokens: int) -> float:
-        """Return the seconds of one pass, without a commit afterwards."""
+        """Return the seconds of one pass, which is not followed by a commit."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
@@ -98,7 +98,7 @@ class TargetPass(TimedPass):
 
 
 class DraftPass(TimedPass):
-    """One request to a draft model: it feeds the root and new nodes in a pass and ranks their candidates."""
+    """A timed request to a draft model, which feeds the root and new nodes in one pass and ranks their candidates."""
 
     def __init__(self, drafter: DraftModel, token_ids: NDArray[np.int64]) -> None:
         super().__init__(token_ids, drafter.max_candidates)
@@ -149,7 +149,7 @@ class PassSamples:
         self.milliseconds.clear()
 
     def blocks(self, repetition: int) -> list[Callable[[], None]]:
-        """Return a function for each prefix that measures a block of every size after it.
+        """Return one function per prefix, which measures a block with every size after that prefix.
 
         Each repetition has its own order of sizes, so that no size is always hit by a drift.
         """
@@ -159,7 +159,7 @@ class PassSamples:
         ]
 
     def points(self) -> list[MeasuredPass]:
-        """Return the median of each prefix and size with its interval, sorted by prefix, then size."""
+        """Return the median of each prefix and size with its interval, sorted by prefix, then by size."""
         return [
             MeasuredPass(tokens, prefix, *median_interval(np.array(self.milliseconds[prefix, tokens])))
             for prefix in self.prefixes

@@ -1,4 +1,4 @@
-"""Report a measured profile in tables and a figure."""
+"""Reports a measured profile in tables and a figure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def report(
     profile: LatencyProfile, measured: Measured, checks: Sequence[LiveCheck], artifact: LoadedArtifact
 ) -> Report:
-    """Return a report of the live check, the passes, the overhead of steps, and the fit."""
+    """Return a report on the live check, the passes, the overhead of steps, and the fit."""
     metrics, experts = artifact.metrics.items(), experts_sentence(artifact.fingerprint.get("model", {}))
     points = columns("pass | tokens:.4 | prefix:.4 | ms:.4 | low:.4 | high:.4")
     rows: list[list[Cell]] = [
@@ -125,7 +125,7 @@ def _overheads(profile: LatencyProfile) -> Table:
 
 
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
-    """Plot the time of a pass against its new tokens: one line with its 95 % interval for each prefix length."""
+    """Plot the time of a pass against its new tokens, with one line and 95 % interval per prefix length."""
     models = _passes_of(measured)
     figure = bare_figure(9.5, 4.2, layout="constrained")
     figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)

@@ -1,4 +1,4 @@
-"""Measure the limits of passes on a device: the bandwidth of reading, and the speed of torch's product."""
+"""Measures the limits of a device's passes: read bandwidth and the speed of torch's matrix product."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RooflineJobs(TimedPass):
 
 
 def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples | None:
-    """Return samples of the limits; None if torch does not hold the weights, or a row does not use all of them."""
+    """Return samples of the limits; None if torch does not hold the weights, or if a row does not use all of them."""
     config = getattr(model, "config", None)
     if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
@@ -75,14 +75,14 @@ def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples 
 
 
 def multiplied(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the matrices that each row is multiplied by, with the embedding table only if it is tied."""
+    """Return the matrices by which each row is multiplied. The embedding table is included only if it is tied."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     tied = head is not None and head.weight is table.weight
     return [one for one in model.parameters() if one.ndim > 1 and (tied or one is not table.weight)]
 
 
 def roofline_of(samples: PassSamples) -> Roofline:
-    """Return the limits: medians over blocks, and the faster of the products."""
+    """Return the limits: medians over blocks, and the speed of the faster product."""
     limits = samples.timed
     assert isinstance(limits, RooflineJobs)
     weights, memory, *products = (
@@ -94,7 +94,7 @@ def roofline_of(samples: PassSamples) -> Roofline:
 
 
 def verdict(profile: LatencyProfile, limits: Roofline) -> str:
-    """Return a sentence on the cost of rows, its cause, and the nodes that are nearly free."""
+    """Return a sentence on the cost of rows, the cause of this cost, and the number of nodes that are nearly free."""
     rows = min(_ROWS, profile.max_target_tokens)
     cost = profile.target_seconds(rows) / profile.target_seconds(1)
     read, memory = (f"{one / 1e9:.0f} GB/s" for one in (limits.bandwidth, limits.memory_bandwidth))
@@ -110,7 +110,7 @@ def verdict(profile: LatencyProfile, limits: Roofline) -> str:
 
 
 def changed(limits: Roofline) -> str:
-    """Return a sentence if the bandwidth changed during the run; otherwise an empty string."""
+    """Return a sentence if the bandwidth changed during the run, otherwise an empty string."""
     slow, fast = limits.bandwidths or (1.0, 1.0)
     if fast <= _STEADY * slow:
         return ""

@@ -1,4 +1,4 @@
-"""A rule of thumb: from which acceptance on drafting pays, given what a step costs."""
+"""A rule of thumb: the acceptance from which drafting pays, given the costs of a step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEXT = 'def read_config(path):\n    """Return the settings of a file as a dicti
 
 
 class Payoff(NamedTuple):
-    """The best of some trees, and its modelled speedup over plain decoding."""
+    """The best of several trees, and its modelled speedup over plain decoding."""
 
     speedup: float
     nodes: int
@@ -39,7 +39,7 @@ class Payoff(NamedTuple):
 
 
 def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff:
-    """Return the best chain, or the best tree of at most 32 nodes, and its speedup; 1 and no nodes if none pays.
+    """Return the best chain, or the best tree of at most 32 nodes, with its speedup; no nodes and 1 if none pays.
 
     Args:
         acceptance: probability that the drafter's first candidate is accepted after an accepted token.
@@ -59,13 +59,13 @@ def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff
 
 
 def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> float | None:
-    """Return the lowest acceptance, in steps of 0.05, with a speedup of at least ``gain``; None if there is none."""
+    """Return the lowest acceptance, in steps of 0.05, with a speedup of at least ``gain``; None if none suffices."""
     grid = (number / 20 for number in range(1, 20))
     return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= gain), None)
 
 
 def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
-    """Time the passes and steps of a pair with a draft for a few seconds; returns its profile, the limits of the device
+    """Time the passes and steps of a pair with a draft for a few seconds; return its profile, the limits of the device
     and its acceptance.
 
     ``python -m specexp.profile`` measures the same with intervals, by prefix and by composition.
