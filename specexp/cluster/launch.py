@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, under SLURM or on this machine: their options, start and end."""
+"""Workers on a Ray cluster, under SLURM or on this machine: options, start and end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
-"""Package needed by each value of ``--on``."""
+"""The package that each value of ``--on`` needs."""
 
 USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] starts identical workers on the Ray cluster at
 RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE sets a parameter of submitit. Ctrl-C
@@ -42,12 +42,12 @@ class ClusterOptions:
     slurm: dict[str, str | int] = field(default_factory=dict)  # parameters of submitit
 
     def gpus_on(self, device: str) -> int:
-        """Return the GPUs of each worker of an experiment on this device."""
+        """Return the number of GPUs for each worker of an experiment on this device."""
         return int(device.startswith("cuda")) if self.gpus is None else self.gpus
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
-    """Split the options of workers off a command line; the cluster is None without ``--on``.
+    """Split the worker options off a command line. The cluster is None without ``--on``.
 
     Raises ConfigError if a value is not allowed, or a package is missing.
     """
@@ -96,7 +96,7 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
 
 
 GRACE = 20.0
-"""Seconds between SIGTERM and SIGKILL for a worker."""
+"""Seconds between SIGTERM and SIGKILL when a worker is ended."""
 POLL = 0.5
 """Seconds between two checks of the workers."""
 RETRIES = 3
@@ -110,7 +110,7 @@ PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "
 
 Worker = TypeVar("Worker")
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
-"""Command, working directory and log of each worker by name."""
+"""The command, working directory and log of each worker, keyed by name."""
 Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
 """Name and exit code of each worker that ended, or the exception if it was lost. Closing this ends the others."""
 
@@ -118,7 +118,7 @@ Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
 def run_workers(
     options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
 ) -> int:
-    """Run workers until they end or are interrupted. Return 1 if one failed, with a sentence on stderr for each.
+    """Run workers until they end or are interrupted. Return 1 if any failed, and print a sentence on each to stderr.
 
     Args:
         commands: Program and arguments of each worker by name, without passwords.
@@ -164,14 +164,14 @@ def run_worker(command: Sequence[str], folder: str, log: str, environment: Mappi
 def _started(
     command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a worker that ends with this process, however this process ends."""
+    """Start a worker that ends when this process does, for any reason."""
     env = {**os.environ, **environment}
     with Path(log).open("ab") as file:
         return supervisor.start(command, GRACE, cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT)
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
-    """Return the last ``error:`` line of a worker, else how it was lost or killed, else its last line."""
+    """Return the last ``error:`` line of a worker, or how it was lost or killed, or its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors:
@@ -184,7 +184,7 @@ def _reason(log: Path, outcome: int | Exception) -> str:
 
 
 def _as_they_end(running: dict[str, Worker], outcome: Callable[[Worker], int | Exception | None]) -> Outcomes:
-    """Poll the workers, and yield the outcome of each one when it is not None."""
+    """Poll the workers, and yield the outcome of each one that has ended."""
     while running:
         for name, worker in list(running.items()):
             if (found := outcome(worker)) is not None:

@@ -1,4 +1,4 @@
-"""Shards: parts of the prompts of a recording or an evaluation, one for each worker."""
+"""Shards: the parts of the prompts of a recording or an evaluation, one per worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 SHARDS = ".shards"
-"""Folder inside the result's folder, with a folder for each shard, such as ``0-of-3``."""
+"""The folder inside the result's folder that has one folder per shard, such as ``0-of-3``."""
 
 OPTION = "--shard"
 
@@ -36,7 +36,7 @@ class Shard:
     count: int
 
     def of(self, items: Sequence[Item]) -> list[Item]:
-        """Return this shard's part of a sequence. The parts of all shards in order are the whole sequence."""
+        """Return this shard's part of a sequence. The parts of all shards, in order, make up the whole sequence."""
         start, end = (place * len(items) // self.count for place in (self.number, self.number + 1))
         return list(items[start:end])
 
@@ -46,8 +46,8 @@ class Shard:
 
 
 def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line; the shard is None without it. ConfigError if its value is invalid, or
-    if the command starts workers, each of which gets its shard.
+    """Split ``--shard 0/3`` off a command line; the shard is None without it. Raises ConfigError if the value is
+    invalid, or if the command starts workers, each of which gets a shard.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OPTION, nargs="?", const="")
@@ -70,7 +70,7 @@ def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shar
 def run_sharded(
     usage: str, arguments: Sequence[str] | None, act: Callable[..., int], after: str = STARTS_OVER
 ) -> int:
-    """Run a command as `run_command` does, with the options of workers and shards.
+    """Run a command as `run_command` does, with the options for workers and shards.
 
     ``act`` also gets ``cluster``, ``shard`` and ``typed``, the arguments without the options of workers.
     """
@@ -84,7 +84,7 @@ def run_sharded(
 
 
 def shards_in(whole: Path) -> list[Shard]:
-    """Return all shards in order if the folder holds at least one of them; ConfigError if their counts differ."""
+    """Return all shards in order if the folder contains at least one; raises ConfigError if their counts differ."""
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
         found = " and ".join(map(str, sorted(counts)))
@@ -94,7 +94,7 @@ def shards_in(whole: Path) -> list[Shard]:
 
 @contextmanager
 def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
-    """Yield whether this worker must assemble the result: all shards are done, and no other worker assembles it.
+    """Yield whether this worker must assemble the result: all shards are done and no other worker is assembling it.
 
     Args:
         is_whole: Returns whether the folder of a shard is complete.
@@ -112,14 +112,14 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
 
 
 def forget_shards(whole: Path) -> None:
-    """Remove the folders of all shards, once they are assembled."""
+    """Remove the folders of all shards after they were assembled."""
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
 def run_shards(
     command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
 ) -> int:
-    """Run one worker per shard; the last to end assembles the result. Return the exit code, 1 if a worker failed.
+    """Run one worker per shard. The last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
     Args:
         command: The module, such as ``specexp.record``.

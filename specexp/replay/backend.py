@@ -128,7 +128,7 @@ class ReplayArm(LearningArm):
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
-    """Return the recorded turns of a prompt. Raises RecordingError if it was not recorded or its tokens changed."""
+    """Return the recorded turns of a prompt. Raises RecordingError if it was not recorded or has other tokens now."""
     turns = recording.conversation(prompt.prompt_id, sample)
     mark = hash_of(prompt)
     known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
@@ -142,7 +142,7 @@ def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> lis
 
 
 def source_for(recording: Recording) -> RecordedSource | None:
-    """Return a source of the recorded draft model's candidates; None if no draft model was recorded."""
+    """Return a source of the recorded draft model's candidates, or None if no draft model was recorded."""
     manifest = recording.manifest
     scoring = manifest.made_of.get("scoring")
     if scoring is None:
@@ -151,7 +151,7 @@ def source_for(recording: Recording) -> RecordedSource | None:
 
 
 def source_in(parts: Parts) -> RecordedSource | None:
-    """Return the recorded source that the drafter uses, or None. Raises RecordingError if its scoring differs."""
+    """Return the recorded source that the drafter uses, or None. Raises RecordingError if its scoring was different."""
     source = None
     for drafter in models_in(parts.drafter):
         source = drafter.source
@@ -225,7 +225,7 @@ def open_recording(config: Config) -> Recording:
 
 
 def _error(config: Config, error: RecordingError) -> ConfigError:
-    """Return a ConfigError at the key of the recording."""
+    """Return a ConfigError about the key that names the recording."""
     named = (key for key in ("recording", "record.to") if config.get(key) is not None)
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
@@ -233,7 +233,7 @@ def _error(config: Config, error: RecordingError) -> ConfigError:
 
 
 def _check_length(recording: Recording, wanted: Generation) -> None:
-    """Raise RecordingError if more or longer answers are configured than were recorded."""
+    """Raise RecordingError if the experiment wants more or longer answers than were recorded."""
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())
     for key in ("max_new_tokens", "samples"):
@@ -267,7 +267,7 @@ def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
 
 
 class RecordedPrompts(LoadedPrompts):
-    """The prompts of a workload with tokens from the recording, for use without a tokenizer."""
+    """The prompts of a workload with their recorded tokens, for use without a tokenizer."""
 
     def __init__(self, workload: Workload, recording: Recording) -> None:
         super().__init__(workload, cast("PreTrainedTokenizerBase", None))
@@ -276,7 +276,7 @@ class RecordedPrompts(LoadedPrompts):
     @cached_property
     @override
     def prompts(self) -> list[Prompt]:
-        """The selected rows. Raises PromptSetError, or RecordingError if one was not recorded."""
+        """The selected rows. Raises PromptSetError, or RecordingError if a row was not recorded."""
         return [
             Prompt(
                 prompt_id=row["prompt_id"],
@@ -292,7 +292,7 @@ class RecordedPrompts(LoadedPrompts):
 def recorded_data(
     config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
 ) -> LoadedPrompts:
-    """Return the prompts of ``data``, with the recorded tokens if there is no tokenizer.
+    """Return the prompts of ``data``, with their recorded tokens if there is no tokenizer.
 
     Raises ConfigError if the prompts cannot be read, or one was not recorded with the same tokens.
     """
@@ -310,7 +310,7 @@ def recorded_data(
 
 
 def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
-    """Return why the first prompt that cannot be replayed fails; None if all can be replayed."""
+    """Return the reason why the first prompt that cannot be replayed fails; None if all can be replayed."""
     for prompt in prompts:
         for sample in range(samples):
             try:

@@ -1,4 +1,4 @@
-"""``python -m specexp.sweep EXPERIMENT.yaml``: an Optuna study, its confirmation, and the exported winner."""
+"""``python -m specexp.sweep EXPERIMENT.yaml``: run an Optuna study, confirm its best trials, and export the winner."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ FLAGS = {
     "--cold": "sweep.export.cold",
     "--require-gain": "sweep.require_gain",
 }
-"""Keys that are set to true by options without a value."""
+"""Keys that an option without a value sets to true."""
 
 SHORT = {"n-trials": "sweep.n_trials", "minutes": "sweep.minutes", "storage": "sweep.storage"}
 
 NO_GAIN = 3
-"""Exit code of ``--require-gain`` if nothing is faster than plain decoding."""
+"""Exit code of ``--require-gain`` if no candidate is faster than plain decoding."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
-    """Return an experiment's study and sweep section; ConfigError if the file has no sweep section."""
+    """Return an experiment's study and its sweep section; raises ConfigError if the file has none."""
     sweep = build_sweep(config)
     if sweep is None:
         command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
@@ -109,7 +109,7 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
 
 
 def _check_folders(config: StudyConfig, settings: Sweep) -> None:
-    """Raise ConfigError if a folder cannot be written, or another study's results or alias ``best`` are in it."""
+    """Raise ConfigError if a folder cannot be written, or contains another study's results or its alias ``best``."""
     check_here(config, "sweep.export.to")
     check_study_folder(config, config.folder)
     if settings.export is None:
@@ -146,7 +146,7 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
 
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
-    """Print the plan of a sweep."""
+    """Print the plan of a study."""
     from rich.table import Table
 
     console.print(f"study {config.name}: {settings.n_trials} trials, including known configurations")

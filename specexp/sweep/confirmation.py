@@ -1,4 +1,4 @@
-"""The confirmation of a study: the best few trials are measured again on prompts that the search did not see."""
+"""The confirmation of a study, which measures the best few trials again on prompts that the search did not use."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
-"""Labels of the arms that decode plainly."""
+"""Labels of the arms that decode without drafts."""
 
 
 class Watch(Observer):
-    """Counts accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
+    """Counts the accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
 
     Attributes:
         acceptance_counts: Counts of accepted rank paths by arm; empty if several sequences are decoded together.
@@ -78,7 +78,7 @@ class Confirmation:
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
-    """Return the trials to confirm: the ``best`` fastest, then the fastest of each choice of the key ``of_each``.
+    """Return the trials to confirm: the ``best`` fastest, then the fastest with each choice of the key ``of_each``.
 
     If ``of_each`` is None, every known configuration follows instead. Only trials that were measured on every prompt
     and meet the constraints are returned. If a study has several objectives, the trials on the Pareto front come first.
@@ -142,7 +142,7 @@ def confirm(
 
 
 def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
-    """Return tokens per step and speedup of a candidate that is reset before every prompt, as on a first request.
+    """Return tokens per step and speedup of a candidate that is reset before every prompt, as for a first request.
 
     It decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not
     learn from prompt to prompt.
@@ -201,7 +201,7 @@ def table(
     predicted_plain: Predicted | None = None,
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return a table of the candidates, fastest first, and the baselines. They come first if no candidate is faster.
+    """Return a table of the candidates, fastest first, and the baselines, which come first if no candidate is faster.
 
     Args:
         predicted_plain: Figures that replay predicts for plain decoding; None if nothing was replayed.
@@ -284,7 +284,7 @@ def table(
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """Compare the winner with the best of every other choice, or with the best chain and every known configuration."""
+    """Compare the winner with the best of each other choice, or with the best chain and each known configuration."""
     winner = confirmed[0]
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
@@ -321,7 +321,7 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> s
 
 
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
-    """Return a warning if replay mispredicted a speedup by more than 10 %; None otherwise.
+    """Return a warning if replay was wrong about a speedup by more than 10 %, otherwise None.
 
     It names the winner if its prediction is wrong, else the candidate with the largest error.
     """
@@ -343,7 +343,7 @@ def _clocked(one: Confirmed) -> str:
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
-    """Return why the fastest candidate is not preferred to plain decoding; ``noun`` is the word for a candidate."""
+    """Return why the fastest candidate is not preferred to plain decoding; ``noun`` means a candidate in the text."""
     speedup = best.over_plain
     if speedup.refused is not None:
         return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."

@@ -1,4 +1,4 @@
-"""The dry run of a sweep. It finds choices of the space that cannot be built, which the search leaves out."""
+"""The dry run of a sweep. It finds choices in the space that cannot be built, so that the search leaves them out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def without_impossible(
     config: StudyConfig, sweep: Sweep, compose: Callable[[Mapping[str, Any]], object]
 ) -> tuple[Sweep, dict[str, str]]:
-    """Remove the choices of whole parts, and the known configurations, that cannot be built.
+    """Remove the choices of whole parts and the known configurations that cannot be built.
 
     A choice is removed if it fails in every combination with the other choices, with all numbers at their lowest and at
     their highest. Two choices that fail only together stay, and a trial that draws both fails at once. A candidate that
@@ -77,7 +77,7 @@ def _whole_parts(sweep: Sweep) -> dict[str, Categorical]:
 def branches(
     config: StudyConfig, sweep: Sweep, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[dict[str, Any]]:
-    """Yield the overrides of every combination of whole parts, once with the lowest and once with the highest numbers.
+    """Yield overrides for each combination of whole parts, once with the lowest and once with the highest numbers.
 
     ``chosen`` maps keys to the labels that all combinations share.
     """
@@ -105,7 +105,7 @@ class _Fixed:
 
 
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """Return a study on a recording, or on models; ConfigError if they cannot be loaded."""
+    """Return a study on a recording or on models; raises ConfigError if they cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
         return live_study(config, pair or build_pair(config), latency)
@@ -115,7 +115,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each reason why branches of the space or known configurations cannot be built."""
+    """Return a sentence per reason why branches of the space, or known configurations, cannot be built."""
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)
@@ -123,7 +123,7 @@ def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages; ConfigError if one does not fit, or is in the search and the confirmation."""
+    """Read the prompts of all stages; raises ConfigError if one does not fit, or is in both search and confirmation."""
     config = study.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
@@ -153,7 +153,7 @@ def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str
 
 
 def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
-    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts may be."""
+    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts is allowed."""
     config, kinds = study.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):

@@ -1,4 +1,4 @@
-"""The outputs of a study: console, W&B runs, next commands, and artifacts of the winner or of plain decoding."""
+"""The outputs of a study: console, W&B runs, next commands, and artifacts with the winner or plain decoding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from specexp.tracking.tracker import Tracker
 
 BEST_TREE = "best-tree"
-"""Alias of the fastest composition that drafts, even if plain decoding is faster."""
+"""The alias of the fastest composition that drafts, even if plain decoding is faster."""
 
 
 def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
@@ -72,7 +72,7 @@ def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
 def track_trial(
     tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]
 ) -> None:
-    """Write a finished trial as a W&B run: one history step per prompt, and the trial's row as the summary.
+    """Write a finished trial as a W&B run, with one history step per prompt and the trial's row as the summary.
 
     Args:
         setting: See :func:`~specexp.report.publish.tracked_config`.
@@ -89,7 +89,7 @@ def track_trial(
 
 
 def what_trial(trial: FrozenTrial) -> str:
-    """Return what a trial measures: its known name or the parts chosen for it, and its nodes."""
+    """Return a label for a trial: its known name or the parts chosen for it, and its number of nodes."""
     chosen = [value for value in trial.params.values() if isinstance(value, str)]
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     named = [str(trial.user_attrs["known"])] if "known" in trial.user_attrs else chosen
@@ -97,7 +97,7 @@ def what_trial(trial: FrozenTrial) -> str:
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """Return the winner's confirmed figures by name, to compare studies in W&B."""
+    """Return the winner's confirmed figures by name, with which W&B compares studies."""
     modelled = "" if winner.over_plain.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -118,7 +118,7 @@ def method_of(config: Config, winner: Confirmed) -> str:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The versions that the aliases ``best`` and ``best-tree`` of a study's artifact point to."""
+    """The artifact versions to which a study's aliases ``best`` and ``best-tree`` point."""
 
     export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
     trial: int | None  # the trial in ``best``; None if it decodes plainly
@@ -127,7 +127,7 @@ class Deployed:
 
 
 class Exported(NamedTuple):
-    """The outcome of an export."""
+    """The result of an export."""
 
     sentences: Sequence[str] = ()
     now: Deployed | None = None  # the present aliases; None if no candidate is of the configured kind
@@ -137,7 +137,7 @@ class Exported(NamedTuple):
 def payloads_of(
     kind: str, config: Config, attributes: Mapping[str, Any], state: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the payloads of a candidate's artifact; None if it cannot be exported as this kind.
+    """Return the payloads of a candidate's artifact, or None if the candidate cannot be exported as this kind.
 
     Args:
         attributes: See :class:`~specexp.sweep.trials.Candidate`.
@@ -148,14 +148,14 @@ def payloads_of(
 
 
 def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specification of each of a candidate's four parts."""
+    """Return the specifications of a candidate's four parts."""
     return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
 
 
 def promoted(
     candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
 ) -> Confirmed | None:
-    """Return the candidate to deploy, or None if plain decoding is to be deployed.
+    """Return the candidate to deploy, or None for plain decoding.
 
     This is the fastest candidate with a speedup interval above 1. A deployed candidate with such an interval stays,
     unless its paired comparison with the fastest one has an interval above 1.
@@ -184,7 +184,7 @@ class Exporter:
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
-        """Write the artifacts, unless those of an earlier confirmation (``before``) are still the ones to deploy."""
+        """Write the artifacts, unless those of an earlier confirmation (``before``) should still be deployed."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:

@@ -1,4 +1,4 @@
-"""The page of a sweep: its charts, the winner's tree and time line, and the text that is printed again later."""
+"""The report page of a sweep: its charts, the winner's tree and time line, and the text that is printed again later."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SECONDS_SHOWN = 0.5
-"""Seconds that a picture of a time line shows, so that single passes are visible. The Perfetto file has all."""
+"""Seconds covered by a picture of a time line, so that single passes are visible. The Perfetto file has all."""
 
 
 def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
-    """Return a table and the sentences below it as they are printed."""
+    """Return the text that is printed for a table and the sentences below it."""
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
@@ -40,7 +40,7 @@ def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
 def charts_of(
     study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the charts of a study's page: the confirmation prompt by prompt, and the search."""
+    """Return the charts of a study's page: the confirmation by prompt, and the search."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each
@@ -61,7 +61,7 @@ def charts_of(
 
 
 def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) -> Report:
-    """Draw the winner's tree and its time line in the confirmation.
+    """Draw the winner's tree, and its time line during the confirmation.
 
     If several sequences were decoded together, acceptances were not counted, so the winner decodes ``prompts`` again.
     """

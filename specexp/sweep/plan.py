@@ -1,4 +1,4 @@
-"""The plan of a study: how many prompts each stage decodes, how long that takes, and what fits into some minutes."""
+"""The plan of a study: the number of prompts of each stage, how long they take, and what fits into the time limit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from specexp.sweep.study import Study
 
 PLAN = "plan"
-"""Name of the study's attribute that holds its plan."""
+"""The name of the study's attribute that holds the plan."""
 FEWEST = 6
-"""Fewest prompts of a trial. With fewer, the pruner and the intervals have nothing to compare."""
+"""The fewest prompts of a trial. With fewer, the pruner and the intervals have nothing to compare."""
 FEWEST_CONFIRMED = 8
 SEARCHING = 0.6
-"""Share of the time for the search with its preparation; the rest is for the confirmation."""
+"""Share of the time for the search and its preparation. The rest is for the confirmation."""
 REFERENCES = 4
-"""Further arms of a confirmation: plain decoding, Hugging Face's loop, and two that start cold."""
+"""Number of other arms in a confirmation: plain decoding, Hugging Face's loop, and two that start cold."""
 AFTER_SECONDS = SECONDS + 10
-"""Time after the confirmation: the comparison in float32, and the report."""
+"""Seconds after the confirmation, for the comparison in float32 and the report."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StudyPlan:
 
     @classmethod
     def of(cls, settings: Sweep, study: Study, trials: int) -> Self:
-        """Return the plan of the configured sizes, with this number of trials left."""
+        """Return a plan with the configured sizes, given the number of trials that are left."""
         stage, known = settings.confirm, settings.known
 
         def prompts(name: str) -> int:
@@ -57,22 +57,22 @@ class StudyPlan:
 
     @property
     def trial(self) -> float:
-        """Prompts that a trial decodes, with the repeated runs of plain decoding."""
+        """Number of prompts that a trial decodes, including repeated runs of plain decoding."""
         return self.prompts * (1 + 1 / EVERY) + self.learned
 
     @property
     def search(self) -> float:
-        """Prompts that are decoded up to the end of the search."""
+        """Number of prompts that are decoded until the search ends."""
         return self.prompts + self.counted + self.trials * self.trial
 
     @property
     def confirmation(self) -> float:
-        """Prompts that are decoded by the confirmation: every candidate first learns from the search's prompts."""
+        """Number of prompts that the confirmation decodes. Every candidate first learns from the search's prompts."""
         learned = self.candidates * (self.prompts + self.learned)
         return learned + self.confirmed * (self.candidates + REFERENCES)
 
     def within(self, decoded: float, fixed: bool) -> StudyPlan:
-        """Return the plan cut to about ``decoded`` prompts, but not below the fewest of each stage.
+        """Return the plan reduced to about ``decoded`` prompts, but not below the fewest of each stage.
 
         First the prompts are chosen, and at the end the trials. With ``fixed``, the prompts stay, because earlier
         trials were measured on them.
@@ -93,7 +93,7 @@ class StudyPlan:
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 
     def forecast(self, seconds: float, minutes: float | None) -> str:
-        """Return a sentence on the duration, by plain decoding's seconds per prompt, and one on its assumption."""
+        """Return a sentence on the duration, from plain decoding's seconds per prompt, and one on the assumption."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'at least '}{counted(self.trials, 'trial')}"
         confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"

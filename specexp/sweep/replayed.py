@@ -1,4 +1,4 @@
-"""A study on a recording, with the seconds of a latency profile."""
+"""A study that replays a recording, with seconds from a latency profile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedStudy(Study):
-    """A study on a recording; the best trials are confirmed live if the models can be loaded.
+    """A study on a recording. The best trials are confirmed live if the models can be loaded.
 
     A fixed tree of a draft model is evaluated from a table of ranks, in about a millisecond. All other candidates are
     replayed step by step.
@@ -131,7 +131,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
-        """The confirmation's prompts and False; the search's and True if the confirmation's were not recorded."""
+        """Return the confirmation's prompts and False or, if they were not recorded, the search's prompts and True."""
         prompts = self.data("confirm").prompts
         searched = first_not_recorded(prompts, self.recording, self.samples) is not None
         return (self.data().prompts if searched else prompts), searched
@@ -178,7 +178,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def table(self) -> RankTable:
-        """Ranks of the search's prompts; NotRecordedError if the recording has no draft model."""
+        """The ranks in the search's prompts; raises NotRecordedError if the recording has no draft model."""
         limit = self.recording.manifest.context_limits["target"]
         turns = [turn for turns in self._turns_of.values() for turn in turns]
         return RankTable(turns, self.config.generation.max_new_tokens, limit)

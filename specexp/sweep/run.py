@@ -88,7 +88,7 @@ from specexp.tracking.names import PLAIN
 
 CONFIRM = "confirm.jsonl"
 WIDTH = 120
-"""Width of tables in redirected output, because their lines would wrap at 80 columns."""
+"""Width of tables in redirected output. At 80 columns their lines would wrap."""
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ class StudyResult:
 
     @staticmethod
     def last(confirmations: optuna.Study) -> StudyResult | None:
-        """Return the last result of a study; None if it has not ended yet."""
+        """Return the last result of a study; None if the study has not ended."""
         ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
         kept = next(filter(None, reversed(ends)), None)
         return None if kept is None else TypeAdapter(StudyResult).validate_python(kept)
 
 
 def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> list[PromptRecord]:
-    """Return the records of the confirmations that a new one is pooled with.
+    """Return the records of the earlier confirmations with which a new one is pooled.
 
     Each confirmation decoded ``samples`` further samples of every prompt. Samples of one that was killed have higher
     numbers and are left out.
@@ -125,7 +125,7 @@ def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> l
 
 
 class SweepRun:
-    """A sweep in one process. Without a database, no other process shares the study (``exclusive``)."""
+    """A sweep in one process. Without a database, the study belongs to this process alone (``exclusive``)."""
 
     def __init__(self, config: StudyConfig, settings: Sweep, command: str) -> None:
         self.config, self.settings, self.command = config, settings, command
@@ -166,7 +166,7 @@ class SweepRun:
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
-        """Lock the folder of a study without a database, and turn the storage's errors into StudyErrors."""
+        """Lock the folder of a study that uses no database, and convert the storage's errors to StudyErrors."""
         quiet_libraries()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not sys.warnoptions:
@@ -184,7 +184,7 @@ class SweepRun:
             raise ConfigError(str(error)) from error
 
     def _ended(self) -> StudyResult | None:
-        """Return the result of a study that has ended; None if stages are missing. No model is loaded."""
+        """Return the result of a study that has ended; None if a stage is missing. No models are loaded."""
         journal = self.config.folder / "journal.log"
         if self.exclusive and (damage := check_journal(journal)):
             self.say(damage)
@@ -254,7 +254,7 @@ class SweepRun:
                 self.say(busy)
 
     def _plan(self, seconds: float | None, done: int) -> None:
-        """Say how long the study takes, cut it to ``sweep.minutes``, and store the plan for later starts and workers.
+        """Print how long the study takes, cut it to ``sweep.minutes``, and store the plan for later starts and workers.
 
         Args:
             seconds: Plain decoding's seconds per prompt; None if seconds are modelled, so that only the search ends.
@@ -304,7 +304,7 @@ class SweepRun:
         write_trials(trials, objectives, self.config.folder / "trials.csv")
 
     def _unchanged(self) -> StudyResult | None:
-        """Return the kept result if nothing has changed since; None if there is something to measure."""
+        """Return the kept result if nothing has changed since then; None if there is something to measure."""
         kept = StudyResult.last(self.confirmations)
         again = self.settings.confirm is not None and self.settings.confirm.again
         return kept if kept is not None and kept.of == self._digest() and not again else None
@@ -422,7 +422,7 @@ class SweepRun:
         return report
 
     def _export(self, confirmation: Confirmation, before: Deployed | None) -> Exported:
-        """Write the artifacts of the fastest candidate and of the setting to deploy, and say where they are."""
+        """Write the artifacts of the fastest candidate and of the setting to deploy, and print their paths."""
         if self.settings.export is None:
             return Exported()
         exported = Exporter(self.settings.export, confirmation, self.study, self.command).run(before)
@@ -431,7 +431,7 @@ class SweepRun:
         return exported
 
     def _selected(self, pooled: StudyResult | None) -> list[FrozenTrial]:
-        """Return the trials to confirm, with those that are deployed already."""
+        """Return the trials to confirm, including those that are already deployed."""
         trials = self._chosen()
         if not trials:
             why = "no trial was measured on every prompt within the constraints, so none can be confirmed"

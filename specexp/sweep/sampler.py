@@ -1,4 +1,4 @@
-"""Sampler and pruner of a study."""
+"""The sampler and the pruner of a study."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from specexp.sweep.space import Space, directions_of
 from specexp.sweep.trials import FINISHED
 
 ENUMERATING = (BruteForceSampler, GridSampler)
-"""Samplers that never suggest the same parameters twice, and end a study by themselves."""
+"""Samplers that never suggest the same parameters twice and that end a study themselves."""
 NEAREST, FARTHER = 0.2, 0.1
-"""After n repeats in a row, a parameter is drawn at random with the probability ``NEAREST + FARTHER * n``."""
+"""After n repeats in a row, a parameter is drawn at random with probability ``NEAREST + FARTHER * n``."""
 FINISHED_PER_WORKER = 2
 """Finished trials per worker before several workers use the inner sampler. With fewer, random values are better."""
 
@@ -34,7 +34,7 @@ _PRUNER: dict[str, Any] = {"class_path": "optuna.pruners.WilcoxonPruner", "init_
 
 
 def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _NO_FILE) -> BaseSampler:
-    """Build the sampler, with ``offset`` added to a whole-number seed; ConfigError if its arguments are invalid.
+    """Build the sampler, adding ``offset`` to an integer seed; raises ConfigError if its arguments are invalid.
 
     A sampler that does not enumerate the space is wrapped in :class:`ExploringSampler`.
     """
@@ -50,7 +50,7 @@ def build_sampler(settings: Sweep, offset: int = 0, checker: Checker = _NO_FILE)
 
 
 def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
-    """Build the pruner; ConfigError if its arguments are invalid."""
+    """Build the pruner; raises ConfigError if its arguments are invalid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pruner: BasePruner = checker.build_part(settings.pruner or _PRUNER, BasePruner, ("sweep", "pruner"))
@@ -58,7 +58,7 @@ def build_pruner(settings: Sweep, checker: Checker = _NO_FILE) -> BasePruner:
 
 
 def check_sampler(settings: Sweep, checker: Checker) -> None:
-    """Draw a few configurations without measuring them; ConfigError if sampler or pruner cannot be used."""
+    """Draw a few configurations without measuring them; raises ConfigError if sampler or pruner cannot be used."""
     # Some samplers and pruners raise only when they are used.
     sampler, pruner = build_sampler(settings, checker=checker), build_pruner(settings, checker)
     ways = [StudyDirection[way.upper()] for way in directions_of(settings).values()]
@@ -82,7 +82,7 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
 
 
 class ExploringSampler(BaseSampler):
-    """Mixes random values into the suggestions of another sampler while these repeat earlier trials.
+    """Mixes random values into the suggestions of another sampler as long as these repeat earlier trials.
 
     Different parameters can give the same configuration, such as a depth that a tree of few nodes never reaches. A
     sampler that has found the best configuration keeps suggesting it. A repeated trial costs nothing, because it copies

@@ -1,4 +1,4 @@
-"""The search: a study is opened or resumed, and runs trials until enough distinct ones are finished."""
+"""The search: opens or resumes a study, and runs trials until enough distinct ones are finished."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from specexp.sweep.study import Study
 
 PATIENCE = 50
-"""A search ends after this many trials in a row without a new configuration, or 2 * n_trials if that is more."""
+"""A search ends after this many trials in a row without a new configuration, or after 2 * n_trials if that is more."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, device: str) -> optuna.Study:
-    """Create a study, or load the one of this name to continue it.
+    """Create a study, or load the one with this name to continue it.
 
     ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
     study, or has one of this name with another workload, space or device.
@@ -90,7 +90,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
 
 
 class StudySearch:
-    """The search of one worker. It is Optuna's objective: a call measures one trial.
+    """The search of one worker. It is Optuna's objective: each call measures one trial.
 
     A failed trial has its reason in the user attribute ``reason``. A trial with a configuration that is already
     finished is not measured. It copies values and intermediate values, and ``duplicate_of`` is the original's number. A
@@ -124,7 +124,7 @@ class StudySearch:
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
 
     def run(self) -> str:
-        """Run trials until ``n_trials`` distinct ones are finished, time is up, or the space is exhausted.
+        """Run trials until ``n_trials`` distinct ones are finished, time is up or the space is exhausted.
 
         Known configurations left by dead workers are measured in either case. Returns a sentence if the space has fewer
         configurations than requested, otherwise an empty string.

@@ -12,14 +12,14 @@ from specexp.config.sweep import METHOD, SpaceEntry, Sweep, overrides_of
 from specexp.tracking.names import MODELLED, SPEEDUP
 
 Applies = Callable[[str, Mapping[str, Any]], bool]
-"""Returns whether a dotted key exists in the composition with the overrides that were chosen so far."""
+"""Returns whether a dotted key exists in the composition with the overrides chosen so far."""
 
 MAX_DRAFT_NODES = "max_draft_nodes"
-"""Maximum number of a tree's nodes: the only constraint that is checked before a candidate is measured."""
+"""The maximum number of nodes in a tree: the only constraint that is checked before a candidate is measured."""
 
 
 class Space:
-    """All keys of a study in the order of drawing, whole parts before the keys inside them."""
+    """All keys of a study in the order in which they are drawn: whole parts before the keys inside them."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.entries: dict[str, SpaceEntry] = dict(
@@ -56,7 +56,7 @@ class Space:
             return None
 
     def beyond(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of a known configuration that lie outside the range of their own key."""
+        """Return those values of a known configuration that lie outside the range of their key."""
         found = {}
         # A whole part that is not among the choices is another method, not a value out of range.
         for key in (key for key in overrides if key in self.entries and "." in key):
@@ -100,7 +100,7 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:
-    """Return the direction of each objective: as configured, or the metric's own."""
+    """Return the direction of each objective, as configured or from the metric."""
     given = settings.objectives
     ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)
@@ -108,5 +108,5 @@ def directions_of(settings: Sweep) -> dict[str, str]:
 
 
 def figure_of(name: str, figures: Mapping[str, float]) -> float | None:
-    """Return a metric's figure, measured or modelled; None if there is none."""
+    """Return a metric's figure, whether measured or modelled; None if it is missing."""
     return figures.get(name, figures.get(f"{MODELLED}{name}"))

@@ -1,4 +1,4 @@
-"""The storage of a study: a journal in its folder, or a database that several workers share."""
+"""The storage of a study: a journal in the study's folder, or a database that several workers share."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60
 LOST_SECONDS = 300.0
-"""Seconds for which a call is retried while the database is unreachable."""
+"""Seconds during which a call is retried while the database is unreachable."""
 GRACE_SECONDS = 330
 """Seconds without a heartbeat after which a trial counts as dead. This is longer than :data:`LOST_SECONDS`, because a
 worker that reconnects in time continues its trial."""
 LONGEST_PAUSE = 5.0
-"""Maximum seconds between two retries."""
+"""The longest pause between two retries, in seconds."""
 LOCK_SECONDS = 60
-"""Seconds for which a worker waits while another one writes to an SQLite file."""
+"""Seconds that a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
-"""Maximum attempts to create tables that other workers may be creating at the same time."""
+"""The most attempts to create tables that other workers may be creating at the same time."""
 
 DATABASES = ("sqlite", "postgresql")
 EXAMPLES = "sqlite:///study.db or postgresql://user@host/name"
@@ -64,7 +64,7 @@ Made = TypeVar("Made")
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file, which one process at a time writes in whole lines. Its folder must exist.
+    """Optuna's journal file. Only one process at a time writes, and only whole lines. The file's folder must exist.
 
     Optuna's file lock waits thirty seconds for a dead process, so it is not used. The study's folder is locked instead.
     An incomplete last line, left by a process that died, is cut off, because Optuna cannot read it. Its entry was never
@@ -115,7 +115,7 @@ def check_journal(path: Path) -> str:
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Raise ConfigError if the database at a URL cannot be used: its driver, file or server. Nothing is created.
+    """Raise ConfigError if the database at a URL cannot be used because of its driver, file or server. Creates nothing.
 
     ``error`` is the beginning of the message, with the file and key of the setting.
     """
@@ -164,7 +164,7 @@ def _fault_of_file(path: Path) -> str:
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """Open the database at a URL, or the journal in ``folder`` if it is None; StudyError if it cannot be opened.
+    """Open the database at a URL, or the journal in ``folder`` if it is None; raises StudyError if that fails.
 
     ``requeue`` is called with each trial that failed because its heartbeat stopped.
     """
@@ -190,7 +190,7 @@ def open_storage(
 
 
 def retry_creation(make: Callable[[], Made]) -> Made:
-    """Call a function that creates tables or a study, and retry if another worker creates the same at that moment."""
+    """Call a function that creates tables or a study, and retry if another worker is creating the same ones."""
     for attempt in range(1, ATTEMPTS):
         try:
             return make()
@@ -200,7 +200,7 @@ def retry_creation(make: Callable[[], Made]) -> Made:
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
-    """Return arguments of SQLAlchemy's ``create_engine`` with which a lost server is waited for.
+    """Return arguments for SQLAlchemy's ``create_engine`` that make it wait for a lost server.
 
     Connections are tested before use, and connecting is retried for up to :data:`LOST_SECONDS`.
     """
@@ -246,7 +246,7 @@ def is_lost(error: BaseException) -> bool:
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and the errors that led to it, the latest first."""
+    """Yield an error and the errors that caused it, latest first."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""A study: candidates composed from an experiment, and measured against plain decoding by one backend."""
+"""A study: candidates composed from an experiment, and measured against plain decoding in one backend."""
 
 from __future__ import annotations
 
@@ -60,28 +60,28 @@ CANDIDATES = {
     NodeKind.DRAWN: "drawn",
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
-"""Text for tables by kind of node: how the ranked candidates of a fixed tree are chosen."""
+"""For tables, how the ranked candidates of a fixed tree are chosen, keyed by kind of node."""
 REFERENCE = "reference.json"
-"""File in a study's folder that holds plain decoding's seconds per token."""
+"""The file in a study's folder with the seconds per token of plain decoding."""
 WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65)
-"""Rows of the trees that are timed: the root and the nodes."""
+"""Numbers of rows, root included, of the trees that are timed."""
 STEPS = 6
-"""Steps by which the time of each is measured."""
+"""The number of steps that measure the time of each tree."""
 FIRST = 4
-"""Prompts that plain decoding has decoded when the duration of the study is forecast."""
+"""The number of prompts that plain decoding decodes before the duration of the study is forecast."""
 WINDOW = 3
-"""Runs of plain decoding of which the median is the machine's present speed. One disturbed run has no effect."""
+"""The median of this many runs of plain decoding is the machine's current speed. One disturbed run has no effect."""
 EVERY = 4
-"""In a search, plain decoding runs on every fourth prompt too."""
+"""In a search, plain decoding also runs on every fourth prompt."""
 
 
 class EnoughError(Exception):
-    """Ends an answer of which enough steps were observed."""
+    """Ends an answer after enough of its steps were observed."""
 
 
 class Study:
-    """The candidates of an experiment and the prompts of its stages, on a backend that makes arms.
+    """The candidates of an experiment and the prompts of its stages, in a backend that makes arms.
 
     Attributes:
         latency: The profile that models seconds; None if they are measured.
@@ -113,12 +113,12 @@ class Study:
 
     @property
     def device(self) -> str:
-        """The placement of the models."""
+        """The device that holds the models."""
         assert self.pair is not None
         return placement(self.pair.target)
 
     def data(self, stage: str | None = None) -> LoadedPrompts:
-        """Return the prompts of the search, or of a stage; ConfigError if one does not fit or was not recorded."""
+        """Return the prompts of the search or of a stage; ConfigError if one does not fit or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
@@ -135,18 +135,18 @@ class Study:
 
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
-        """Prompts from which every candidate learns before it is measured."""
+        """Return the prompts from which every candidate learns before it is measured."""
         return self.data("learn").prompts if self.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> LearningArm:
-        """Return a candidate in its initial state; ValueError if its parts do not go together. The caller closes it."""
+        """Return a candidate in its initial state; ValueError if its parts do not fit together. Callers close it."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
         return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
 
     def plain(self) -> LearningArm:
-        """Return plain decoding, in our loop or by the engine that is tuned."""
+        """Return the plain decoding arm, in our loop or in the engine that is tuned."""
         config = self.config
         try:
             engine = build_engine(config).plain() if self.config.of_engine else None
@@ -159,7 +159,7 @@ class Study:
         return Parts(verifier=build_verifier(self.config))
 
     def other_arms(self) -> list[Arm]:
-        """Return an arm of Hugging Face's plain ``generate``; an empty list if it cannot decode the same tokens."""
+        """Return an arm of Hugging Face's plain ``generate``, or an empty list if it cannot decode the same tokens."""
         plain = self._plain_parts
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
@@ -185,14 +185,14 @@ class Study:
         return arm
 
     def warm_started(self, arm: LearningArm) -> LearningArm:
-        """Let the arm learn from :attr:`warm_start_prompts`; later resets return to that state."""
+        """Let the arm learn from :attr:`warm_start_prompts`. Later resets return to the state after that."""
         if self.warm_start_prompts:
             arm.reset()
             self._learn(arm, self.warm_start_prompts)
         return arm
 
     def deployed(self, arm: LearningArm) -> LearningArm:
-        """Bring the arm to the state in which a deployment starts: it learns from the search's prompts too."""
+        """Bring the arm to the state in which a deployment starts, by also learning from the search's prompts."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
             self._learn(arm, self.data().prompts)
@@ -212,7 +212,7 @@ class Study:
         return [arm.decode(prompt, sample) for sample in range(self.samples)]
 
     def prepare(self, overrides: Mapping[str, Any]) -> Candidate:
-        """Compose a candidate; ValueError if its parts do not go together."""
+        """Compose a candidate; raises ValueError if its parts do not fit together."""
         config = self.config.with_overrides(overrides)
         arm = self.compose("candidate", config)
         made_of = self.config.resolved(config)
@@ -232,7 +232,7 @@ class Study:
         return Candidate(digest_of(made_of), attributes, arm)
 
     def try_to_compose(self, overrides: Mapping[str, Any]) -> None:
-        """Compose a candidate and close it; ValueError if its parts do not go together."""
+        """Compose a candidate and close it; raises ValueError if its parts do not fit together."""
         self.compose("candidate", self.config.with_overrides(overrides)).close()
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
@@ -257,13 +257,13 @@ class Study:
         return digest_of(self.config.workload())
 
     def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
-        """Keep only the first prompts of the search, the acceptance counts and the confirmation."""
+        """Keep only the first prompts of the search, of the acceptance counts and of the confirmation."""
         for stage, most in ((None, prompts), ("count_acceptances", counted), ("confirm", confirmed)):
             if most:
                 self.data(stage).keep(self.data(stage).prompts[:most])
 
     def measure_reference(self, after_first: Callable[[float], None]) -> None:
-        """Measure plain decoding on every prompt, and save it for a resumed study; StudyError if a prompt fails.
+        """Measure plain decoding on every prompt, and save it for a resumed study; raises StudyError if a prompt fails.
 
         After a few prompts, ``after_first`` is called with the seconds per prompt. It may cut the prompts.
         """
@@ -354,7 +354,7 @@ class Study:
         atomic_write(mark, made_of)
 
     def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
-        """Return the median milliseconds of a step by rows, of trees that draft with what an arm has learned."""
+        """Return the median milliseconds of a step by rows, of trees that draft with the state an arm has learned."""
         found: dict[int, list[float]] = defaultdict(list)
         learned.remember()
 
@@ -375,7 +375,7 @@ class Study:
         return dict(zip(often, accumulate(often.values(), max), strict=True))
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Compare in float32 the outputs that differ from plain decoding's; None if there are none or on an engine."""
+        """Compare in float32 the outputs that differ from plain decoding's; None without any, or on an engine."""
         different = {record.arm for record in records if record.difference is not None}
         again = [one for one in confirmed if one.name in different]
         if not again or self.pair is None or self.config.of_engine:
@@ -397,28 +397,28 @@ class Study:
         return self.config.with_overrides(one.attributes["resolved"])
 
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
-        """Return replay's prediction of a candidate, or of plain decoding if ``overrides`` is None.
+        """Return the replay's prediction for a candidate, or for plain decoding if ``overrides`` is None.
 
         None if nothing was replayed.
         """
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
-        """Return further sentences about the confirmed winner; empty unless the study was replayed."""
+        """Return more sentences about the confirmed winner; empty unless the study was replayed."""
         return []
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics of an artifact, given the confirmation's."""
+        """Return the metrics of an artifact, given those of the confirmation."""
         return dict(metrics)
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
-        """Return further provenance of an artifact's figures."""
+        """Return more information on the origin of an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
         return self.backend.provenance(self._plain) if own else {}
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they cannot be used."""
+    """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they do not work."""
     if config.multi_sequence and latency is not None:
         why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
         raise config.checker.error(("latency",), why)
@@ -436,7 +436,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 
 
 def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Return the decode seconds per token of a prompt over all its samples; ValueError if no token was decoded."""
+    """Return a prompt's decode seconds per token over all samples; raises ValueError if no token was decoded."""
     found = metric_named("seconds_per_token").over(records)
     if not found:
         raise ValueError(f"arm {records[0].arm!r} decoded no token of prompt {records[0].prompt_id!r}")
@@ -444,7 +444,7 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
 
 
 class PlainSeconds:
-    """Plain decoding's seconds per token by prompt id, rescaled by the machine's present speed.
+    """Plain decoding's seconds per token by prompt id, scaled to the machine's current speed.
 
     ``per_prompt`` is the mean of a prompt's seconds, prefill included; None if it was not measured.
 
@@ -466,21 +466,21 @@ class PlainSeconds:
 
     @property
     def drift(self) -> float:
-        """Median of the last ratios of present to first seconds; 1 before the first observation."""
+        """Median of the last ratios of current to first seconds; 1 before the first observation."""
         return statistics.median(self._ratios) if self._ratios else 1.0
 
     def now(self, prompt_id: str) -> float:
-        """Return seconds per token on a prompt at the machine's present speed."""
+        """Return seconds per token on a prompt at the machine's current speed."""
         return self.seconds_per_token[prompt_id] * self.drift
 
     def save(self, path: Path, digest: str) -> None:
-        """Keep the seconds for a resumed study of the same workload."""
+        """Save the seconds for a resumed study of the same workload."""
         kept = {"digest": digest, "seconds_per_token": self.seconds_per_token, "per_prompt": self.per_prompt}
         atomic_write(path, json.dumps(kept, indent=1))
 
     @classmethod
     def load(cls, path: Path, digest: str) -> PlainSeconds:
-        """Return the saved seconds; empty if there are none of this workload."""
+        """Return the saved seconds; empty if none were saved for this workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             return (

@@ -1,4 +1,4 @@
-"""The configuration of a study: the settings that its candidates share, and each candidate as overrides of them."""
+"""The configuration of a study: the settings that all candidates share, and each candidate as overrides of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED = ("pair", "data", "verifier", "generation")
 
 
 class StudyError(CommandError):
-    """Raised if a study cannot continue; the message gives the reason and the remedy."""
+    """Raised if a study cannot continue. The message gives the reason and the remedy."""
 
 
 def digest_of(value: Any) -> str:
@@ -58,17 +58,17 @@ class StudyConfig(Config):
 
     @property
     def clock(self) -> str:
-        """The device on which seconds are measured; ``a recording`` for a replay."""
+        """The device on which seconds are measured, or ``a recording`` for a replay."""
         return "a recording" if self.replayed else device_name(self.get("pair.device"))
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
-        """File of the acceptance counts that the study records first; None if it records none."""
+        """The file of the acceptance counts that the study records first; None if it records none."""
         return self.folder / COUNTS if self.get("sweep.count_acceptances", None) else None
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """True if any candidate decodes several sequences for every prompt. In this case all of them do."""
+        """True if any candidate decodes several sequences per prompt. In this case all candidates do."""
         space, known = self.get("sweep.space"), self.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self) or any(key.partition(".")[0] == "execution" for key in keys)
@@ -87,7 +87,7 @@ class StudyConfig(Config):
         return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """Return a candidate's configuration. A fitted tree without acceptance counts gets those of the study."""
+        """Return a candidate's configuration. A fitted tree without acceptance counts gets the study's counts."""
         counts = self.acceptance_counts
         filled = {
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
@@ -96,7 +96,7 @@ class StudyConfig(Config):
         return apply_overrides(self, filled, "sweep")
 
     def resolved(self, config: Config) -> dict[str, Any]:
-        """Return the sections in which candidates may differ, with defaults filled in."""
+        """Return the sections in which candidates may differ, with all defaults filled in."""
         if self.of_engine:
             return {"engine": config.get("engine")}
         found = {section: config.get(section) for section in VARIED}
@@ -126,7 +126,7 @@ class StudyConfig(Config):
         return profile if modelled else None
 
     def problems(self) -> dict[str, Problem]:
-        """Return the task items of all stages by prompt id; empty if the prompts belong to no task."""
+        """Return the task items of all stages by prompt id; empty if the prompts do not belong to a task."""
         found: dict[str, Problem] = {}
         for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self, stage)
@@ -138,7 +138,7 @@ class StudyConfig(Config):
         return found
 
     def workload(self) -> dict[str, Any]:
-        """Return the settings that all candidates share; seconds of different workloads cannot be compared."""
+        """Return the settings that all candidates share. Seconds from different workloads cannot be compared."""
         shared = {section: self.get(section) for section in SHARED}
         if self.of_engine:
             shared["engine"] = self.get("engine.class_path")
@@ -152,7 +152,7 @@ class StudyConfig(Config):
         return shared
 
     def recording_digest(self) -> str:
-        """Return the hash of the recording's manifest, which holds the hashes of its files."""
+        """Return the hash of the recording's manifest, which contains the hashes of the recording's files."""
         from specexp.artifacts.manifest import sha256
         from specexp.replay.format.recording import MANIFEST
 

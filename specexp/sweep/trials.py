@@ -1,4 +1,4 @@
-"""Candidates and trials of a study, measured and confirmed, and their rows and lines in tables and on the console."""
+"""Candidates and trials of a study: their measurements, their confirmation, and their lines in tables and console."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 Report = Callable[[int, float], bool]
-"""Called with a prompt's index and its log speedup over plain decoding; returns whether the trial stops there."""
+"""Called with a prompt's index and its log speedup over plain decoding. Returns whether the trial stops here."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration ready to be measured."""
+    """A configuration that is ready to be measured."""
 
     digest: str  # equal for configurations that decode alike, such as two specifications of one tree
     # JSON values for tables: ``resolved`` (the candidate's parts) and ``nodes``; for a fixed shape also ``depth``,
@@ -38,7 +38,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured candidate."""
+    """The figures of a measured candidate."""
 
     log_speedups: Mapping[int, float]  # log of the speedup over plain decoding by prompt index
     metrics: Mapping[str, float] = field(default_factory=dict)  # figures of all prompts together
@@ -46,7 +46,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Replay's figures of a candidate, or of plain decoding."""
+    """The replay's figures for a candidate, or for plain decoding."""
 
     tokens_per_step: float
     tokens_per_second: float  # all tokens / all seconds of the latency profile
@@ -56,7 +56,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """The figures of one candidate on the prompts of the confirmation."""
+    """The figures of one candidate on the confirmation's prompts."""
 
     name: str  # name of the known configuration, or ``trial 7``
     trial: int
@@ -81,18 +81,18 @@ class Confirmed:
 
     @property
     def is_chain(self) -> bool:
-        """True if no node has a sibling: ordinary speculative decoding."""
+        """True if no node has a sibling, as in ordinary speculative decoding."""
         paths = self.attributes.get("rank_paths")
         return paths is not None and all(rank == 0 for path in paths for rank in path)
 
     @property
     def label(self) -> str:
-        """Name with the parts chosen for it."""
+        """The candidate's name, with the parts that were chosen for it."""
         return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
 def distinct_finished(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the finished trials without those that repeat another's configuration."""
+    """Return the finished trials, without those that repeat the configuration of another trial."""
     distinct = {
         trial.user_attrs.get("digest", trial.number): trial
         for trial in study.get_trials(deepcopy=False, states=FINISHED)
@@ -102,7 +102,7 @@ def distinct_finished(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def confirmable(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the distinct trials measured on every prompt and within the constraints, in their order."""
+    """Return the distinct trials that were measured on every prompt and meet the constraints, in their order."""
     return [
         trial
         for trial in distinct_finished(study)
@@ -118,19 +118,19 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def name_of_trial(trial: FrozenTrial) -> str:
-    """Return the name of a known configuration, ``trial 7`` otherwise."""
+    """Return the name of a known configuration, or else ``trial 7``."""
     return str(trial.user_attrs.get("known", f"trial {trial.number}"))
 
 
 def reason_of(trial: FrozenTrial) -> str | None:
-    """Return the reason why a trial failed or is not feasible; None if neither is the case."""
+    """Return the reason why a trial failed or is not feasible, or None."""
     if trial.state is TrialState.FAIL:
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")
 
 
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
-    """Return a trial as a row; a speedup has a second column, the logarithm that the study stores."""
+    """Return a trial as a row. A speedup has a second column with its logarithm, which the study stores."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
     clock = {"clock": attributes["clock"]} if is_modelled(trial) else {}
     modelled = MODELLED if clock else ""
@@ -154,7 +154,7 @@ def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
 
 
 def write_trials(study: optuna.Study, objectives: Sequence[str], path: Path) -> None:
-    """Write ``trials.csv``: a row for each trial, a column for each key of any trial."""
+    """Write ``trials.csv`` with one row per trial and one column per key."""
     import pandas as pd  # takes half a second
 
     rows = []
@@ -202,7 +202,7 @@ def trial_line(study: optuna.Study, trial: FrozenTrial, objectives: Sequence[str
 
 
 def best_line(study: optuna.Study, objective: str) -> str:
-    """Return the line above the bar of a search: the best trial so far by the first objective, with its interval."""
+    """Return the line above a search's progress bar: the best trial by the first objective, with its interval."""
     sign = 1 if study.directions[0] is StudyDirection.MAXIMIZE else -1
     best = max(confirmable(study), key=lambda trial: sign * trial.values[0], default=None)
     if best is None:

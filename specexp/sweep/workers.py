@@ -1,4 +1,4 @@
-"""Workers of a study: they sign in, queue the trials of dead workers again, and one of them claims the confirmation."""
+"""Workers of a study: they sign in, queue trials of dead workers again, and claim the confirmation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
 
 WORKER = "worker "
-"""Prefix of the study's attributes that name its workers."""
+"""Prefix of the study's attributes that hold the names of its workers."""
 CONFIRMATIONS = ": confirmations"
-"""Suffix of the name of the second Optuna study, which has a trial for each claim to the confirmation."""
+"""Suffix of the name of the second Optuna study, which has one trial per claim to the confirmation."""
 CONCLUDED = "concluded"
-"""Name of the claim's attribute that holds the study's conclusion."""
+"""The name of the claim's attribute that holds the study's conclusion."""
 MAX_RETRIES = 3
-"""Maximum retries of a trial after its worker died. They are limited, because a configuration may kill every worker."""
+"""The most retries of a trial after its worker died. There is a limit: a configuration may kill every worker."""
 
 POLL_SECONDS = 2.0
-"""Pause between two checks whether other workers still measure."""
+"""Seconds between two checks whether other workers are still measuring."""
 
 
 Result = TypeVar("Result")
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 def sign_in(
     study: optuna.Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
 ) -> int:
-    """Register this worker in the study, and queue the known configurations that were never queued.
+    """Register this worker in the study, and queue the known configurations that have never been queued.
 
     Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured.
 
@@ -75,12 +75,12 @@ def sign_in(
 
 
 def enqueue(study: optuna.Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Queue a trial with a copy of its parameters for a retry, because the storage has only those already drawn."""
+    """Queue a trial again with a copy of its parameters, because the storage has only those already drawn."""
     study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
 
 
 def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Queue a trial's parameters again, unless they are in the queue or were retried :data:`MAX_RETRIES` times."""
+    """Queue a trial's parameters again, unless they are queued already or were retried :data:`MAX_RETRIES` times."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
     if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
@@ -91,7 +91,7 @@ def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
 
 
 def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
-    """Queue the running trials that are dead again, and mark them as failed. Return their number."""
+    """Queue the running trials that are dead again, and mark them as failed. Return the number of these trials."""
     # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
     found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
@@ -104,13 +104,13 @@ def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
 
 
 def known_waiting(study: optuna.Study) -> bool:
-    """Return whether a known configuration is to be measured again because its worker died."""
+    """Return whether a known configuration must be measured again because its worker died."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
 
 
 def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
-    """Return the running trials. Those of dead processes are first marked as failed and queued again."""
+    """Return the running trials, after those of dead processes were marked as failed and queued again."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings():
@@ -128,17 +128,17 @@ def others_running(study: optuna.Study) -> bool:
 
 
 class TakenOverError(Exception):
-    """Raised if another worker confirms, or has confirmed, the best trials."""
+    """Raised if another worker is confirming, or has confirmed, the best trials."""
 
 
 class Claim:
-    """This worker's claim to the confirmation: a running trial, which another worker ends if this worker dies."""
+    """This worker's claim to the confirmation: a running trial. Another worker ends the trial if this worker dies."""
 
     def __init__(self, confirmations: optuna.Study, trial: Trial) -> None:
         self._confirmations, self._trial = confirmations, trial
 
     def check(self) -> None:
-        """Raise TakenOverError if this worker was stopped for so long that it lost the claim."""
+        """Raise TakenOverError if this worker was suspended for so long that it lost the claim."""
         if self._confirmations.get_trials(deepcopy=False)[self._trial.number].state is not TrialState.RUNNING:
             raise TakenOverError
 
@@ -148,7 +148,7 @@ class Claim:
 
 
 def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
-    """Open the second Optuna study in a study's storage, with a trial for each claim to the confirmation."""
+    """Open the second Optuna study in a study's storage. It has one trial per claim to the confirmation."""
     return retry_creation(
         lambda: optuna.create_study(
             storage=storage,
@@ -167,7 +167,7 @@ def in_turn(
     confirm: Callable[[Claim], Result],
     say: Callable[[str], None],
 ) -> Result | None:
-    """Confirm a searched study, or return the result of another worker; None if another is working on it.
+    """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
 
     If this worker dies, its claim goes to the next one. A worker that was stopped for so long that it lost its
     claim writes nothing.

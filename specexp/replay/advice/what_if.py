@@ -139,7 +139,7 @@ def _profile_in(config: Config, path: str, number: int) -> LatencyProfile:
 
 
 def compare_devices(config: Config) -> tuple[Comparison, Recording]:
-    """Replay all candidate trees with every device's latency profile. Raises ConfigError like :func:`run`."""
+    """Replay all candidate trees with the latency profile of every device. Raises ConfigError like :func:`run`."""
     from specexp.replay.advice.what_if_report import compare
     from specexp.replay.backend import open_recording
     from specexp.replay.play.fidelity import static_shape
@@ -167,7 +167,7 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
 
 
 def _parts(config: Config, recording: Recording) -> Parts:
-    """Return the file's parts; raises ConfigError unless the drafter is the recorded draft model."""
+    """Return the experiment's parts; raises ConfigError unless the drafter is the recorded draft model."""
     from specexp.replay.backend import source_for, source_in
     from specexp.replay.play.fidelity import is_model_alone
 

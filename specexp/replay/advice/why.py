@@ -44,12 +44,12 @@ python -m specexp.profile and python -m specexp.record run first, into <output>/
 --dry-run checks the file and prints what is used; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
-"""Values of ConfidenceThreshold to try: drafting stops below this draft probability."""
+"""Thresholds of ConfidenceThreshold to try. Drafting stops below this draft probability."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change to try: ``overrides`` change the composition, or another ``latency`` profile changes its costs."""
+    """A change to try: ``overrides`` change the composition, and another ``latency`` profile changes its costs."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -92,7 +92,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_explained(config: Config) -> None:
-    """Raise ConfigError unless the file has exactly one composition and this one drafts."""
+    """Raise ConfigError unless the file has exactly one composition and the composition drafts."""
     wrong = {
         "arms": config.get("arms")
         and "must be left out, since why explains one composition: set drafter, builder and controller",
@@ -128,7 +128,7 @@ def run(config: Config) -> Explained:
 
 
 def _measured(config: Config, folder: Path) -> Config:
-    """Run ``specexp.profile`` and ``specexp.record``; returns the experiment with their profile and recording."""
+    """Run ``specexp.profile`` and ``specexp.record``; return the experiment with their profile and recording."""
     profile, recording = folder / "profile", folder / "recording"
     given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
     for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
@@ -142,7 +142,7 @@ def _measured(config: Config, folder: Path) -> Config:
 
 
 def explain(config: Config) -> Explained:
-    """Replay a file's composition, and every change to it, with its recording and latency profile.
+    """Replay an experiment's composition, and every change to it, with its recording and latency profile.
 
     Raises ConfigError if the recording is missing or cannot replay the composition.
     """
@@ -189,7 +189,7 @@ def explain(config: Config) -> Explained:
 
 
 def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
-    """Yield the changes: no speculation, smaller and larger trees, confidence thresholds, and prompt lookup."""
+    """Yield changes of settings: no speculation, smaller and larger trees, confidence thresholds, prompt lookup."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}
@@ -214,7 +214,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
 
 
 def costs_that_could_go(latency: LatencyProfile, composition: str) -> Iterator[Change]:
-    """Yield changes to the latency profile, each without one cost of a step.
+    """Yield changes to the latency profile, each of which removes one cost of a step.
 
     The speedup with such a profile is an upper bound on the gain from lowering that cost.
     """

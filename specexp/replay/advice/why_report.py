@@ -25,12 +25,12 @@ _CHANGED_BY = {
     _ROWS: "fewer nodes (builder), or a device with more parallel compute",
     "outside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
-"""Changes that lower each cost of a step."""
+"""For each cost of a step, the changes that lower it."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a change: its records of all prompts, and speedups over the composition and plain decoding."""
+    """The effect of a change: its records on all prompts, and its speedups over the composition and plain decoding."""
 
     name: str
     overrides: Mapping[str, Any]  # changed keys of the experiment; empty for a change of costs
@@ -41,7 +41,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Explained:
-    """The explanation of a composition: its costs and neighbouring settings, ranked by speedup, largest first."""
+    """The explanation of a composition: its costs, and similar settings ranked by speedup, largest first."""
 
     now: Effect  # the composition as it is
     costs: Sequence[Effect]
@@ -52,7 +52,7 @@ class Explained:
 
 
 def report(found: Explained, title: str) -> Report:
-    """Return the printed and written results."""
+    """Return the results to print and write."""
     good = [one for one in found.now.records if not one.error]
     tables = {"costs": _costs(found), "settings": _settings(found)}
     found_tables = {"positions": acceptance_table(good), "load": _loads(found)}
@@ -75,7 +75,7 @@ def report(found: Explained, title: str) -> Report:
 
 
 def answer_of(found: Explained) -> str:
-    """Return two sentences: the largest cost, and the best setting."""
+    """Return two sentences, on the largest cost and on the best setting."""
     costly, best, latency = found.costs[0], found.settings[0], found.latency
     now = (
         f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding. If its largest cost ({costly.name}) "
@@ -141,7 +141,7 @@ def _mean_rows(records: Sequence[PromptRecord]) -> int:
 
 
 def _loads(found: Explained) -> Table | None:
-    """Return the speedup if one target pass serves several lanes; None if the profile has no lanes."""
+    """Return the speedup when one target pass serves several lanes; None if the profile has no times for lanes."""
     latency = found.latency
     if not latency.lanes_ms:
         return None

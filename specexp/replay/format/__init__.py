@@ -1,1 +1,1 @@
-"""The content of a recording, and its files."""
+"""The contents of a recording, and its files."""

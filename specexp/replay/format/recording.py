@@ -1,4 +1,4 @@
-"""A recording on disk: ``recording.json`` and Parquet files of answered turns.
+"""A recording on disk: ``recording.json`` and Parquet files with answered turns.
 
 Each file is written atomically and then listed with its hash, so that an interrupted recording can be resumed.
 """
@@ -110,7 +110,7 @@ class RecordedTurn:
 
 
 class FileEntry(TypedDict):
-    """A Parquet file of turns. ``conversations`` lists its pairs of prompt id and sample number."""
+    """A Parquet file of turns. ``conversations`` lists pairs of prompt id and sample number."""
 
     sha256: str
     bytes: int
@@ -120,7 +120,7 @@ class FileEntry(TypedDict):
 
 @dataclass
 class RecordingManifest:
-    """The models and settings of a recording, and its files."""
+    """The models, settings and files of a recording."""
 
     fingerprint: Fingerprint  # identifies target, draft and tokenizer, including the weights
     # Settings that affect the recorded data: pair, law (the verifier's sampling settings), generation, drafter,
@@ -136,7 +136,7 @@ class RecordingManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """Return the signed relative error of replayed tokens per step that is largest in size; None without a sample.
+        """Return the largest signed relative error of replayed tokens per step; None without a live sample.
 
         Considers only compositions of this fidelity (the text of :class:`~specexp.replay.play.fidelity.Fidelity`).
         """
@@ -196,7 +196,7 @@ class Recording:
 
     @cached_property
     def turns(self) -> dict[tuple[str, int], list[RecordedTurn]]:
-        """The turns of each conversation by prompt id and sample; raises RecordingError if a file is damaged."""
+        """The turns of each conversation, keyed by prompt id and sample; raises RecordingError if a file is damaged."""
         found: dict[tuple[str, int], list[RecordedTurn]] = {}
         for name, entry in self.manifest.files.items():
             for turn in read_turns(self.folder / name, entry):
@@ -205,7 +205,7 @@ class Recording:
 
     @property
     def bytes(self) -> int:
-        """Total size of the Parquet files."""
+        """Total size of the Parquet files in bytes."""
         return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
 
     def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
@@ -219,7 +219,7 @@ class Recording:
         return turns
 
     def check_fingerprint(self, given: Fingerprint) -> None:
-        """Raise RecordingError if ``given`` (of :func:`recording_fingerprint`) is of other models or tokenizers."""
+        """Raise RecordingError if ``given``, from :func:`recording_fingerprint`, is of other models or tokenizers."""
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
             raise RecordingError(
@@ -229,7 +229,7 @@ class Recording:
     def check_made_of(
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
-        """Raise RecordingError if a configured section of ``made_of`` differs from the recorded one (in ``keys``)."""
+        """Raise RecordingError if a section of ``made_of`` differs from the recorded one (in ``keys``, if given)."""
         found = different_setting(section, self.manifest.made_of[section], given, keys)
         if found is not None:
             raise RecordingError(
@@ -240,7 +240,7 @@ class Recording:
 def different_setting(
     section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None
 ) -> str | None:
-    """Return a clause about the first setting in a section of ``made_of`` that differs; None if all are equal."""
+    """Return a clause about the first setting that differs in a section of ``made_of``; None if all are equal."""
     name, key = "verifier" if section == "law" else section, None
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
         every = keys or sorted({*recorded, *given})
@@ -252,7 +252,7 @@ def different_setting(
 
 
 def hash_of(prompt: Prompt) -> str:
-    """Return a hash of the text of all turns of a prompt, and of the tokens of its first turn."""
+    """Return a hash of the text of all turns of a prompt and the tokens of its first turn."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
@@ -274,7 +274,7 @@ def _short(value: Any) -> str:
 
 
 def check_file(path: Path, entry: FileEntry) -> bytes:
-    """Return the bytes of a Parquet file; raises RecordingError if it is missing or damaged."""
+    """Return the contents of a Parquet file; raises RecordingError if it is missing or damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -312,7 +312,7 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
 
 
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
-    """Return dtype, number of parameters and a hash, which differ for a fine-tuned model or another precision.
+    """Return dtype, number of parameters and a hash. They change if a model is fine-tuned or its precision changes.
 
     The hash covers names, shapes and 1,024 evenly spaced values of every parameter, so it is fast for large models.
     """
@@ -338,7 +338,7 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Return the fingerprint that artifacts store (tokenizer and target), extended by the weights of both models."""
+    """Return the fingerprint that artifacts store (tokenizer and target), with the weights of both models added."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

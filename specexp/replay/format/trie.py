@@ -1,4 +1,4 @@
-"""The predictions of target and draft in one recorded turn, as a tree of token contexts.
+"""The predictions of target and draft in one recorded turn, stored as a tree of token contexts.
 
 Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the tokens of the answer, in order. All other nodes are drafted
 tokens that did not become output. A path of tokens is stored as one node, whichever root it was drafted from.
@@ -22,17 +22,17 @@ class RecordingError(ValueError):
 
 
 class NotRecordedError(RecordingError):
-    """A prediction that the replay needs was not recorded."""
+    """The replay needs a prediction that was not recorded."""
 
 
 NOWHERE = -1
-"""Node number of a path that is not in the trie."""
+"""The node number of a path that is not in the trie."""
 
 _TOKEN_BITS = 32
 
 
 class Ranked:
-    """Ranked tokens and their values. Node ``i`` has a list of ``counts[i]``; all lists are stored concatenated."""
+    """Ranked tokens and their values. The list of node ``i`` has ``counts[i]`` entries; all lists are concatenated."""
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
@@ -66,7 +66,7 @@ class Ranked:
         return self._counts[node]
 
     def starts(self, nodes: Sequence[int], k: int) -> list[int]:
-        """Return the offset of each node's list, or ``end`` if the list is missing or shorter than ``k``."""
+        """Return the offset of each node's list, or ``end`` if the list is missing or has fewer than ``k`` entries."""
         counts, starts = self._counts, self._starts
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
@@ -83,7 +83,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """Build from a mapping of nodes to (tokens, values); ``nodes`` is the size of the trie."""
+        """Build from a mapping of nodes to (tokens, values). ``nodes`` is the number of nodes in the trie."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
@@ -96,7 +96,7 @@ class Ranked:
 
 @dataclass(eq=False)
 class Trie:
-    """A complete trie, which no longer changes."""
+    """A complete trie, which does not change any more."""
 
     parents: NDArray[np.int32]  # [nodes] parent of each node, -1 for node 0
     tokens: NDArray[np.int32]  # [nodes] token of each node; for node 0 the prompt's last token
@@ -117,7 +117,7 @@ class Trie:
 
 
 class TrieWriter:
-    """A trie during recording. ``root`` is the prompt's last token."""
+    """A trie that is being recorded. ``root`` is the prompt's last token."""
 
     def __init__(self, root: int, answer: Sequence[int]) -> None:
         self.parents = [-1]
@@ -130,7 +130,7 @@ class TrieWriter:
         self.spine = len(answer)
 
     def enter(self, node: int, token: int) -> int:
-        """Return the child of ``node`` with this token; adds it if it is missing."""
+        """Return the child of ``node`` with this token, adding it if it is missing."""
         key = (node << _TOKEN_BITS) | token
         child = self._children.get(key)
         if child is None:
@@ -140,7 +140,7 @@ class TrieWriter:
         return child
 
     def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the ``n + 1`` trie nodes of a draft tree at ``root``; adds those that are missing."""
+        """Return the ``n + 1`` trie nodes of a draft tree at ``root``, adding those that are missing."""
         nodes = [root]
         for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
             nodes.append(self.enter(nodes[parent], token))

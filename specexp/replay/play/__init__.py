@@ -1,1 +1,1 @@
-"""Replaying a recording with drafters, builders and controllers."""
+"""Replays a recording with drafters, builders and controllers."""

@@ -1,4 +1,4 @@
-"""The fidelity of a replay, derived from the declarations of the composition's parts."""
+"""The fidelity of a replay. It follows from the declarations of the composition's parts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ AnyPart = TypeVar("AnyPart", Drafter, TreeBuilder, Controller)
 
 
 class Grade(StrEnum):
-    """Grades of fidelity of a replay, best first."""
+    """The grades of a replay's fidelity, best first."""
 
     EXACT = "exact"
     """Every count equals that of a live run."""
     IN_LAW = "exact in distribution"
-    """Counts equal those of a live run that sampled this output, since the output determines acceptance."""
+    """Counts equal those of a live run that sampled this output, because the output determines acceptance."""
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are modelled in a replay and measured in a live run."""
     APPROXIMATE = "approximate"
-    """Drafters learn from nodes that were recorded only in part, or do not declare what they learn from."""
+    """Drafters learn from nodes that were only partly recorded, or do not declare what they learn from."""
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The worst grade among the parts, and its reason as a clause (empty for ``EXACT``)."""
+    """The worst grade of any part, and the reason for it as a clause (empty for ``EXACT``)."""
 
     grade: Grade
     why: str = ""
@@ -55,12 +55,12 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Return whether drafts depend on predictions of the target beyond the committed tokens."""
+    """Return whether drafts depend on predictions of the target other than the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
 def models_in(drafter: Drafter | None) -> list[Any]:
-    """Return the drafters that run a draft model themselves: ``drafter`` or drafters nested in it.
+    """Return those drafters, among ``drafter`` and the drafters nested in it, that run a draft model themselves.
 
     Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
     RecordingError if one has no scoring, so its model cannot be recorded.
@@ -91,14 +91,14 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 
 def is_model_alone(drafter: Drafter | None) -> bool:
-    """Return whether a drafter is a single draft model, so its candidates depend only on the preceding tokens."""
+    """Return whether a drafter is just one draft model, so that its candidates depend only on the preceding tokens."""
     return (
         drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
     )
 
 
 def fidelity(parts: Parts) -> Fidelity:
-    """Return the fidelity of a replay of these parts; raises RecordingError if they cannot be replayed."""
+    """Return the fidelity of a replay with these parts; raises RecordingError if they cannot be replayed."""
     return max(
         _fidelities(parts), key=lambda one: list(Grade).index(one.grade), default=Fidelity(Grade.EXACT)
     )
@@ -130,7 +130,7 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
 
 
 def static_shape(parts: Parts) -> TreeShape | None:
-    """Return the fixed tree of a composition that drafts ranked candidates of one draft model; otherwise None.
+    """Return the fixed tree of a composition that drafts ranked candidates of one draft model, otherwise None.
 
     The controller must change nothing, and the candidates must not be cut by top-k or top-p.
     """
@@ -145,7 +145,7 @@ def static_shape(parts: Parts) -> TreeShape | None:
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
-    """Return the text of a :class:`Fidelity` for tables, extended by the replay's error in the live sample."""
+    """Return a :class:`Fidelity` as text for tables, followed by the replay's error in the live sample."""
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:

@@ -1,4 +1,4 @@
-"""Replay a recorded conversation with a composition of parts.
+"""Replays a recorded conversation with a composition of parts.
 
 The recording replaces the target: a drafted token is accepted if it equals the recorded output. The target's best
 tokens are read only if a part needs them.
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from specexp.core.loop import OutcomeObserver
 
 _ENDED = -1
-"""Target token after the end of the output; equals no drafted token."""
+"""The target's token after the end of the output. No drafted token equals it."""
 
 
 class RecordedOutcome(Outcome):
-    """An outcome without logits: the target's best tokens are read from the recording when a part needs them."""
+    """An outcome without logits. When a part needs the target's best tokens, they are read from the recording."""
 
     def __init__(
         self, lane: RecordedLane, draft: Draft, accepted: tuple[int, ...], new_token_ids: tuple[int, ...]
@@ -54,7 +54,7 @@ class RecordedOutcome(Outcome):
 
     @property
     def nodes(self) -> list[int]:
-        """Trie node of each row, ``[n + 1]``; ``NOWHERE`` if it was not recorded."""
+        """The trie node of each row, ``[n + 1]``; ``NOWHERE`` if the row was not recorded."""
         if self._nodes is None:
             child, parents = self.turn.trie.child, self.tree.shape.parents.tolist()
             self._nodes = [self.root]
@@ -63,7 +63,7 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self) -> RecordedOutcome:
-        """Return the outcome reduced to rows with recorded target predictions, from which drafters learn."""
+        """Return the outcome reduced to rows with recorded predictions of the target, from which drafters learn."""
         target, tree = self.turn.trie.target, self.tree
         known = np.array([node >= 0 and target.count(node) > 0 for node in self.nodes])
         for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
@@ -110,7 +110,7 @@ class RecordedOutcome(Outcome):
 
 
 class RecordedPrefill(Outcome):
-    """The outcome of a turn's prefill (step 0), without logits."""
+    """The outcome of a turn's prefill (step 0), but without logits."""
 
     def __init__(self, context: Context, fed: NDArray[np.int64], turn: RecordedTurn) -> None:
         prefill = prefill_outcome(context, fed, NO_LOGITS)
@@ -129,7 +129,7 @@ class RecordedPrefill(Outcome):
 
 
 class _NoLogits:
-    """A placeholder for logits that no part reads."""
+    """A placeholder for logits that are never read."""
 
     device = SimpleNamespace(type="cpu")
 
@@ -144,14 +144,14 @@ NO_LOGITS = cast("torch.Tensor", _NoLogits())
 
 
 def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, int], int]) -> None:
-    """Append the trie nodes of a draft pass to a step's ``nodes``; ``child(node, token)`` returns a child node."""
+    """Append the trie nodes of a draft pass to a step's ``nodes``. ``child(node, token)`` returns a child node."""
     new = fed.ancestors[fed.known :]
     for ancestors, token in zip(new, fed.tokens[len(fed.tokens) - len(new) :], strict=True):
         nodes.append(root if len(ancestors) == 1 else child(nodes[ancestors[-2]], token))
 
 
 Missing = Literal["refuse", "unknown", "none"]
-"""Treatment of draft candidates that were not recorded.
+"""The treatment of draft candidates that were not recorded.
 
 ``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary, which are never accepted and thus exact for a
 static tree; it raises for nodes on the output's path. ``none`` gives no candidate, an approximation.
@@ -159,7 +159,7 @@ static tree; it raises for nodes on the output's path. ``none`` gives no candida
 
 
 class RecordedSource(DraftSource):
-    """A draft source that reads candidates from the recorded ``turn``, and counts passes as a model would."""
+    """A draft source that reads candidates from the recorded ``turn``. It counts passes as a model would make them."""
 
     def __init__(
         self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
@@ -250,7 +250,7 @@ class RecordedSource(DraftSource):
         answers: Sequence[int],
         tokens: NDArray[np.int64],
     ) -> None:
-        """Apply the policy ``missing`` to the ``rows`` of ``tokens`` ``[f, k]`` that have no recorded candidates."""
+        """Apply the policy ``missing`` to those ``rows`` of ``tokens`` ``[f, k]`` that have no recorded candidates."""
         assert self.turn is not None
         if self.missing == "unknown":
             for row in rows:
@@ -275,7 +275,7 @@ class RecordedSource(DraftSource):
 
 
 class FollowOutput(DeterministicVerifier):
-    """Accepts drafted tokens that equal a turn's recorded output."""
+    """Accepts drafted tokens that equal the recorded output of a turn."""
 
     def __init__(self, turn: RecordedTurn) -> None:
         self._answer: list[int] = turn.answer.tolist()
@@ -288,7 +288,7 @@ class FollowOutput(DeterministicVerifier):
 
 
 class RecordedTarget(Target):
-    """A target without a model and with a context of ``context_limit`` tokens."""
+    """A target that has no model, only a context of ``context_limit`` tokens."""
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
@@ -330,7 +330,7 @@ class RecordedLane(Lane):
 
 
 class _RecordedDrafting(Drafting):
-    """Drafting in which learning drafters observe only recorded predictions."""
+    """Drafting in which drafters learn only from recorded predictions."""
 
     def __init__(self, parts: Parts, context: Context) -> None:
         super().__init__(parts, context)

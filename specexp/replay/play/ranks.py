@@ -1,4 +1,4 @@
-"""The draft model's rank of the output's next token, at every position of a recording.
+"""The rank that the draft model gives the output's next token, at every position of a recording.
 
 A fixed tree of ranked candidates makes no decisions at run time, so one table of ranks determines its steps. Below any
 root, the accepted path follows the ranks of the output's tokens as far as the tree contains them. Thousands of trees
@@ -20,12 +20,12 @@ from specexp.replay.format.recording import RecordedTurn
 from specexp.replay.format.trie import NotRecordedError
 
 MISSED = -1
-"""Rank of a token that is not among the recorded candidates."""
+"""The rank of a token that is not among the recorded candidates."""
 
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """Counts of a tree for each turn, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
+    """Counts of a tree by turn, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
 
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -93,11 +93,11 @@ class RankTable:
 
     @property
     def positions(self) -> int:
-        """Number of output positions, each of which may be the root of a tree."""
+        """Number of output positions. Each may be the root of a tree."""
         return int(self.prefixes.size)
 
     def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
-        """Return ``[turns]`` seconds of plain decoding."""
+        """Return ``[turns]`` seconds that plain decoding takes."""
         lengths = zip(self.turns, self.sizes, strict=True)
         return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
 
@@ -117,7 +117,7 @@ class RankTable:
         return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return for every root the number of accepted nodes and the last one's row, both ``[positions]``.
+        """Return two arrays ``[positions]``: for every root the number of accepted nodes, and the row of the last one.
 
         The length limit is ignored.
 
@@ -150,7 +150,7 @@ class RankTable:
         return accepted, last
 
     def evaluate(self, shape: TreeShape, latency: LatencyProfile | None = None) -> StaticCounts:
-        """Return the counts of a tree, with seconds if ``latency`` (from :meth:`LatencyProfile.of`) is given."""
+        """Replay a fixed tree and return its counts, with seconds if ``latency`` is given."""
         matched, last = self.matches(shape)
         accepted = np.minimum(matched, np.minimum(self.room, self.left))
         new = np.minimum(accepted + 1, self.left)
@@ -184,7 +184,7 @@ class RankTable:
         )
 
     def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions at which steps begin, given the new tokens of a step at every position."""
+        """Return the positions at which steps begin, given the number of new tokens of a step at each position."""
         following = (np.arange(new.size) + new).tolist()
         roots: list[int] = []
         at, size = 0, new.size

@@ -1,1 +1,1 @@
-"""``python -m specexp.record``: the answers of a target and its draft, recorded once."""
+"""``python -m specexp.record``: records the answers of a target and its draft once."""

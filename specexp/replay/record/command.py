@@ -68,7 +68,7 @@ _ELSEWHERE = "name another folder in record.to"
 
 
 class NotRecordableError(CommandError):
-    """Recording a prompt failed; the message names the prompt, the reason and the folder of the kept files."""
+    """A prompt could not be recorded. The message names the prompt, the reason and the folder of the kept files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +99,7 @@ def _act(
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Record the experiment of a file and compare its replay with a live sample.
+    """Record the experiment of a file, and compare its replay with a live sample.
 
     With shards, the worker that finishes last merges them. ``pair`` passes models that are already loaded.
 
@@ -174,7 +174,7 @@ class RecordingJob:
                 self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
-        """Record the missing prompts, then compare some with live decoding. Raises like :func:`run`."""
+        """Record the missing prompts, then compare some with live decoding. Raises the same errors as :func:`run`."""
         folder = self.plan.folder
         self._merge_shards()
         missing = self._missing()
@@ -203,7 +203,7 @@ class RecordingJob:
         self.manifest.save(self.plan.folder)
 
     def _missing(self) -> list[tuple[Prompt, int]]:
-        """Return the (prompt, sample) pairs that no intact file holds; drops damaged files from the manifest."""
+        """Return the (prompt, sample) pairs that no intact file holds. Damaged files leave the manifest."""
         files = self.manifest.files
         for name, entry in list(files.items()):
             try:
@@ -215,7 +215,7 @@ class RecordingJob:
         return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
 
     def _merge_shards(self) -> None:
-        """Merge the shards, after recording the prompts that killed workers left out."""
+        """Record the prompts that killed workers left out, then merge the shards."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
@@ -230,7 +230,7 @@ class RecordingJob:
             forget_shards(whole)
 
     def _merge(self, parts: Sequence[Path]) -> None:
-        """Write the turns of the shard folders ``parts`` in order, split into files as on one machine."""
+        """Write the turns of the shard folders ``parts`` in order, split into files as a single machine would."""
         known = _conversations(self.manifest.files)
         kept: list[RecordedTurn] = []
         for part in parts:
@@ -314,7 +314,7 @@ class RecordingJob:
         return Recorder(model, plan.verifier, drafter, Coverage(plan.coverage, candidates, plan.target_top_k))
 
     def _drafters_file(self) -> Path:
-        """Return the path of the drafters' state as of the latest file of turns."""
+        """Return the path of the drafters' state at the time of the latest file of turns."""
         return self.plan.folder / f"drafters-{len(self.manifest.files):05d}.pt"
 
     def _save_drafters(self, recorder: Recorder) -> None:
@@ -335,7 +335,7 @@ class RecordingJob:
             recorder.load_state_dict(torch.load(self._drafters_file(), weights_only=True))
 
     def _unsampled(self) -> Sequence[Prompt]:
-        """Return the prompts to sample live; empty if the manifest has as many for every composition."""
+        """Return the prompts to decode live; empty if the manifest already has as many for every composition."""
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
@@ -355,7 +355,7 @@ class RecordingJob:
 
 
 def is_recorded(folder: Path) -> bool:
-    """Return whether a folder holds a complete recording."""
+    """Return whether a folder contains a complete recording."""
     try:
         return RecordingManifest.load(folder).complete
     except RecordingError:  # another worker may have merged and removed it
@@ -364,7 +364,7 @@ def is_recorded(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder for this process. Raises ConfigError if another holds the lock, which ends with its process."""
+    """Lock the folder until this process ends. Raises ConfigError if another process holds the lock."""
     with held(folder / ".lock") as mine:
         if not mine:
             raise ConfigError(
@@ -448,7 +448,7 @@ def _conversations(files: Mapping[str, FileEntry]) -> set[tuple[str, int]]:
 
 
 def check_sharded(plan: RecordingPlan) -> None:
-    """Raise ConfigError if the recording of a prompt depends on earlier prompts, so that shards would differ."""
+    """Raise ConfigError if recording a prompt depends on earlier prompts, so that shards would differ."""
     drafter = plan.drafter()
     if drafter is not None and drafter.shares_state:
         raise plan.config.checker.error(
@@ -459,7 +459,7 @@ def check_sharded(plan: RecordingPlan) -> None:
 
 
 def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
-    """Return the prompts of all stages, each once.
+    """Load the prompts of all stages, each prompt once.
 
     Raises ConfigError if a set cannot be read, a prompt does not fit the target, or two share an id.
     """
@@ -487,7 +487,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
 
 
 def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
-    """Raise ConfigError if a builder of the coverage makes trees larger than a context."""
+    """Raise ConfigError if a builder of the coverage makes trees that do not fit in a model's context."""
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
         for number, builder in enumerate(plan.coverage):
@@ -501,7 +501,7 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
-    """Return an upper estimate of the size of ``turns`` answers, from the first turns without compression."""
+    """Estimate, from the first turns and ignoring compression, how large ``turns`` answers become at most."""
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
     values = (value for turn in first for value in turn.to_row().values())

@@ -35,7 +35,7 @@ def sample_live(
     prompts: Sequence[Prompt],
     decoded: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Decode prompts, live and from the recording, with the file's composition and every builder of the coverage.
+    """Decode prompts, live and from the recording, with the configured composition and every builder of the coverage.
 
     ``decoded`` is called after each prompt of each composition.
 
@@ -56,7 +56,7 @@ def sample_live(
 
 
 def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
-    """Yield the file's composition and arms, then its drafter with every builder of the coverage and no controller.
+    """Yield the configured composition and arms, then the drafter with every builder of the coverage and no controller.
 
     The replay of a learning drafter is exact with the coverage's builders, so it is also sampled with trees of sizes
     between them.
@@ -81,7 +81,7 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the arms that draft in specexp's own loop, except one that equals the file's composition."""
+    """Yield the arms that draft in specexp's own loop, except for one that equals the configured composition."""
     if config.get("arms"):
         own = {part: config.get(part) for part in Parts._fields}
         for arm in arms_of(config):
@@ -91,7 +91,7 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Yield the rank paths and name of a tree between each two fixed trees of successive size, and below the smallest.
+    """Yield rank paths and name of a tree between each fixed tree and the next larger one, and below the smallest.
 
     It keeps those nodes of the larger tree that have the lowest ranks and are nearest the root.
     """

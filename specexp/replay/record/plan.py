@@ -1,4 +1,4 @@
-"""The plan of a recording: its prompts, output and coverage, from the experiment file alone."""
+"""The plan of a recording: its prompts, output and coverage, derived from the experiment file alone."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 _TOP_K = 8
-"""Number of the target's best tokens that are kept if no drafter learns from them."""
+"""The number of the target's best tokens that are kept if no drafter learns from them."""
 
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """The plan of a recording, before any model is loaded."""
+    """The plan of a recording, made before any model is loaded."""
 
     config: Config  # the experiment, with drafter and builder added if the file has none
     folder: Path
@@ -51,11 +51,11 @@ class RecordingPlan:
     added: bool  # whether the pair's draft model was added as the drafter, since the file has none
 
     def drafter(self) -> Drafter | None:
-        """Return a new drafter without its models."""
+        """Return a new drafter that does not have its models yet."""
         return build_drafter(self.config)
 
     def made_of(self) -> dict[str, Any]:
-        """Return the settings that the recorded answers depend on, without the prompts."""
+        """Return the settings, without the prompts, that the recorded answers depend on."""
         generation = build_generation(self.config)
         scoring = scoring_of(self.drafter())
         return {
@@ -73,7 +73,7 @@ class RecordingPlan:
         }
 
     def lines(self) -> list[str]:
-        """Return the plan in lines for the console."""
+        """Return the plan as lines for the console."""
         config = self.config
         generation, drafter = config.get("generation"), self.drafter()
         found = [
@@ -105,7 +105,7 @@ class RecordingPlan:
 
 
 def plan_recording(config: Config) -> RecordingPlan:
-    """Plan the recording of an experiment or a sweep, without models and data.
+    """Plan the recording of an experiment or a sweep, without models or data.
 
     Raises ConfigError if it cannot be recorded.
     """
@@ -157,7 +157,7 @@ def plan_recording(config: Config) -> RecordingPlan:
 
 
 def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
-    """Return a configured part with the arguments that are not its defaults, such as ``Chain(length=24)``."""
+    """Return a configured part, with the arguments that differ from defaults, as text: ``Chain(length=24)``."""
     found = Checker(lambda key: "").find_class(part["class_path"], base)
     known = arguments_of(found) or {}
 
@@ -176,7 +176,7 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
 
 
 def describe_prompts(data: Mapping[str, Any]) -> str:
-    """Return a workload in a few words."""
+    """Return a description of a workload in a few words."""
     count = "all" if data["max_prompts"] is None else f"up to {data['max_prompts']}"
     shuffled = "" if data["shuffle_seed"] is None else f", shuffled with seed {data['shuffle_seed']}"
     offset = f", without the first {data['offset']}" if data["offset"] else ""
@@ -184,7 +184,7 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
 
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
-    """Return a verifier for plain decoding with the configured sampling settings, and its config section."""
+    """Return a verifier for plain decoding with the configured sampling settings, and its configuration."""
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
@@ -218,7 +218,7 @@ def _check_coverage(
 
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
-    """Return ``record.target_top_k``, by default the number of tokens that the drafter learns from."""
+    """Return ``record.target_top_k``. The default is the number of tokens that the drafter learns from."""
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }
@@ -236,7 +236,7 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
 
 
 def _prompts(config: Config) -> dict[str, Config]:
-    """Return the experiment with the prompts of each stage, by name of the stage."""
+    """Return the experiment with the prompts of each stage, keyed by the stage's name."""
     found = {"data": config}
     if config.get("sweep") is not None:
         for stage in STAGES:

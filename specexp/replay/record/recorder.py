@@ -1,4 +1,4 @@
-"""Record turns: decode plainly, run the coverage's builders at every root of the output, then run learning drafters.
+"""Records turns: decodes plainly, runs the coverage's builders at every root of the output, then learning drafters.
 
 A draft model is run at every root, since a replay may visit any of them. A learning drafter depends on all its earlier
 steps, so it decodes once with each builder of the coverage. A replay with one of these builders learns from the same
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 _ROWS = 256
-"""Maximum number of drafted nodes in a target pass, unless all are below one answer token."""
+"""The most drafted nodes in a target pass, unless all are below one token of the answer."""
 
 Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 """The target's best tokens after a node, and their logits."""
@@ -46,14 +46,14 @@ Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Coverage:
-    """The predictions that are recorded for every answer."""
+    """The predictions that are recorded for each answer."""
 
     builders: Sequence[TreeBuilder]  # run once at every root
     candidates: int  # minimum number of draft candidates kept after every answer token
     target_top_k: int  # number of the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return the builders that query the draft model, after narrower ones that already cover most of the queries.
+        """Return the builders that query the draft model, after narrower ones that cover most of the queries.
 
         With ``phrases``, a builder that also requests phrases is replaced by its inner builders that request tokens.
         """
@@ -64,7 +64,7 @@ class Coverage:
 
 
 def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
-    """Yield smaller variants of a builder that make requests which the builder itself does not make."""
+    """Yield smaller variants of a builder that make requests which the builder itself would not make."""
     if isinstance(builder, BeamRerank):  # the tree of a wide beam does not contain the tree of a narrow one
         yield from (BeamRerank(builder.budget, builder.depth, beam) for beam in range(1, builder.beam))
     elif isinstance(builder, DySpecGreedy):  # a small tree may prefetch nodes that a large one does not
@@ -75,7 +75,7 @@ def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """Return the builders inside ``builder`` that request single tokens, or itself if it requests no phrases."""
+    """Return the builders inside ``builder`` that request single tokens, or ``builder`` if it requests no phrases."""
     if builder.phrase_length == 1:
         return [builder]
     return [one for inner in builder.inner for one in _without_phrases(inner)]
@@ -118,7 +118,7 @@ class Recorder:
         return [drafter.state_dict() for drafter in self._learning()]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Restore the result of :meth:`state_dict`."""
+        """Restore the states returned by :meth:`state_dict`."""
         for drafter, learned in zip(self._learning(), state, strict=True):
             drafter.load_state_dict(learned)
 
@@ -253,7 +253,7 @@ class _GivenAnswer(Verifier):
 
 
 class _Turn:
-    """A turn during recording, with its trie, to which it adds the target's ``top_k`` best tokens after nodes.
+    """A turn that is being recorded. Its trie gets the target's ``top_k`` best tokens after nodes.
 
     The first ``known`` tokens of the prompt were fed in earlier turns.
     """
@@ -301,7 +301,7 @@ class _Turn:
         self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
     def enter(self, root: int, tree: TokenTree) -> list[int]:
-        """Add a tree and return its nodes. :meth:`answer_rest` feeds those off the answer to the target."""
+        """Add a tree and return its nodes. :meth:`answer_rest` feeds nodes that are not on the answer to the target."""
         nodes = self.writer.enter_tree(root, tree)
         self._drafted.update(nodes)
         return nodes
@@ -346,7 +346,7 @@ class _Turn:
 
 
 class RecordingSource(ModelSource):
-    """A draft model that records its candidates in a trie, and is run only where they are not recorded yet.
+    """A draft model that records its candidates in a trie. It runs only for candidates that are not recorded yet.
 
     Fed tokens are buffered until an unrecorded prediction is needed, and are then fed in one pass. The model may thus
     fall behind the sequence. The drafter then feeds it the missing committed tokens, as after any step.
