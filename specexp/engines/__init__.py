@@ -1,1 +1,1 @@
-"""Other projects' engines, to be measured, tuned and compared with our own."""
+"""Other projects' engines, which are measured, tuned and compared with our own loop."""

@@ -1,4 +1,4 @@
-"""The base classes of engines: other projects' decoding loops, which specexp starts, configures and measures."""
+"""Base classes of engines: other projects' decoding loops, which specexp starts, configures and measures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class EngineError(ValueError):
-    """An engine failed to start or to answer. The message is one sentence."""
+    """An engine could not start or answer. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class EngineAnswer:
-    """A greedy answer with times and counts, which are defined as in :class:`~specexp.bench.record.PromptRecord`.
+    """A greedy answer with its times and counts, defined as in :class:`~specexp.bench.record.PromptRecord`.
 
     Attributes:
         token_ids: the new tokens.
@@ -44,17 +44,17 @@ class EngineAnswer:
 
     @property
     def bonus_tokens(self) -> int:
-        """Number of new tokens that are not accepted drafts."""
+        """Number of new tokens that were not drafted and accepted."""
         return len(self.token_ids) - self.accepted_drafts
 
     @property
     def draft_passes(self) -> int:
-        """Always 0, since engines do not report draft passes."""
+        """Always 0, because engines do not report draft passes."""
         return 0
 
 
 class RunningEngine(ABC):
-    """A running engine."""
+    """An engine that was started."""
 
     @abstractmethod
     def answer(
@@ -71,7 +71,7 @@ class RunningEngine(ABC):
 
 
 class ForeignEngine(metaclass=Checked):
-    """An engine with its speculation settings. A new engine is one class in a file of this folder.
+    """An engine and its speculation settings. To add an engine, write one class in a file of this folder.
 
     Attributes:
         exported_as: the export format of its settings, a value of ``specexp.export --to``.
@@ -85,17 +85,17 @@ class ForeignEngine(metaclass=Checked):
 
     @abstractmethod
     def deployed_settings(self) -> dict[str, Any]:
-        """Return the settings for a deployment, by the engine's own names."""
+        """Return the settings for a deployment, under the engine's own names."""
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """The engine's version, which can be read before the engine is started."""
+        """The engine's version, which can be read before the engine starts."""
 
     @property
     @abstractmethod
     def restart_key(self) -> Hashable:
-        """The settings that need a restart. Engines with the same key share one running engine."""
+        """The settings that can only change with a restart. Engines with the same key share one running engine."""
 
     @abstractmethod
     def start(self, pair: ModelPair) -> RunningEngine:
@@ -112,7 +112,7 @@ def check_drafter(
     given: Collection[str],
     allowed: Mapping[Any, Sequence[set[str]]],
 ) -> None:
-    """Raise an EngineError unless the names of the given settings are one of the drafter's allowed sets."""
+    """Raise an EngineError unless the names of the given settings are one of the sets that the drafter allows."""
     ways, found = allowed[drafts], ", ".join(given) or "no settings"
     if set(given) not in ways:
         takes = " or ".join(" and ".join(sorted(way)) or "no settings" for way in ways)

@@ -1,4 +1,4 @@
-"""Engines behind OpenAI's API: servers that a command starts or that run already."""
+"""Engines behind OpenAI's API: servers that a command starts or that are already running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_SPECULATION = LlamaCppSettings("none")
 def background_requests(
     ask: Callable[[Sequence[int], Callable[[], bool]], object], token_ids: Sequence[int], others: int
 ) -> Iterator[None]:
-    """Keep ``others`` concurrent requests running, each with ``ask(prompt, stopped)``.
+    """Keep ``others`` concurrent requests running, each made by ``ask(prompt, stopped)``.
 
     The n-th one repeats the prompt without its last n tokens. All settings are therefore measured under the same load,
     and concurrent requests differ, in case the server caches prompts.
@@ -80,12 +80,12 @@ class HttpEngine(ForeignEngine):
     concurrency: int = 1
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        """Return further fields that are added to every request; :attr:`body` overrides them."""
+        """Return more fields to add to every request. :attr:`body` overrides them."""
         return {}
 
     @abstractmethod
     def words(self, port: int, pair: ModelPair) -> list[str]:
-        """Return the command that starts the server, as a list of words."""
+        """Return the command that starts the server as a list of words."""
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:
@@ -250,7 +250,7 @@ class OpenAIEndpoint(HttpEngine):
 
 
 class LlamaCppServer(HttpEngine):
-    """llama.cpp's server, the program ``llama-server``, which is not part of its Python package.
+    """llama.cpp's server: the program ``llama-server``, which its Python package does not include.
 
     Prompts and answers are token ids, and the server's prompt cache is off. With a float32 target, the KV caches of
     both models are float32 too.

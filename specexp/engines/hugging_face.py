@@ -1,4 +1,4 @@
-"""Hugging Face's ``generate`` as an engine, in this process: assisted generation and prompt lookup."""
+"""Hugging Face's ``generate`` as an engine in this process: assisted generation and prompt lookup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS = {
 
 
 class HuggingFace(ForeignEngine):
-    """Hugging Face's ``model.generate``, with drafts of constant length or up to a confidence threshold.
+    """Hugging Face's ``model.generate``, with drafts of a fixed length or up to a confidence threshold.
 
     Args:
         drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.

@@ -1,4 +1,4 @@
-"""A client of OpenAI's API that streams a completion and measures when each piece arrives."""
+"""A client for OpenAI's API that streams a completion and measures when each piece arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specexp.engines.engine import EngineError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KEY = "SPECEXP_API_KEY"
-"""Environment variable with the API key. It is not an option, since other users can read a command line."""
+"""The environment variable with the API key. It is not an option, because other users can read a command line."""
 _SHOWN = 200  # maximal number of an answer's characters in an error message
 
 
@@ -51,7 +51,7 @@ class Streamed:
     prompt_tokens: int | None = None
 
     def split(self) -> tuple[float, float]:
-        """Return the seconds until the first token, and from the first token to the last one.
+        """Return the seconds until the first token, and from the first to the last token.
 
         The server's clock is preferred. If the server keeps the machine busy, the client wakes up late, and all pieces
         of a short answer seem to arrive together.
@@ -64,7 +64,7 @@ class Streamed:
 
 @cache
 def _client() -> httpx.Client:
-    """Return the HTTP client of this process, which keeps connections open between requests."""
+    """Return this process's HTTP client, which keeps connections open between requests."""
     limits = httpx.Limits(max_connections=None)
     headers = {"Accept-Encoding": "identity"}  # compression would buffer the stream into larger pieces
     # use the system's certificates, and ignore proxy variables, since a proxy would distort the times
@@ -94,7 +94,7 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
 
 
 def fetch(url: str, seconds: float) -> bytes:
-    """Return the body of an address. Raises EngineError if the server does not answer with status 200."""
+    """Return the body at a URL. Raises EngineError if the server does not answer with status 200."""
     with _request("GET", url, seconds) as answer:
         return answer.read()
 
@@ -107,7 +107,7 @@ def listed_models(url: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -> str:
-    """Return the model name for requests: ``wanted``, or the name of the server's only model if that is None.
+    """Return the model name for requests: ``wanted`` or, if it is None, the name of the server's only model.
 
     Raises:
         EngineError: the server does not list ``wanted``, or None is given and it does not list exactly one model.
@@ -126,7 +126,7 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
 
 
 def prompt_fields(prompt: str, chat: bool) -> dict[str, Any]:
-    """Return the fields of a prompt: a text, or one message of a chat, to which the server applies its template."""
+    """Return the fields of a prompt: a text, or a single chat message to which the server applies its template."""
     return {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
 
 
@@ -137,7 +137,7 @@ def complete(
     stopped: Callable[[], bool] = lambda: False,
     path: str = COMPLETIONS,
 ) -> Streamed:
-    """Request a completion as a stream, and read it to the end.
+    """Request a completion as a stream, and read the stream to its end.
 
     Args:
         body: the request's fields, except those that make it a stream.
@@ -196,7 +196,7 @@ def _no_completion(content: Any) -> EngineError:
 
 
 def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
-    """Add an event of llama.cpp's own stream format; returns whether it is the last event."""
+    """Add an event in llama.cpp's own stream format; return whether it is the last event."""
     text, tokens = content["content"], content.get("tokens", [])
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
         raise _no_completion(content)
@@ -213,7 +213,7 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
 
 
 def _take_timings(found: Streamed, timings: Any) -> None:
-    """Add llama.cpp's times, and its counts under vLLM's names, if the server sent them."""
+    """Add llama.cpp's times, and its counts under vLLM's names, if the server sent any."""
     if isinstance(timings, dict) and isinstance(timings.get("predicted_n"), int):
         if isinstance(timings.get("predicted_ms"), (int, float)):
             found.generation_seconds = max(0.0, timings["predicted_ms"] / 1000)
@@ -266,7 +266,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
 
 
 def _text(choice: Mapping[str, Any]) -> Any:
-    """Return the new text of a completion or of a chat; some servers send reasoning apart."""
+    """Return the new text of a completion or a chat. Some servers send reasoning in a separate field."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return choice.get("text")
@@ -276,7 +276,7 @@ def _text(choice: Mapping[str, Any]) -> Any:
 
 
 def _take_logprobs(found: Streamed, logprobs: Any) -> None:
-    """Add logprobs in either format: parallel lists (completions), or one object for each token (chats, llama.cpp)."""
+    """Add log-probabilities in either format: parallel lists (completions), or an object per token (chats)."""
     try:
         for one in logprobs.get("content") or ():
             found.pieces.append(str(one["token"]))

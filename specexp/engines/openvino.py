@@ -1,4 +1,4 @@
-"""OpenVINO GenAI as an engine, in this process, and the conversion of Hugging Face models for its pipelines."""
+"""OpenVINO GenAI as an engine in this process, and the conversion of Hugging Face models for its pipelines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 class OpenVINO(ForeignEngine):
-    """OpenVINO GenAI on the CPU, with the pair's models converted.
+    """OpenVINO GenAI on the CPU, with the pair's models in converted form.
 
     Args:
         drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
@@ -150,7 +150,7 @@ class _Pipeline(RunningEngine):
 
 
 class _WithKeysAndValues(torch.nn.Module):
-    """The model as a function that takes cached keys and values and returns the new ones, for tracing."""
+    """The model as a function that takes cached keys and values and returns new ones, so that it can be traced."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _WithKeysAndValues(torch.nn.Module):
 def write_openvino(
     model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
-    """Convert a model to OpenVINO's format and write it, with the tokenizer if given.
+    """Convert a model to OpenVINO's format and write it, with the tokenizer if one is given.
 
     The converted model has the inputs ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``. Its keys
     and values are internal state.
@@ -221,7 +221,7 @@ def write_openvino(
 
 
 def _keep_state(made: Any, kept: Sequence[str], sizes: tuple[int, int]) -> None:
-    """Turn the inputs and outputs for keys and values into state that starts empty and that ``beam_idx`` reorders."""
+    """Turn inputs and outputs for keys and values into state, which starts empty and is reordered by ``beam_idx``."""
     from openvino import Type, opset13
     from openvino._offline_transformations import apply_make_stateful_transformation
 

@@ -1,4 +1,4 @@
-"""Arms that decode with other engines, and the backend that runs them together with arms of our loop."""
+"""Arms that decode with other engines, and the backend that runs them alongside arms of our loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EnginePool:
-    """The running engines of a study. Unused engines are kept for later trials until another one must be started."""
+    """The running engines of a study. Unused ones are kept for later trials until a different engine must start."""
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
@@ -34,7 +34,7 @@ class EnginePool:
         self._users: dict[Hashable, set[int]] = {}
 
     def take(self, engine: ForeignEngine, user: int) -> RunningEngine:
-        """Return the running engine with the restart key of ``engine``, and start it if necessary."""
+        """Return the running engine with the restart key of ``engine``, starting it if necessary."""
         key = self._key(engine)
         if key not in self._running:
             self._close_idle()  # two engines may not fit into memory together
@@ -43,12 +43,12 @@ class EnginePool:
         return self._running[key]
 
     def leave(self, user: int) -> None:
-        """Release all engines that ``user`` has taken."""
+        """Release all engines that ``user`` took."""
         for users in self._users.values():
             users.discard(user)
 
     def drop(self, engine: ForeignEngine) -> None:
-        """Stop an engine that failed; the next :meth:`take` starts it again."""
+        """Stop an engine that failed. The next :meth:`take` starts it again."""
         running = self._running.pop(self._key(engine), None)
         if running is not None:
             running.close()
@@ -68,7 +68,7 @@ class EnginePool:
 
 
 class ServedArm(LearningArm):
-    """An arm that decodes with another engine. The ``scorer`` is plain decoding in our loop, for near-tie checks."""
+    """An arm that decodes with another engine. ``scorer`` is plain decoding in our loop, which checks near ties."""
 
     shows_steps = False  # engines report counts, but no draft trees
 
@@ -130,7 +130,7 @@ class ServedArm(LearningArm):
 
 
 class ServedBackend(LiveBackend):
-    """A backend for arms of our loop and of other engines, on one pair of models.
+    """A backend for arms of our loop and of other engines, with one pair of models.
 
     Attributes:
         pool: the running engines; the creator of the backend must close it.

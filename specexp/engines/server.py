@@ -1,4 +1,4 @@
-"""Server processes: fill in and start a command, wait until the server is healthy, and stop it."""
+"""Server processes: fill in and run a start command, wait until the server is healthy, and stop it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.1
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
-    """Split a command template into words, and replace each ``{name}`` by its value.
+    """Split a command template into words, and replace each ``{name}`` with its value.
 
     The command is split first, so a value with spaces or quotes stays one word.
 
@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 class StartedServer:
-    """A server process. It is killed when this process ends, even if that crashes.
+    """A server process. It is killed when this process ends, even if this process crashes.
 
     Raises:
         EngineError: the server exits, or is not healthy in time; the message has the end of its output.
@@ -69,19 +69,19 @@ class StartedServer:
             raise
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Return whether the server has exited; waits up to ``seconds`` for that."""
+        """Return whether the server has exited, after waiting for this for up to ``seconds``."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
 
     def last_lines(self) -> str:
-        """Return the end of the server's output, in one line."""
+        """Return the end of the server's output as one line."""
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
         return " ".join(self._log.read().decode(errors="replace").split()) or "no output"
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of all the server's processes; None if the system has no ``/proc``."""
+        """Return the resident memory of all processes of the server; None on systems without ``/proc``."""
         try:
             # the command is the supervisor's only child, and leads the session of all its processes
             pid = self._process.pid

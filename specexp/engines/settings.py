@@ -1,4 +1,4 @@
-"""Speculation settings of other engines, with the names and formats that the engines themselves use."""
+"""Speculation settings of other engines, in the engines' own names and formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SettingsError(ValueError):
 
 
 class Settings(metaclass=Checked):
-    """Settings of one engine, by the engine's own names; None selects the engine's default.
+    """Settings for one engine under the engine's own names. None selects the engine's default.
 
     A new engine is one frozen dataclass, with the bounds in its annotations.
 
@@ -43,14 +43,14 @@ class Settings(metaclass=Checked):
         return self.given()
 
     def given(self, *but: str) -> dict[str, Any]:
-        """Return the fields that are set, except those named in ``but``."""
+        """Return the fields that are set, without those named in ``but``."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if value is not None and name not in but}
 
 
 @dataclass(frozen=True)
 class VllmSettings(Settings):
-    """vLLM's ``--speculative-config``, with its own names.
+    """The fields of vLLM's ``--speculative-config``, under its own names.
 
     Args:
         num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
@@ -85,7 +85,7 @@ class VllmSettings(Settings):
 
 @dataclass(frozen=True)
 class SglangSettings(Settings):
-    """SGLang's flags, without the prefix ``--speculative-`` and with underscores.
+    """SGLang's flags, with underscores and without the prefix ``--speculative-``.
 
     Args:
         algorithm: ``STANDALONE`` is a separate draft model.
@@ -121,7 +121,7 @@ class SglangSettings(Settings):
 
     @override
     def deployed(self) -> str:
-        """Return the flags on one line and, if ``adaptive`` is set, the content of its file on the next."""
+        """Return the flags on one line and, if ``adaptive`` is set, the contents of its file on the next line."""
         words = [
             f"--speculative-{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             for name, value in self.given("adaptive").items()
@@ -135,7 +135,7 @@ class SglangSettings(Settings):
 
 @dataclass(frozen=True)
 class TrtllmSettings(Settings):
-    """TensorRT-LLM's ``speculative_config``, with its own names.
+    """The fields of TensorRT-LLM's ``speculative_config``, under its own names.
 
     Args:
         max_draft_len: length of a chain, or depth of a tree.
@@ -177,7 +177,7 @@ class TrtllmSettings(Settings):
 
 @dataclass(frozen=True)
 class OpenVinoSettings(Settings):
-    """OpenVINO GenAI's generation config, with its own names.
+    """The fields of OpenVINO GenAI's generation config, under its own names.
 
     The pipeline's constructor chooses between a draft model and prompt lookup.
 
@@ -199,7 +199,7 @@ class OpenVinoSettings(Settings):
 
 @dataclass(frozen=True)
 class HuggingFaceSettings(Settings):
-    """The generation config of transformers, with its own names.
+    """The fields of transformers' generation config, under its own names.
 
     Args:
         prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.
@@ -221,7 +221,7 @@ class HuggingFaceSettings(Settings):
 
 @dataclass(frozen=True)
 class LlamaCppSettings(Settings):
-    """llama.cpp's flags, with underscores.
+    """llama.cpp's flags, with underscores instead of hyphens.
 
     Args:
         spec_draft_model: the draft's GGUF file.

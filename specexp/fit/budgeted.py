@@ -1,4 +1,4 @@
-"""Training that continues from its last checkpoint: a model on a budget of tokens, or a controller on prompts."""
+"""Training that continues from its last checkpoint: of a model on a token budget, or of a controller on prompts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 WARM_UP = 60
-"""Optimizer steps in which the learning rate rises to its peak."""
+"""The number of optimizer steps in which the learning rate rises to its peak."""
 
 
 class BudgetedTraining(lightning.LightningModule):
-    """Training that ends when its token budget is spent. Its state depends only on its batches, not on restarts.
+    """Training that ends when its token budget is spent. Its state depends only on the batches, not on restarts.
 
     Batches are rows of token ids ``[batch, length]``, all of one size.
 
@@ -46,31 +46,31 @@ class BudgetedTraining(lightning.LightningModule):
         self._batch_tokens = 0
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write the result and the tokenizer of the data to a folder."""
+        """Write the result, and the tokenizer of the data, to a folder."""
         raise NotImplementedError
 
     @property
     def accumulated(self) -> int:
-        """Batches per optimizer step."""
+        """Number of batches per optimizer step."""
         return self.trainer.accumulate_grad_batches if self._trainer else 1
 
     @property
     def batches_done(self) -> int:
-        """Batches that each process has trained on, in complete steps."""
+        """Number of batches that each process has trained on, in complete steps."""
         return self.global_step * self.accumulated if self._trainer else 0
 
     @property
     def tokens_done(self) -> int:
-        """Tokens trained on, over all processes."""
+        """Number of tokens trained on, over all processes."""
         return self.batches_done * self._batch_tokens
 
     @property
     def progress(self) -> float:
-        """Share of the budget spent, 0 to 1."""
+        """The share of the budget that is spent, from 0 to 1."""
         return min(1.0, self.tokens_done / self.tokens)
 
     def lr_scale(self) -> float:
-        """Return the factor on the peak learning rates of the next step."""
+        """Return the factor by which the peak learning rates are multiplied in the next step."""
         # Warm-up, a plateau, and a linear fall that ends at 0.5 % of the peak.
         rise = min(1.0, (self.global_step + 1) / WARM_UP)
         if self.plateau == 1.0 or self.progress < self.plateau:
@@ -112,7 +112,7 @@ _STATE = "specexp"
 
 
 class ControllerLearning(lightning.LightningModule):
-    """Decodes prompt after prompt; the arm's drafter and controller learn while decoding.
+    """Decodes prompt after prompt, while the arm's drafter and controller learn.
 
     Each training step decodes one prompt. The models are not submodules, so a checkpoint holds only the learned state,
     as tensors and plain values.
@@ -184,7 +184,7 @@ def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
 
 
 def run(trainer: lightning.Trainer, module: lightning.LightningModule, folder: Path, **data: Any) -> None:
-    """Train, continuing from ``folder/checkpoints/last.ckpt`` if it exists, and write it again at the end."""
+    """Train, continuing from ``folder/checkpoints/last.ckpt`` if it exists, and write this checkpoint at the end."""
     last = folder / "checkpoints" / "last.ckpt"
     with interruptible():
         trainer.fit(module, ckpt_path=str(last) if last.exists() else None, weights_only=True, **data)

@@ -1,4 +1,4 @@
-"""``python -m specexp.fit CONFIG.yaml [--key value]``: train a model or a controller, with Lightning's Trainer."""
+"""``python -m specexp.fit CONFIG.yaml [--key value]``: trains a model or a controller with Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
-    """Return whether a file is an experiment with a ``fit:`` section, not one that trains a model."""
+    """Return whether a file is an experiment with a ``fit:`` section, rather than one that trains a model."""
     values = read_layers(path, overrides).values
     if not {"fit", "model"} & values.keys():
         raise ConfigError(
@@ -189,7 +189,7 @@ def _learn(config: Config, dry: bool) -> int:
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a file and overrides, with model and data as plain values or built.
+    """Return the arguments of :func:`fit` from a file and overrides. Model and data are plain values, or built objects.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be built.

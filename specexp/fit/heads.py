@@ -1,4 +1,4 @@
-"""Training of heads that draft from a target's hidden states, with the frozen target as their teacher."""
+"""Trains heads that draft from a target's hidden states. The frozen target is their teacher."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HeadTraining(BudgetedTraining):
-    """Trains a head of a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
+    """Trains a head for a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
 
     It learns the target's distribution of the next token, not the token that follows in the text.
 
@@ -38,7 +38,7 @@ class HeadTraining(BudgetedTraining):
     """
 
     drafter: str
-    """Class of the drafter in ``parts.json``."""
+    """The drafter's class in ``parts.json``."""
     head: nn.Module
 
     def __init__(
@@ -60,7 +60,7 @@ class HeadTraining(BudgetedTraining):
 
     @property
     def target(self) -> Any:
-        """The target; its weights do not change."""
+        """The target, with weights that do not change."""
         return self._target[0].to(self.device)
 
     @property
@@ -72,7 +72,7 @@ class HeadTraining(BudgetedTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Return the terms of the loss by name.
+        """Return the terms of the loss, keyed by name.
 
         ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are outputs of the target. ``batch``
         ``[batch, length]`` has the token ids.
@@ -80,7 +80,7 @@ class HeadTraining(BudgetedTraining):
         raise NotImplementedError
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the head's arrays in the format that its drafter reads, without the mark of the target."""
+        """Return the head's arrays as its drafter reads them, without the mark of the target."""
         weights = self.head.state_dict().items()
         return {name: value.detach().float().numpy(force=True) for name, value in weights}
 
@@ -104,7 +104,7 @@ class HeadTraining(BudgetedTraining):
 
     @override
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write a ``draft-head`` artifact, bound to the target."""
+        """Write a ``draft-head`` artifact that is bound to the target."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 
@@ -165,7 +165,7 @@ class MedusaTraining(HeadTraining):
 
 
 class EagleTraining(HeadTraining):
-    """EAGLE's layer (Li et al. 2024, section 4.2), which predicts the next hidden state and, from it, the logits.
+    """EAGLE's layer (Li et al. 2024, section 4.2). It predicts the next hidden state and, from this state, the logits.
 
     When drafting, the head reads states that it predicted itself. In training, some of the target's states are
     therefore replaced by predictions, in several rounds. EAGLE adds noise to the states instead.
@@ -223,7 +223,7 @@ class EagleTraining(HeadTraining):
 
 
 class Eagle3Training(HeadTraining):
-    """EAGLE-3's head (Li et al. 2025, arXiv 2503.01840, section 3): its own states take the place of the target's.
+    """EAGLE-3's head (Li et al. 2025, arXiv 2503.01840, section 3). Its own states replace the target's as input.
 
     It begins as the target's last layer. Embeddings and output rows are the target's and are not trained. `export`
     writes the published layout, which the drafter ``Eagle3`` and other engines read.
@@ -276,7 +276,7 @@ class Eagle3Training(HeadTraining):
 
 
 def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | None) -> Eagle3Network:
-    """Return an untrained EAGLE-3 head that computes nearly what the target's last layer does.
+    """Return an untrained EAGLE-3 head that computes nearly the same as the target's last layer.
 
     Each hidden state is normalised, so that channels with large values do not hide the others.
 
@@ -320,5 +320,5 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
 
 
 def divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy to the distributions ``wanted``, both as logits ``[..., V]``."""
+    """Return the mean cross-entropy relative to the distributions ``wanted``. Both are logits ``[..., V]``."""
     return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2).softmax(dim=-1))

@@ -1,4 +1,4 @@
-"""Learning of an experiment's controller, as its ``fit:`` section configures, and a picture of its Q-table."""
+"""Lets an experiment's controller learn as its ``fit:`` section configures, and draws its Q-table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_BLOCKS = 4  # maximum number drawn of a table with extra signals
 
 
 def check_learning(config: Config) -> None:
-    """Raise a ConfigError if the controller does not learn, or no artifact kind holds its state."""
+    """Raise a ConfigError if the controller does not learn, or if no kind of artifact can hold its state."""
     controller, given = build_controller(config), config.get("controller")
     if given["init_args"].get("learn") is False:
         raise config.checker.error(
@@ -50,7 +50,7 @@ def composition_of(config: Config) -> dict[str, Any]:
 
 
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
-    """Learn on the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
+    """Learn from the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
 
     If ``pair`` is None, the models are loaded. A recording needs no models.
 
@@ -117,7 +117,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 
 def report(config: Config, module: ControllerLearning) -> Report:
-    """Export the learned state, and return sentences and a picture of it."""
+    """Export the learned state, and return sentences about it and a picture of it."""
     from specexp.config.artifacts import save_artifact
     from specexp.report.publish import Attached, Report
 
@@ -153,7 +153,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
 
 
 def draw_table(table: QTable, title: str) -> Figure:
-    """Draw Q(CONTINUE) - Q(STOP) and visits by bins. With extra signals, draw only the most visited blocks."""
+    """Draw Q(CONTINUE) - Q(STOP) and visits by bin. With extra signals, draw only the most visited blocks."""
     from matplotlib.colors import LogNorm, TwoSlopeNorm
     from matplotlib.figure import Figure
 

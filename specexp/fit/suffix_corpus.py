@@ -33,12 +33,12 @@ class SuffixCorpus(lightning.LightningModule):
 
     @property
     def batches_done(self) -> int:
-        """Batches kept."""
+        """Number of batches kept."""
         return len(self._rows)
 
     @property
     def kept(self) -> int:
-        """Tokens kept."""
+        """Number of tokens kept."""
         return sum(rows.numel() for rows in self._rows)
 
     @override
@@ -62,7 +62,7 @@ class SuffixCorpus(lightning.LightningModule):
         self._rows = list(checkpoint["rows"])
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write a ``suffix-corpus`` artifact; each row is a text."""
+        """Write a ``suffix-corpus`` artifact, in which each row is a text."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 

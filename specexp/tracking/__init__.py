@@ -1,1 +1,1 @@
-"""Tracking of studies and their runs in W&B; its failures never make a trial fail."""
+"""Tracking of studies and their runs in W&B. If tracking fails, no trial fails."""

@@ -1,4 +1,4 @@
-"""Workspaces of W&B as code: the panels that compare the trials of a study, or the studies of a project."""
+"""W&B workspaces defined in code: the panels that compare the trials of a study, or the studies of a project."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Dashboard:
 
 
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
-    """Return the workspace of all studies of a project: their winners, by study, method, model and device.
+    """Return the workspace of all studies of a project, with their winners by study, method, model and device.
 
     ``modelled`` selects the studies with modelled seconds instead of those with measured ones.
     """
@@ -71,7 +71,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
 def describe_comparison(
     name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of an experiment that compares ``arms``: its runs, on any device, model or prompts."""
+    """Return the workspace of an experiment that compares ``arms``. It shows runs on any device, model or prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
     rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in (PLAIN, *arms)]
@@ -98,7 +98,7 @@ def describe_comparison(
 def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of a study, with an axis for each ``searched`` dotted key.
+    """Return the workspace of a study, with one axis for each dotted key in ``searched``.
 
     ``modelled`` is whether a latency profile models the study's seconds.
     """
@@ -158,7 +158,7 @@ def _media(title: str, key: str) -> DashboardPanel:
 
 
 def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Make the workspace without network or account; its ``.save()`` publishes it.
+    """Build the workspace without network or account. Its ``.save()`` publishes it.
 
     Raises ImportError if the extra ``dashboard`` is not installed.
     """

@@ -1,4 +1,4 @@
-"""The mode of W&B runs: over the network, into a folder, or disabled."""
+"""The mode of W&B runs: sent over the network, written into a folder, or disabled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def logged_in() -> bool:
-    """Return whether a W&B account is set, in environment variables or the netrc file of ``wandb login``."""
+    """Return whether a W&B account is configured, in environment variables or in the netrc file of ``wandb login``."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc
@@ -41,7 +41,7 @@ def wanted_mode(mode: str | None = None) -> Mode:
 
 
 def resolve_mode(mode: str | None = None) -> Mode:
-    """Choose the mode of a command's runs: ``mode``, ``WANDB_MODE``, or online with an account and offline without.
+    """Choose the mode of a command's runs: ``mode``, then ``WANDB_MODE``, then online with an account, else offline.
 
     Without an account ``online`` becomes ``offline``, so that W&B never prompts for one. Raises ValueError if the mode
     is unknown.

@@ -1,4 +1,4 @@
-"""The names that runs, tables and the dashboard share."""
+"""Names that runs, tables and the dashboard share."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ TOKENS_PER_STEP = "tokens_per_step"
 TOKENS_PER_SECOND = "tokens_per_second"
 STATE = "state"
 MODELLED = "modelled_"
-"""Prefix of figures with seconds that a latency profile models instead of measured ones."""
+"""Prefix of figures based on seconds from a latency profile instead of measured seconds."""
 PHASE_PREFIX = "seconds/"
 """Prefix of the seconds per phase of a step."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The phases of a step, as in :data:`specexp.core.outcome.PHASES`; importing those would load torch."""
+"""The phases of a step, as in :data:`specexp.core.outcome.PHASES`, which cannot be imported without loading torch."""
 PLAIN, EAGER = "plain", "hf-eager"
-"""Names of the arms that decode plainly: in our loop, and in Hugging Face's."""
+"""Names of the arms that decode without drafts: in our loop, and in Hugging Face's."""
 FORMERLY_PLAIN = "engine"
 """The name of :data:`PLAIN` in older records."""
 STUDY = "study"
-"""W&B's job type of a study as a whole."""
+"""W&B's job type for the run of a study as a whole."""
 PARAMETERS = "params"
-"""Key of a trial's searched values in the configuration of its run."""
+"""The key of a trial's searched values in the configuration of its run."""
 
 Scalar = str | int | float | bool | None
 
 
 def parameter_key(key: str, searched: Iterable[str]) -> str:
-    """Return the key of a searched ``key`` below :data:`PARAMETERS`: the same dotted key as in YAML.
+    """Return the key below :data:`PARAMETERS` of a searched ``key``: the same dotted key as in YAML.
 
     One place cannot hold both a value and a mapping: ``builder`` becomes ``builder.name`` if
     ``builder.init_args.nodes`` is searched too.
@@ -41,7 +41,7 @@ def parameter_key(key: str, searched: Iterable[str]) -> str:
 
 
 def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Nest dotted keys as W&B shows them; a value that is a part (a mapping) becomes its ``name`` or class path."""
+    """Nest dotted keys as W&B shows them. A part (a mapping) is replaced by its ``name`` or class path."""
     nested: dict[str, Any] = {}
     for key, value in params.items():
         *above, last = parameter_key(key, params).split(".")
@@ -54,7 +54,7 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Reduce a value to JSON: mappings, lists, strings, finite numbers, true, false and null."""
+    """Convert a value to plain JSON: mappings, lists, strings, finite numbers, true, false and null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
 
 
 def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
-    """Return column names and rows of records; W&B requires one type per column.
+    """Return the column names and rows of records. W&B requires one type per column.
 
     Keys that a record lacks are empty cells; mixed types become text (lists as JSON).
     """

@@ -1,4 +1,4 @@
-"""The bridge to W&B, which never makes a trial fail: a study is a group, a trial is a run."""
+"""The connection to W&B, which never makes a trial fail. A study is a group, and a trial is a run."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FINISH_SECONDS = 30.0
 
 
 class Guard:
-    """Turns W&B's failures into warnings, one per failing operation, so that the work goes on."""
+    """Turns W&B's failures into warnings, one per failing operation, so that the work continues."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
 
     @contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the block; if it raises, warn once that ``what`` failed, and go on."""
+        """Run the block. If it raises, warn once that ``what`` failed, and continue."""
         try:
             yield
         # Broad on purpose: errors of wandb, sockets, disks, Pillow and a dead service process are not a closed set.
@@ -49,7 +49,7 @@ class Guard:
 
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
-    """Stage the bytes of artifacts below ``folder`` while the block runs, so that ``wandb sync`` needs only ``folder``.
+    """While the block runs, let W&B stage files of artifacts in ``folder``, so that ``wandb sync`` needs nothing else.
 
     If the user has set ``WANDB_DATA_DIR``, that folder is used instead.
     """
@@ -63,7 +63,7 @@ def staging_in(folder: Path) -> Iterator[None]:
 
 
 class TrackedRun:
-    """A W&B run. It does nothing in mode ``disabled`` or if the run failed to start, and never raises W&B's errors.
+    """A W&B run that never raises W&B's errors. It does nothing if it failed to start or if the mode is ``disabled``.
 
     At the end of a ``with`` block the run finishes, and exceptions propagate. The summary's ``state`` is then
     ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it. ``folder`` is W&B's folder of
@@ -80,17 +80,17 @@ class TrackedRun:
                 write(self._run)
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Append values to the run's history, as the next step or as ``step``."""
+        """Append values to the run's history, as the next step or as step ``step``."""
         # Committed at once: a later step would be sent after the summary and overwrite it.
         self._write("log values", lambda run: run.log(plain(values), step=step, commit=True))
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Set values of the run as a whole, which tables and panels compare."""
+        """Set values for the whole run, which tables and panels compare."""
         self._state = values.get(STATE, self._state)
         self._write("write a summary", lambda run: run.summary.update(plain(values)))
 
     def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Show records, one mapping a row, as a ``wandb.Table``."""
+        """Show records, one mapping per row, as a ``wandb.Table``."""
 
         def write(run: wandb.Run) -> None:
             import wandb
@@ -119,7 +119,7 @@ class TrackedRun:
         self._write("write a picture", write)
 
     def html(self, key: str, page: str) -> None:
-        """Show a whole page of HTML as a panel."""
+        """Show a complete HTML page as a panel."""
 
         def write(run: wandb.Run) -> None:
             import wandb
@@ -136,7 +136,7 @@ class TrackedRun:
         aliases: Sequence[str] = ("latest", "best"),
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Attach an exported artifact to the run, with its kind as W&B's ``type``.
+        """Attach an exported artifact to the run. Its kind is W&B's ``type``.
 
         Characters of ``name`` that W&B does not allow become ``_``.
         W&B keeps a copy until the run is synced, because the next study may replace the folder.
@@ -156,7 +156,7 @@ class TrackedRun:
         self._write("attach an artifact", write)
 
     def finish(self, exit_code: int = 0) -> None:
-        """Close the run; further calls do nothing."""
+        """Close the run. Later calls do nothing."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -217,7 +217,7 @@ class Tracker:
     def trial(
         self, number: int, params: Mapping[str, Any], config: Mapping[str, Any] | None = None, what: str = ""
     ) -> TrackedRun:
-        """Start the run of one trial, a context manager; ``params`` are the searched values by dotted key.
+        """Start the run of one trial, as a context manager. ``params`` maps dotted keys to the searched values.
 
         ``what`` is the part of the run's name that describes the trial: ``chain of 2, 2 nodes``.
         """
@@ -226,11 +226,11 @@ class Tracker:
         return self.run(f"{name}: {what}" if what else name, job_type="trial", config=whole)
 
     def study(self, config: Mapping[str, Any] | None = None) -> TrackedRun:
-        """Start the run of the study as a whole: trial table, pictures, exported artifact."""
+        """Start the run of the whole study, with its trial table, pictures and exported artifact."""
         return self.run(self.name, job_type=STUDY, config=config)
 
     def run(self, name: str, job_type: str = "run", config: Mapping[str, Any] | None = None) -> TrackedRun:
-        """Start any other run of the group, e.g. the arms of ``specexp.run``."""
+        """Start another run of the group, such as the arms of ``specexp.run``."""
         run = None
         if self.mode == "online":
             self.mode = "offline"  # stays so if the server cannot be reached
@@ -283,7 +283,7 @@ class Tracker:
         )
 
     def sync_hint(self) -> str:
-        """Return the command that syncs offline runs, or the URL of an online run; empty without runs."""
+        """Return the command that syncs offline runs, or the URL of an online run; empty if there are no runs."""
         waiting = [f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"] if self._offline_runs else []
         waiting += [shlex.quote(folder) for folder in self._unsent]
         return f"wandb sync {' '.join(waiting)}" if waiting else self._url or ""

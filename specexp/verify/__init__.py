@@ -1,1 +1,1 @@
-"""``python -m specexp.verify``: test losslessness, on toy targets with known probabilities and on real models."""
+"""``python -m specexp.verify``: tests losslessness, on toy targets with known probabilities and on real models."""

@@ -1,4 +1,4 @@
-"""``python -m specexp.verify CONFIG.yaml [--key value]``: test whether every composition of a file is lossless.
+"""``python -m specexp.verify CONFIG.yaml [--key value]``: tests whether every composition of a file is lossless.
 
 Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a second run of
 the same name replaces them.

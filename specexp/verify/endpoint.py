@@ -1,4 +1,4 @@
-"""Test a server's or engine's speculation: compare its answers with and without speculation at temperature 0."""
+"""Tests a server's or engine's speculation by comparing its answers with and without speculation at temperature 0."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NO_PLAIN = (
     "'{\"speculative\": false}'"
 )
 _AROUND = 40
-"""Characters shown around a divergence."""
+"""The number of characters shown around a divergence."""
 _ROUNDING = 1e-3
-"""Gap between float32 logits that rounding in passes of different width can flip; real errors are larger."""
+"""A gap between float32 logits that rounding can reverse in passes of different width. Real errors are larger."""
 
 Ask = Callable[[str], Streamed]
 
@@ -83,7 +83,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class EndpointReport:
-    """The verdicts on all prompts, and the settings of the comparison."""
+    """The verdicts on all prompts, and the settings with which they were compared."""
 
     compared: Sequence[Compared]
     settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits
@@ -94,16 +94,16 @@ class EndpointReport:
 
     @property
     def exit_code(self) -> int:
-        """0: no answer is wrong; 1: at least one is wrong; 3: at least one cannot be judged."""
+        """0 if no answer is wrong, 1 if at least one is wrong, 3 if at least one cannot be judged."""
         return 1 if self.count("wrong") else 3 if self.count("cannot tell") else 0
 
     def counts(self) -> str:
-        """Return the number of prompts by verdict."""
+        """Return the number of prompts with each verdict."""
         verdicts: tuple[Verdict, ...] = get_args(Verdict)
         return ", ".join(f"{self.count(verdict)} {verdict}" for verdict in verdicts)
 
     def write(self, file: Path) -> None:
-        """Write and print a Markdown report that can be attached to an issue."""
+        """Print a Markdown report and write it to a file that can be attached to an issue."""
         tokens = sum(one.tokens for one in self.compared)
         lines = [
             f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
@@ -124,7 +124,7 @@ class EndpointReport:
 def compare_endpoints(
     prompts: Iterable[str], speculative: Ask, plain: Ask, tolerance: float
 ) -> Iterator[Compared]:
-    """Compare the answers to every prompt, one after the other.
+    """Compare the answers to all prompts, one prompt after the other.
 
     An answer is wrong only if plain decoding is reproducible and clearly prefers its own token by the server's
     log-probabilities. Without log-probabilities the verdict is ``cannot tell``. Raises EngineError if a server fails.
@@ -142,7 +142,7 @@ def compare_endpoints(
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
-    """Return plain decoding's log-probability gap between the two tokens at which the answers first differ.
+    """Return plain decoding's gap in log-probability between the two tokens at which the answers first differ.
 
     The gap is a lower bound if the other token is not among the best that the server returned. It is None if a token
     has no log-probabilities, or if an answer ends there, since its end token has no text.
@@ -162,7 +162,7 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:
-    """Run ``python -m specexp.verify --endpoint URL``; returns the report's exit code, or 2 if it cannot run."""
+    """Run ``python -m specexp.verify --endpoint URL``; return the report's exit code, or 2 if it cannot run."""
     about = "Compare a server's answers with speculation and without, at temperature 0."
     parser = endpoint_parser("verify", about, max_prompts=50)
     rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
@@ -186,7 +186,7 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
 def run_endpoint_command(
     parser: argparse.ArgumentParser, arguments: Sequence[str], act: Callable[[argparse.Namespace], int]
 ) -> int:
-    """Parse the options, call ``act`` and print its result or error; returns the exit code, 2 after an error."""
+    """Parse the options, call ``act`` and print its result or error. Return the exit code, 2 after an error."""
     with collected_result(arguments) as result:
         output = ""
         try:
@@ -227,21 +227,21 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
 
 
 def positive_integer(text: str) -> int:
-    """Parse an option. ``argparse`` shows this function's name in its error message."""
+    """Parse a positive integer. ``argparse`` shows this function's name in its error message."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 def amount(text: str) -> float:
-    """Parse an option. ``argparse`` shows this function's name in its error message."""
+    """Parse an amount. ``argparse`` shows this function's name in its error message."""
     if not 0 <= float(text) < inf:
         raise ValueError(text)
     return float(text)
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse an option. ``argparse`` shows this function's name in its error message."""
+    """Parse a JSON object. ``argparse`` shows this function's name in its error message."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(text)
@@ -251,7 +251,7 @@ def json_object(text: str) -> dict[str, Any]:
 def endpoint_parser(
     command: str, description: str, max_prompts: int, also: str = ""
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options of the commands that measure a server; ``also`` ends the help of servers."""
+    """Return a parser with the options of commands that measure a server. ``also`` is added to the help on servers."""
     parser = Options(
         prog=f"python -m specexp.{command}",
         description=description,
@@ -277,7 +277,7 @@ def endpoint_parser(
 
 
 def prompts_of(given: argparse.Namespace) -> list[str]:
-    """Return the first turns of the prompts that the options name."""
+    """Return the first turn of each prompt that the options select."""
     from specexp.data import StdlibFunctions, Workload
     from specexp.data.own_prompts import OwnPrompts
 
@@ -300,7 +300,7 @@ def engine_to_verify(config: Config) -> ForeignEngine:
 
 
 def verify_engine(config: Config) -> EndpointReport:
-    """Compare an engine's answers with and without speculation; writes ``<output>/verify/<name>/engine.md``.
+    """Compare an engine's answers with and without speculation, and write ``<output>/verify/<name>/engine.md``.
 
     Raises ConfigError if models or prompts cannot be used, or the engine does not start or answer.
     """

@@ -1,4 +1,4 @@
-"""Test the distribution of the first tokens on the configured models against the target's probabilities."""
+"""Tests the distribution of the first tokens on the configured models against the target's probabilities."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from specexp.verify.statistics import (
 
 Start = tuple[int, ...]
 WIDTH = 48
-"""Number of beginnings of an answer that are counted individually; all others share one cell."""
+"""The number of beginnings of an answer that are counted individually. All others share one cell."""
 _PLAIN_LANES = 8
-"""Number of continuations in a batch of plain decoding."""
+"""The number of continuations in a batch of plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Starts:
     ]  # [m] the target's probability of each sequence; all others share the rest
 
     def count(self, drawn: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Return counts ``[m + 1]``: one for each of ``sequences``, the last for all others."""
+        """Return counts ``[m + 1]``: one for each of ``sequences``, and one for all others."""
         place = {sequence: index for index, sequence in enumerate(self.sequences)}
         indices = [place.get(tuple(one), len(place)) for one in drawn]
         return np.bincount(indices, minlength=len(place) + 1)
 
     def fit(self, drawn: Sequence[Sequence[int]]) -> GoodnessOfFit:
-        """Test sampled beginnings against the target's probabilities."""
+        """Test sampled beginnings of answers against the target's probabilities."""
         rest = max(0.0, 1.0 - float(self.probabilities.sum()))
         shares = np.append(self.probabilities, rest if rest > 1e-6 else 0.0)
         return goodness_of_fit(self.count(drawn), shares)
@@ -56,7 +56,7 @@ class Starts:
 def first_tokens(
     starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
 ) -> LosslessCheck:
-    """Test the beginnings that a composition sampled, with one p-value for all prompts."""
+    """Test the beginnings that a composition sampled; one p-value covers all prompts."""
     fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
     p_value = combined_p_value(list(fits.values()))
     samples = sum(fit.samples for fit in fits.values())
@@ -76,7 +76,7 @@ def first_tokens(
 def likely_starts(
     model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
 ) -> Starts:
-    """Find the most likely beginnings by a beam search with exact probabilities, one tree pass per token in slot 0.
+    """Find the most likely beginnings by beam search with exact probabilities, one tree pass per token in slot 0.
 
     Raises ValueError if the target's logits are not finite.
     """
@@ -100,7 +100,7 @@ def likely_starts(
 
 
 def _tree(root: int, starts: Sequence[Start]) -> tuple[TokenTree, list[int]]:
-    """Return a tree that contains every start, and the row of each start's last token."""
+    """Return a tree that contains every start, and for each start the row of its last token."""
     prefixes = [(), *sorted({start[:end] for start in starts for end in range(1, len(start) + 1)}, key=len)]
     row_of = {prefix: row for row, prefix in enumerate(prefixes)}
     parents = [-1, *(row_of[prefix[:-1]] for prefix in prefixes[1:])]

@@ -1,4 +1,4 @@
-"""Test the distribution of a composition's output on toy targets with known probabilities.
+"""Tests the distribution of a composition's output on toy targets with known probabilities.
 
 A verifier may be right in each step but wrong across steps (for example with frozen noise), or right on average but
 wrong after accepted drafts. Several joint distributions are therefore tested:
@@ -53,9 +53,9 @@ from specexp.verify.toy import (
 )
 
 BLOCKS = CHUNK * TOKENS // BLOCK
-"""Triples of tokens in a chunk."""
+"""Number of triples of tokens in a chunk."""
 Chunks = Callable[[Manner, Sequence[int]], Iterable[Tally]]
-"""Decodes the chunks with the given numbers on a toy model, in the given manner."""
+"""Decodes the chunks with the given numbers on a toy model of the given manner."""
 
 
 def joint_test(
@@ -69,7 +69,7 @@ def joint_test(
     most: int | None = None,
     seed: int = 0,
 ) -> LosslessCheck:
-    """Sample a composition on the toy targets to find or exclude a deviation from the target's distribution.
+    """Sample a composition on the toy targets until a deviation from the target's distribution is found or excluded.
 
     ``temperature``, ``top_k`` and ``top_p`` define this distribution.
 
@@ -97,7 +97,7 @@ def joint_test(
 
 
 class JointTest:
-    """Tests the joint distributions on all toys. The constructor already requests the first half of the samples.
+    """Tests the joint distributions on all toys. The constructor requests the first half of the samples.
 
     Args:
         own_noise: Whether the verifier draws new noise in each step. If not, a coupled drafter may know the noise in
@@ -136,7 +136,7 @@ class JointTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The result of the test; decodes the second half of the samples if it is needed."""
+        """Return the result of the test. The second half of the samples is decoded if it is needed."""
         tallies = {manner: sum(found, Tally()) for manner, found in self._first.items()}
         fits = self._fits(tallies)
         if min(fit.p_value for fit in fits.values()) >= self.each:
@@ -183,7 +183,7 @@ class JointTest:
         }
 
     def _settled(self, manner: Manner, tallies: dict[Manner, Tally], fits: dict[str, GoodnessOfFit]) -> bool:
-        """Return whether a toy has enough samples to find or exclude the stated deviation."""
+        """Return whether a toy has enough samples to find or exclude a deviation of the stated size."""
         blocks, needed = tallies[manner].blocks, self.needed[manner]
         return blocks >= needed or (
             blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation)
@@ -191,7 +191,7 @@ class JointTest:
 
 
 def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:
-    """Test the counts against the target's probabilities by rank, ``[LIVE]``; step lengths only with ``own_noise``."""
+    """Test counts against the target's probabilities by rank, ``[LIVE]``; test step lengths only with ``own_noise``."""
     shares = np.append(law, 0.0)
     joint = np.einsum("i,j,k->ijk", shares, shares, shares).ravel()
     fits = {
@@ -208,7 +208,7 @@ def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[
 
 
 class EqualityTest:
-    """Compares at least ``tokens`` tokens of a deterministic verifier on the toys with the expected tokens."""
+    """Compares at least ``tokens`` tokens from a deterministic verifier with the expected tokens, on the toys."""
 
     def __init__(self, chunks: Chunks, tokens: int) -> None:
         numbers = range(math.ceil(tokens / (len(MANNERS) * CHUNK * COMPARED)))
@@ -217,7 +217,7 @@ class EqualityTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """The result of all comparisons."""
+        """Return the result of all comparisons."""
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
         # A larger share of wrong tokens would show at least one with probability POWER.
         finds = 1 - (1 - POWER) ** (1 / total.compared)

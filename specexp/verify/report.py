@@ -1,4 +1,4 @@
-"""A verification as tables, pictures and JSON."""
+"""Presents a verification as tables, pictures and JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report(found: LosslessReport) -> Report:
 
 
 def verdict_line(found: LosslessReport) -> str:
-    """Return the whole result in one line: the failures, or each verdict with its number of compositions."""
+    """Return the result in one line: the failures, or each verdict with the number of compositions that got it."""
     failed = [finding for finding in found.all if finding.failed]
     if failed:
         return f"FAILED: {', '.join(f'{finding.title} ({finding.verdict})' for finding in failed)}"
@@ -59,7 +59,7 @@ def verdict_line(found: LosslessReport) -> str:
 
 
 def verdict_table(found: LosslessReport) -> Table:
-    """Return one row for each composition."""
+    """Return a table with one row per composition."""
     table = Table(f"Is it lossless? {found.name}", columns("composition | verifier | verdict"))
     for finding in (*found.findings, *(control for control in found.plain if control.failed)):
         table.rows.append([finding.title, finding.verifier, finding.verdict])
@@ -84,7 +84,7 @@ def verdict_table(found: LosslessReport) -> Table:
 
 
 def check_table(rows: Rows, found: LosslessReport) -> Table:
-    """Return one row for each test: its samples, its decision, and the deviation that it could have found."""
+    """Return a table with one row per test: its samples, its decision, and the deviation that it could have found."""
     heads = (
         "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
     )
@@ -113,7 +113,7 @@ def check_table(rows: Rows, found: LosslessReport) -> Table:
 
 
 def difference_table(found: LosslessReport) -> Table:
-    """Return the places where outputs differ from plain decoding, with the target's gap between both tokens."""
+    """Return a table of the positions where outputs differ from plain decoding, with the target's gap there."""
     heads = "composition | prompt | sample | token | gap:.4 | excused"
     table = Table("Differences from plain decoding, near ties included", columns(heads))
     rows: list[list[Cell]] = []
@@ -132,7 +132,7 @@ def difference_table(found: LosslessReport) -> Table:
 
 
 def branch_table(rows: Rows) -> Table:
-    """Return how the steps of every test ended."""
+    """Return a table of how the steps of each test ended."""
     heads = "composition | test | tokens | steps | tree rows | rejections | how steps ended | never"
     table = Table("How steps ended", columns(heads))
     for title, check in rows:
@@ -148,7 +148,7 @@ def branch_table(rows: Rows) -> Table:
 
 
 def joint_panels(name: str, rows: Rows) -> Figure:
-    """Draw exact probabilities of the most likely triples as bars, and observed shares with error bars (2 s.e.)."""
+    """Draw the exact probabilities of the most likely triples as bars, and observed shares with error bars (2 s.e.)."""
     tests = [(*row, manner) for row in rows for manner in MANNERS]
     across = min(4, len(tests))
     down = math.ceil(len(tests) / across)

@@ -1,4 +1,4 @@
-"""The results of tests, and the findings and verdicts of a verification."""
+"""The results of tests, and the findings and verdicts made from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Decision = Literal["found", "excluded", "undecided"]
 
 @dataclass
 class StepEndings:
-    """Counts of how steps ended. A branch of a verifier that no step took was not tested."""
+    """Counts of how steps ended. If no step took a branch of a verifier, that branch was not tested."""
 
     steps: int = (
         0  # all steps; the counts of endings below leave out steps cut short by the end of the output
@@ -56,7 +56,7 @@ class StepEndings:
 
     @property
     def never(self) -> list[str]:
-        """Branches that no step took; empty if no step drafted."""
+        """The branches that no step took; empty if no step drafted."""
         if self.deepest == 0:
             return []
         depths = [str(depth) for depth in range(1, self.deepest + 1) if not self.rejected[depth]]
@@ -99,7 +99,7 @@ class LosslessCheck:
 
     @property
     def worst(self) -> str | None:
-        """The fit with the least p-value."""
+        """The fit with the lowest p-value."""
         return min(self.fits, key=lambda name: self.fits[name].p_value, default=None)
 
 
@@ -128,7 +128,7 @@ class Finding:
 
     @property
     def failed(self) -> bool:
-        """True if the claim does not hold, a part failed, or no test ran."""
+        """True if the claim is false, a part failed, or no test ran."""
         return bool(self.errors) or not self.tested or (self.lossless and self.deviates)
 
     @property
@@ -140,7 +140,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """The result in a few words, with the deviation that the tests would have found."""
+        """The result in a few words, with the size of the deviation that the tests would have found."""
         if self.errors:
             return f"{len(self.errors)} ERRORS"
         if not self.tested:
@@ -157,7 +157,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class LosslessReport:
-    """The findings of a run."""
+    """The findings on all compositions and controls of a run."""
 
     name: str  # name of the file
     findings: tuple[Finding, ...]  # one for each composition
@@ -170,17 +170,17 @@ class LosslessReport:
 
     @property
     def all(self) -> tuple[Finding, ...]:
-        """The findings of all compositions, then of all controls."""
+        """The findings on all compositions, then on all controls."""
         return (*self.findings, *self.plain)
 
     @property
     def passed(self) -> bool:
-        """True if every claim holds."""
+        """True if every claim is confirmed."""
         return not any(finding.failed for finding in self.all)
 
     @property
     def known(self) -> bool:
-        """True if the stated deviation was found or excluded in every composition."""
+        """True if the stated deviation was found or excluded for every composition."""
         return all(finding.known for finding in self.findings)
 
 
@@ -190,11 +190,11 @@ _PROPERTIES = {
     Finding: ("verdict",),
     LosslessReport: ("passed", "known"),
 }
-"""Properties that the JSON includes besides the fields."""
+"""Properties that the JSON contains in addition to the fields."""
 
 
 def as_json(value: Any) -> Any:
-    """Convert a result to a dict, and an array to a list rounded to six digits; ``default`` of :func:`json.dumps`."""
+    """Convert a result to a dict, and an array to a list rounded to six digits, as :func:`json.dumps` needs it."""
     if isinstance(value, np.ndarray):
         return [round(float(one), 6) for one in value]
     return {**vars(value), **{name: getattr(value, name) for name in _PROPERTIES.get(type(value), ())}}

@@ -1,4 +1,4 @@
-"""Run the losslessness tests of every composition in a file."""
+"""Runs the losslessness tests of every composition in a file."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
-"""Seed offset that gives the control other noise than the compositions."""
+"""Offset of the seed that gives the control different noise from the compositions."""
 _TASKS = 256
-"""Maximum number of tasks into which the chunks of a toy are grouped; a large sample has many thousands of chunks."""
+"""The most tasks into which the chunks of a toy are grouped, because a large sample has many thousands of chunks."""
 
 
 @dataclass(frozen=True)
 class LosslessClaim:
-    """A composition, with the verifier and the sampling settings that determine its tests."""
+    """A composition, and its verifier and sampling settings, which determine the tests."""
 
     arm: ComposedArm
     verifier: Verifier
@@ -82,14 +82,14 @@ class LosslessClaim:
 
     @property
     def checks(self) -> list[str]:
-        """The names of the tests that it needs."""
+        """The names of the tests that the composition needs."""
         found = ["token equality", "toy equality"] if self.deterministic else []
         found += ["toy joint"] if self.sampled else []
         return found + ([] if self.deterministic else ["first tokens"])
 
 
 def our_arms(config: Config) -> tuple[Config, list[str]]:
-    """Return the file with specexp's own arms only, in float32 unless it sets a dtype, and the names of other arms.
+    """Return the configuration with only specexp's own arms, in float32 unless it sets a dtype, and the other names.
 
     Raises ConfigError if the file decodes groups of sequences.
     """
@@ -113,7 +113,7 @@ def our_arms(config: Config) -> tuple[Config, list[str]]:
 
 
 def claims_of(config: Config) -> list[LosslessClaim]:
-    """Return a claim for every composition of a file. Raises ConfigError if a verifier declares no processors."""
+    """Return one claim per composition of a file. Raises ConfigError if a verifier does not declare its processors."""
     claims = []
     for arm in arms_of(config):
         verifier = build_verifier(arm.config)
@@ -141,7 +141,7 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
-    """Verify a file, print the tables and write its folder. ``pair`` passes models that are already loaded.
+    """Verify a configuration, print the tables and write its folder. ``pair`` passes models that are already loaded.
 
     Raises:
         ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
@@ -214,7 +214,7 @@ def _finding(
     prompts: Sequence[Prompt],
     samples: int,
 ) -> Finding:
-    """Run the tests of a composition. An exception of a part is noted, and the other tests continue."""
+    """Run the tests of a composition. If a part raises an exception, it is noted and the other tests continue."""
     checks: list[LosslessCheck] = []
     errors: list[str] = []
     records: list[PromptRecord] = []
@@ -256,7 +256,7 @@ def _finding(
 
 
 class _Reference:
-    """Plain decoding with one verifier, the reference for all compositions that use this verifier."""
+    """Plain decoding with one verifier: the reference for all compositions with this verifier."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class _Reference:
         self._records: dict[tuple[str, int], PromptRecord] = {}
 
     def record(self, prompt: Prompt, sample: int) -> PromptRecord:
-        """Return the plain output for a prompt, which is decoded once and cached."""
+        """Return the plain output for a prompt. It is decoded once and then cached."""
         key = prompt.prompt_id, sample
         if key not in self._records:
             self._records[key] = self.arm.decode(prompt, sample)
@@ -287,7 +287,7 @@ class _Reference:
 
     @cached_property
     def starts(self) -> list[Starts]:
-        """The most likely beginnings of the answers to the first prompts."""
+        """The most likely beginnings of answers to the first prompts."""
         processors, tokens = Processors(*self.claim.law), int(self.settings["first_tokens"])
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
@@ -308,7 +308,7 @@ class _Reference:
 
 @dataclass(frozen=True)
 class _ToyTask:
-    """Decodes chunks of one composition, in this process or a worker."""
+    """Decodes chunks of one composition, in this process or in a worker."""
 
     config: Config
     law: ToyLaw
@@ -326,7 +326,7 @@ class _ToyTask:
 
 
 class _Toys:
-    """The started tests of one composition on the toys. If no toy fits, ``not_tested`` is the reason."""
+    """The tests of one composition on the toys, already started. If no toy fits, ``not_tested`` gives the reason."""
 
     def __init__(
         self, claim: LosslessClaim, plain: _Reference, vocabulary: int, run_chunks: RunChunks, bar: StageBar
@@ -363,7 +363,7 @@ class _Toys:
 
 
 def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
-    """Return the task with the smallest toy vocabulary that fits the parts, else with that of the models."""
+    """Return the task with the smallest toy vocabulary that fits the parts, or else with the models' vocabulary."""
     try:
         fitting = replace(task, law=replace(task.law, vocabulary=toy_vocabulary(task.make_parts)))
         compose(task.make_parts, fitting.law)
@@ -375,7 +375,7 @@ def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
 
 @contextmanager
 def chunk_runner(workers: int | None) -> Iterator[RunChunks]:
-    """Yield a function that runs chunks: in this process if ``workers`` is 1, else in worker processes.
+    """Yield a function that runs chunks: in this process if ``workers`` is 1, otherwise in worker processes.
 
     None starts one worker per core. The counts do not depend on the number of workers, and results come in order.
     """

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 RARE = 10.0
-"""Cells with a smaller expected count are pooled, since the chi-square approximation is poor in its far tail."""
+"""Cells with a smaller expected count are pooled, because the chi-square approximation is poor in the far tail."""
 POWER = 0.95
 """Probability with which a deviation of the stated size is found."""
 SHARE = 0.25
-"""Share of the level that tests use. The rest is a margin, since chi-square only approximates the tail of counts."""
+"""The share of the level that tests use. The rest is a margin, because chi-square only approximates the tail."""
 LOOKS = 2
-"""Number of tests of a joint: at half of its samples, and at all of them."""
+"""Number of times that a joint distribution is tested: at half of its samples, and at all of them."""
 MISS = (1 - POWER) / LOOKS
-"""Probability with which one look misses a deviation of the stated size."""
+"""Probability that one of these tests misses a deviation of the stated size."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class GoodnessOfFit:
 
     @property
     def samples(self) -> int:
-        """Number of counted samples."""
+        """Number of samples counted."""
         return round(float(self.observed.sum())) + self.impossible
 
     def excludes(self, total_variation: float) -> bool:
-        """Return whether such a deviation would give a larger chi-square with probability 1 - :data:`MISS`."""
+        """Return whether a deviation of this size would give a larger chi-square with probability 1 - :data:`MISS`."""
         if self.degrees == 0:  # a single cell: any other token is a deviation
             return bool((1 - total_variation) ** self.samples <= MISS)
         noncentral = 4 * self.samples * total_variation**2
@@ -70,7 +70,7 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
 
 
 def combined_p_value(fits: Sequence[GoodnessOfFit]) -> float:
-    """Return the joint p-value of several independent tests, from the sum of their chi-squares."""
+    """Return one p-value for several independent tests, from the sum of their chi-squares."""
     if any(fit.impossible for fit in fits):
         return 0.0
     return _tail(sum(fit.chi_square for fit in fits), sum(fit.degrees for fit in fits))
@@ -99,7 +99,7 @@ def pooled(
 
 
 def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
-    """Test the number of right guesses (``hits``) among ``count``, each right with its own known probability ``p``.
+    """Test the number of right guesses (``hits``) among ``count`` guesses, each with its own probability ``p``.
 
     ``expected`` is the sum of ``p``, and ``variance`` is the sum of ``p * (1 - p)``.
     """
@@ -115,7 +115,7 @@ def _noncentrality(degrees: int, level: float, power: float) -> float:
 
 
 def detectable_total_variation(samples: int, degrees: int, level: float) -> float:
-    """Return the smallest total variation that the chi-square test finds with probability :data:`POWER`.
+    """Return the smallest total variation that the chi-square test detects with probability :data:`POWER`.
 
     A deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
     ``4 * n * TV**2`` (Cauchy-Schwarz), whatever its form.
@@ -126,7 +126,7 @@ def detectable_total_variation(samples: int, degrees: int, level: float) -> floa
 
 
 def samples_needed(total_variation: float, degrees: int, level: float, power: float = POWER) -> int:
-    """Return the number of samples that detects a total variation: ``noncentrality / (4 * TV**2)``."""
+    """Return the number of samples needed to detect a total variation: ``noncentrality / (4 * TV**2)``."""
     if degrees == 0:
         return math.ceil(math.log(1 - power) / math.log(1 - total_variation))
     return math.ceil(_noncentrality(degrees, level, power) / (4 * total_variation**2))

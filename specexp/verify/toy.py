@@ -1,4 +1,4 @@
-"""Toy target and draft models with known probabilities, fast enough for many thousands of tokens, and token counts.
+"""Toy target and draft models with known probabilities, fast enough for many thousands of tokens, and counts of tokens.
 
 After any two tokens, the target has the same probabilities, assigned to its tokens in another order. The *rank* of a
 token is its place in this order, most likely first. The ranks of all tokens are therefore independent draws from one
@@ -36,29 +36,29 @@ MANNERS: tuple[Manner, ...] = ("open", "sure")
 independent or half right, so drafts are rejected at every depth. ``sure``: one token is likely, and the draft is right
 or overconfident, so deep drafts are accepted to their leaves."""
 PartsFactory = Callable[[Any], Parts]
-"""Returns new parts, given the toy draft model."""
+"""Returns new parts for the toy draft model."""
 BLOCK = 3
-"""Number of consecutive tokens, and of consecutive steps, in a tested joint distribution."""
+"""Number of consecutive tokens, and of consecutive steps, in a joint distribution that is tested."""
 TOKENS = 24
 """Tokens per continuation in tests of the distribution."""
 COMPARED = 48
 """Tokens per continuation in tests of equality."""
 CHUNK = 10
-"""Continuations decoded with the same parts before new ones are made, so that state they carry is tested too."""
+"""Number of continuations decoded with the same parts before new ones are made. This also tests carried state."""
 _POSITIONS = 4
-"""Classes of a token's position: first of the continuation, first in its step, second, or later."""
+"""Classes of token positions: first in the continuation, first in its step, second in its step, or later."""
 _PROMPT = 16
 CELLS = LIVE + 1
-"""Number of cells: one for each rank, and one for all tokens of probability 0."""
+"""Number of cells: one per rank, and one for all tokens with probability 0."""
 _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025, 0.015)}
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
-"""Weights of the target's scores in the draft's scores, by the last token."""
+"""For each last token, the weight of the target's scores in the draft's scores."""
 _ELSEWHERE = {"open": (0.0, 0.0, 0.0, 1.5, 0.75), "sure": (0.0, 0.0, 0.0, 0.0, 0.0)}
-"""Weights of scores independent of the target's in the draft's scores, by the last token."""
+"""For each last token, the weight in the draft's scores of scores that are independent of the target's."""
 
 
 class _Committed(Slots):
-    """A cache of each slot's tokens instead of keys and values, with the semantics of the real cache."""
+    """A cache that stores each slot's tokens instead of keys and values, and behaves like the real cache."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []
@@ -67,7 +67,7 @@ class _Committed(Slots):
 
     @property
     def lengths(self) -> list[int]:  # type: ignore[override]
-        """Committed tokens of each slot."""
+        """The number of committed tokens in each slot."""
         return [len(tokens) for tokens in self.tokens]
 
     @override
@@ -170,7 +170,7 @@ class Toy(NamedTuple):
     ranks: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
-        """Return the target's probabilities by rank, ``[LIVE]``; they are the same after any two tokens."""
+        """Return the target's probabilities by rank, ``[LIVE]``. They are the same after any two tokens."""
         shares = processors.probabilities(torch.from_numpy(self.target.table[0, 0]))[:LIVE]
         law = np.empty(LIVE)
         law[self.ranks[0, 0]] = np.where(shares > 1e-12, shares, 0.0)
@@ -178,7 +178,7 @@ class Toy(NamedTuple):
         return law
 
     def ranks_of(self, token_ids: Sequence[int]) -> NDArray[np.int64]:
-        """Return the ranks ``[t - 2]`` of all tokens after the first two; ``LIVE`` for a token of probability 0."""
+        """Return the ranks ``[t - 2]`` of all tokens after the first two; ``LIVE`` for tokens of probability 0."""
         tokens = classes(token_ids)
         before, last, after = tokens[:-2], tokens[1:-1], tokens[2:]
         return np.where(after < LIVE, self.ranks[before, last, np.minimum(after, LIVE - 1)], LIVE)
@@ -208,7 +208,7 @@ def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "
 
 
 def classes(tokens: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tokens, with every token of probability 0 replaced by ``LIVE``."""
+    """Return the tokens, with all tokens of probability 0 replaced by ``LIVE``."""
     return np.minimum(np.asarray(tokens, dtype=np.int64), LIVE)
 
 
@@ -245,7 +245,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class ToyLaw:
-    """The sampling settings of a toy target, its vocabulary and its seed."""
+    """A toy target's sampling settings, vocabulary and seed."""
 
     temperature: float = 1.0  # with 0 there is one possible output
     top_k: int | None = None
@@ -259,12 +259,12 @@ class ToyLaw:
         return Processors(self.temperature, self.top_k, self.top_p)
 
     def toy(self, manner: Manner) -> Toy:
-        """Return the toy models of this manner."""
+        """Return the toy models for a manner."""
         return toy_models(self.vocabulary, self.temperature, manner, self.seed)
 
 
 def compose(make_parts: PartsFactory, law: ToyLaw, manner: Manner = "open") -> tuple[Toy, Decoder]:
-    """Return the toy models and a decoder on them. Raises ValueError if the parts cannot run on them."""
+    """Return the toy models and a decoder that uses them. Raises ValueError if the parts cannot run on them."""
     toy = law.toy(manner)
     return toy, Decoder(toy.target, *make_parts(toy.draft))
 
@@ -305,14 +305,14 @@ def compare_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number:
 
 
 def _prompt(seed: int, sequence: int) -> list[int]:
-    """Return a prompt of few distinct tokens, so that pairs recur and retrieval finds candidates."""
+    """Return a prompt with few distinct tokens, so that pairs of tokens recur and retrieval finds candidates."""
     return [int(token) for token in np.random.default_rng([seed, sequence]).integers(LIVE, size=_PROMPT)]
 
 
 def _expected(
     toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]
 ) -> list[int]:
-    """Return the expected tokens: the argmax of the scores, plus the context's noise for a keyed verifier.
+    """Return the expected tokens: the argmax of the scores, to which a keyed verifier adds the context's noise.
 
     A sampling verifier with its own noise is instead compared with its plain decoding.
     """
@@ -332,7 +332,7 @@ def _expected(
 
 
 class _Notes:
-    """Observes the steps of one continuation and counts them in ``tally``."""
+    """Observes the steps of one continuation, and counts their tokens in ``tally``."""
 
     def __init__(self, toy: Toy, shares: NDArray[np.float64], tally: Tally) -> None:
         self.toy = toy
@@ -348,7 +348,7 @@ class _Notes:
             self._choices(outcome)
 
     def count(self, tokens: list[int]) -> NDArray[np.int64]:
-        """Count a continuation's tokens, given after two prompt tokens; returns the rank of each step's first token."""
+        """Count a continuation's tokens, given after two prompt tokens; return the rank of each step's first token."""
         ranks, tally = self.toy.ranks_of(tokens), self.tally
         begins = np.cumsum(self.lengths) - self.lengths
         in_step = np.concatenate([np.arange(length) for length in self.lengths])
@@ -361,7 +361,7 @@ class _Notes:
         return first
 
     def _choices(self, outcome: Outcome) -> None:
-        """Count the tokens that equal the top-ranked candidate of their position. Candidates must not be sampled."""
+        """Count the tokens that equal the top-ranked candidate at their position. Candidates must not be sampled."""
         tree, choices = outcome.tree, self.tally.first_choice
         context = outcome.context.token_ids
         history = context[: context.size - len(outcome.new_token_ids)][-2:].tolist()
@@ -385,7 +385,7 @@ _NOT_LEARNED_YET = 2**31
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:
-    """Return the smallest toy vocabulary with as many candidates as the parts need."""
+    """Return the smallest toy vocabulary that has as many candidates as the parts need."""
     drafter, builder = make_parts(toy_models(LIVE + 1).draft)[:2]
     wanted = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
     offered = 0 if drafter is None else drafter.max_candidates
