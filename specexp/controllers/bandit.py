@@ -1,4 +1,4 @@
-"""Bandits: each step uses one of several draft limits, builders or controllers, chosen by their past reward."""
+"""Bandits: each step uses one of several draft limits, builders or controllers, chosen by their past rewards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
 
 
 class RatioArms:
-    """Arms of a bandit that maximises total gain over total cost.
+    """Arms of a bandit that maximises the ratio of total gain to total cost.
 
     A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms. The mean worth is 0
     for the best arm and less for any other. After every arm was played once, the arm with the highest index is played.
@@ -58,7 +58,7 @@ class RatioArms:
         self._played.clear()
 
     def play(self, context: Context, explores: bool) -> int:
-        """Choose the arm of the next step; if ``explores`` is False, the best arm so far."""
+        """Choose the arm of the next step. If ``explores`` is False, choose the best arm so far."""
         number = self._best(context, explores)
         self._played[context] = len(context), number
         return number
@@ -68,28 +68,28 @@ class RatioArms:
         return self._played.get(context, (-1, 0))[1]
 
     def end_play(self, outcome: Outcome) -> int | None:
-        """Return the arm of a finished step; None for a step without a plan, such as the last of an output."""
+        """Return the arm of a finished step; None for a step that was not planned, such as the last of an output."""
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))
         return number if position == len(context) - len(outcome.new_token_ids) else None
 
     def add(self, number: int, gain: float, cost: float) -> None:
-        """Add a play to the sums; its cost must be above 0."""
+        """Add a play to the sums. Its cost must be above 0."""
         self.sums *= 1 - 1 / self.window
         self.sums[number] += (1.0, gain, cost, gain * gain, cost * cost, gain * cost)
 
     def add_goodput(self, number: int, outcome: Outcome) -> None:
-        """Add a step to the sums as a play, with its new tokens as gain and its seconds as cost."""
+        """Add a step to the sums as a play: its new tokens are the gain and its seconds the cost."""
         seconds = outcome_seconds(outcome, self.profile)
         if seconds > 0:
             self.add(number, float(len(outcome.new_token_ids)), seconds)
 
     def ratios(self) -> list[float | None]:
-        """Return gain over cost of each arm; None before its first play."""
+        """Return each arm's ratio of gain to cost; None before the arm was played."""
         return [gain / cost if cost > 0 else None for _, gain, cost, *_ in self.sums.tolist()]
 
     def load(self, sums: list[Any], name: str) -> None:
-        """Restore saved :attr:`sums`; raises ``ValueError`` for another number of arms."""
+        """Load saved :attr:`sums`; raises ``ValueError`` for a different number of arms."""
         if [len(one) for one in sums] != [_SUMS] * len(self.sums):
             raise ValueError(
                 f"the state of a {name} must have {_SUMS} sums for each of {len(self.sums)} values, got "
@@ -124,7 +124,7 @@ class RatioArms:
 
 
 class Bandit(Controller):
-    """Chooses one of several values at every step, by the goodput (tokens per second) of each so far.
+    """Chooses one of several values in every step, by the goodput (tokens per second) that each has had so far.
 
     Goodput is all tokens over all seconds, not the mean of the steps' ratios (see
     :class:`~specexp.controllers.bandit.RatioArms`). Seconds come from the run's latency profile if there is one, else
@@ -197,7 +197,7 @@ class Bandit(Controller):
         self._arms.clear()
 
     def goodput(self) -> list[float | None]:
-        """Return the tokens per second of each value; None for a value that was not played."""
+        """Return the tokens per second of each value; None for a value that was never played."""
         return self._arms.ratios()
 
     @override

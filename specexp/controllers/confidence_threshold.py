@@ -1,4 +1,4 @@
-"""Thresholds on the draft's confidence: fixed, or fitted after every step."""
+"""Thresholds for the draft's confidence, either fixed or fitted after every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specexp.core.outcome import Outcome
 
 
 class ConfidenceThreshold(Controller):
-    """Continues drafting while the draft's confidence is at least a threshold.
+    """Continues a draft while the draft's confidence is at least a threshold.
 
     By the rule ``product``, the product of all confidences estimates the probability that the whole draft is accepted
     (Post-use & Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a
@@ -64,7 +64,7 @@ _LEAST_TOKENS = 6
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
-    """Continues drafting while the last token's confidence is at least a threshold that is fitted after every step.
+    """Continues a draft while the last token's confidence is at least a threshold, which is fitted after every step.
 
     This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). Each step adds its
     accepted drafts and the first rejected one to the data of the fit. The threshold becomes the point of their ROC
@@ -142,7 +142,7 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
 
 def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_weight: float) -> float:
-    """Return the confidence at which ``false positive rate + weight * false negative rate`` is least; the highest on
+    """Return the confidence with the lowest ``false positive rate + weight * false negative rate``; the highest on
     ties.
 
     Args:

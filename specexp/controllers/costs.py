@@ -1,4 +1,4 @@
-"""Costs of steps relative to a step of plain decoding: from a latency profile or a given ratio, or measured once."""
+"""Costs of steps relative to a plain step: from a latency profile, from a given ratio, or measured once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
 Sample = tuple[int, float, float, int, float]
-"""A measured step: tokens and ms of the target pass, ms and number of the draft passes, ms of the rest."""
+"""A measured step: tokens and ms of the target pass, ms and number of the draft passes, and ms of the rest."""
 
 
 class Costs:
-    """Costs of steps, fixed during a run, so that decisions based on them are reproducible.
+    """Costs of steps. They stay fixed during a run, so that decisions based on them are reproducible.
 
     Without a ratio or a profile, costs are measured: the first ``calibrate`` steps with room for a draft alternate
     between full drafts and plain decoding. The medians of their seconds then become the profile for the rest of the
@@ -44,7 +44,7 @@ class Costs:
         return not self.known and len(self._samples) % 2 == 1
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Use the run's latency profile, unless a ratio was given."""
+        """Use the run's latency profile, unless a cost ratio was given."""
         if profile is not None and self.ratio is None:
             self._given = profile
             self._fix(profile)
@@ -87,7 +87,7 @@ class Costs:
         return cost
 
     def observe(self, outcome: Outcome) -> None:
-        """Add a step to the measurement while costs are unknown."""
+        """Add a step to the measurement as long as costs are unknown."""
         seconds = outcome.seconds
         if self.known or not seconds.get("target"):
             return
@@ -109,7 +109,7 @@ class Costs:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore costs; a ratio or profile of this run has priority."""
+        """Restore costs. A ratio or profile of this run takes priority."""
         self._samples = [
             (int(tokens), float(target), float(draft), int(passes), float(rest))
             for tokens, target, draft, passes, rest in state["samples"]
@@ -128,7 +128,7 @@ class Costs:
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:
-    """Return a latency profile from the medians of measured steps."""
+    """Return a latency profile made from the medians of measured steps."""
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}

@@ -14,7 +14,7 @@ from specexp.core.outcome import Outcome
 
 
 class Fixed(Controller):
-    """The same limits at every step.
+    """Sets the same limits in every step.
 
     Args:
         max_depth: greatest depth of a draft; None keeps the builder's limit, 0 is plain decoding.
@@ -39,7 +39,7 @@ class Fixed(Controller):
 
 
 class Heuristic(Controller):
-    """Lengthens the draft after a step in which all drafts were accepted, and shortens it otherwise, down to 1.
+    """Lengthens the draft after a step in which all drafted tokens were accepted, and shortens it otherwise, down to 1.
 
     This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"`` is
     its ``heuristic``, ``state="cold"`` is its ``heuristic_transient``. Its length has no upper limit.

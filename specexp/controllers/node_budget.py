@@ -1,4 +1,4 @@
-"""Draft sizes that depend on the sequences decoded together: one budget of nodes for all, or given lengths."""
+"""Draft sizes that depend on the sequences decoded together: a shared budget of nodes, or given lengths."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PROBE = 2  # nodes that a probe adds
 _TRIES = 4  # first drafts of a lane, which are valued higher
 _REFIT = 8  # passes after which costs and plans are computed anew
 _KNEES = np.array([0, 4, 6, 8, 12, 16, 32])
-"""Rows of a pass beyond which the cost of a pass may jump, and that of one more row may grow."""
+"""Numbers of rows above which the cost of a pass may jump and the cost of each further row may grow."""
 _OFF = Plan(max_nodes=0, max_depth=0)
 
 
 class _Lane:
-    """The accepted and drafted counts of a sequence by node, and the last pass in which it was decoded."""
+    """A sequence's counts of accepted and drafted nodes, and the last pass in which it was decoded."""
 
     def __init__(self, step: int) -> None:
         self.sums = np.zeros((2, 0))
@@ -34,7 +34,7 @@ class _Lane:
 
 
 class NodeBudget(Controller):
-    """Gives each node of the next target pass to the lane (sequence decoded together) where it is worth most.
+    """Gives each node of the next target pass to the lane (sequence decoded together) in which it is worth most.
 
     A node is worth its probability of acceptance in its own lane, and costs the seconds that one more row and its draft
     take. Nodes are added over all lanes, most probable first, as long as the tokens per second of the whole pass grow:
@@ -108,7 +108,7 @@ class NodeBudget(Controller):
         return self._plans[context]
 
     def _planned(self, together: Sequence[Context], lanes: int) -> list[Plan]:
-        """Return the plans of the lanes of the next pass."""
+        """Return the plans of the lanes in the next pass."""
         turn = self._step // (self.probe_every if self.knows else 2) % len(together)
         if not self.knows:
             return [_OFF if number != turn or self._step % 2 else Plan() for number in range(len(together))]
@@ -150,7 +150,7 @@ class NodeBudget(Controller):
         return self._step % self.probe_every == self.probe_every - 1
 
     def share(self, values: Sequence[NDArray[np.float64]], lanes: int) -> list[int]:
-        """Return the number of nodes of each sequence, given the values ``[n]`` of its nodes, which never rise.
+        """Return the number of nodes for each sequence, given the values ``[n]`` of its nodes in descending order.
 
         The other ``lanes`` of the pass draft nothing.
         """
@@ -164,7 +164,7 @@ class NodeBudget(Controller):
         return nodes
 
     def seconds(self, lanes: int, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the seconds of steps of so many lanes, which draft these numbers of nodes together."""
+        """Return the seconds of a step with this many lanes, which draft these numbers of nodes together."""
         found: NDArray[np.float64]
         drafted, passes, drafting = self._drafting
         profile = self._profile
@@ -189,7 +189,7 @@ class NodeBudget(Controller):
         return terms
 
     def _fit(self) -> NDArray[np.float64]:
-        """Return the weights ``[t]``, none negative, of least squares of the passes' relative errors."""
+        """Fit non-negative weights ``[t]`` by least squares of the passes' relative errors, and return them."""
         from scipy.optimize import nnls
 
         squares, products = self._costs[:, :-1], self._costs[:, -1]
@@ -198,7 +198,7 @@ class NodeBudget(Controller):
         return weights
 
     def _values(self, lane: _Lane | None) -> NDArray[np.float64]:
-        """Return the probability of acceptance of each node of a lane, in the order of the builder."""
+        """Return the acceptance probability of each node of a lane, in the builder's order."""
         accepted, drafted = self._sums
         values: NDArray[np.float64] = accepted / np.maximum(drafted, 1e-9)
         if lane is not None:
@@ -249,7 +249,7 @@ class NodeBudget(Controller):
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return decayed sums ``[2, n]`` with a draft's accepted nodes added; ``n`` grows with the draft."""
+    """Return decayed sums ``[2, n]`` plus a draft's accepted nodes; ``n`` grows if the draft is larger."""
     if hits.size > sums.shape[1]:
         sums = np.pad(sums, ((0, 0), (0, hits.size - sums.shape[1])))
     sums[:, : hits.size] *= 1 - 1 / window
@@ -258,7 +258,7 @@ def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) ->
 
 
 class DraftLengths(Controller):
-    """Limits the nodes of a draft by the number of lanes.
+    """Limits the nodes of a draft according to the number of lanes.
 
     Args:
         nodes: most nodes of a draft, by the fewest lanes that the limit holds for, starting with 1. A limit of 0 drafts

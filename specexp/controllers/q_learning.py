@@ -1,4 +1,4 @@
-"""Q-learning of when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
+"""Q-learning when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 
 
 class QLearning(Controller):
-    """Chooses CONTINUE or STOP before each draft pass, from a table of their learned values.
+    """Chooses CONTINUE or STOP before each draft pass, from a table of learned values.
 
     The table's states are bins of (draft cost so far, product of the draft's confidences). After the target pass the
     episode is learned backwards. STOP is terminal and takes the reward. CONTINUE takes reward 0 plus ``gamma`` times
@@ -169,7 +169,7 @@ class QLearning(Controller):
 
     @property
     def exploring(self) -> float:
-        """Current share of steps, or decisions, that explore."""
+        """The current share of steps, or of decisions, that explore."""
         if not self._learning:
             return 0.0
         decayed = self.initial_epsilon * self.epsilon_decay ** max(self.steps - self.warm_up, 0)
@@ -265,7 +265,7 @@ class QLearning(Controller):
         self._episodes.clear()
 
     def rewarded(self, accepted: float, useful: int, nodes: float, pass_tokens: tuple[int, ...]) -> float:
-        """Return the reward of stopping with this draft, including the mean cost of grafts; 0 if nothing was drafted.
+        """Return the reward for stopping with this draft, including the mean cost of grafts; 0 if nothing was drafted.
 
         Args:
             accepted: drafts that would have been accepted.
@@ -367,7 +367,7 @@ class QLearning(Controller):
         self._means.remember_change(change)
 
     def _reward(self, point: Decision, drafted: DraftSummary) -> float:
-        """Return the reward of stopping at a point of the episode; 0 for a step of plain decoding."""
+        """Return the reward for stopping at a point of the episode; 0 for a plain step."""
         if point.row % self.table.block_size == 0:
             return 0.0
         accepted: float = min(drafted.accepted, point.depth)

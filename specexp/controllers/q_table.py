@@ -1,4 +1,4 @@
-"""Q-learning's table of action values by binned state, and the summary of a step that it learns from."""
+"""Q-learning's table of action values by binned state, and the summary of a step from which it learns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_ROWS = 2**20
 
 
 class QTable:
-    """Values of CONTINUE and STOP in every state, and the number of updates of each.
+    """The values of CONTINUE and STOP in every state, and the number of updates of each value.
 
     There is one block of rows for every combination of the extra signals' bins. A block's first row is the state before
     anything is drafted. Its other rows are the pairs of a cost bin and a confidence bin, sorted by cost first. A number
@@ -60,14 +60,14 @@ class QTable:
         self.visits = [[0, 0] for _ in range(self.rows)]
 
     def block(self, signals: Sequence[float]) -> int:
-        """Return the first row of the block of these signals, the state before anything is drafted."""
+        """Return the first row of the block for these signals: the state before anything is drafted."""
         index = 0
         for edges, value in zip(self.signal_bins.values(), signals, strict=True):
             index = index * (len(edges) + 1) + bisect_right(edges, value)
         return index * self.block_size
 
     def row(self, block: int, cost: float, confidence: float) -> int:
-        """Return the row of a state with a draft."""
+        """Return the row of a state in which there is a draft."""
         row = bisect_right(self.cost_bins, cost) * self._width
         return block + 1 + row + bisect_right(self.confidence_bins, confidence)
 
@@ -77,7 +77,7 @@ class QTable:
         return CONTINUE if continued >= stopped else STOP
 
     def learn(self, row: int, action: int, target: float, alpha: float, averaged: bool) -> float:
-        """Move a value towards a target, and return the size of the change.
+        """Move a value towards a target, and return how much it changed.
 
         Args:
             averaged: average the first visits, so that the initial value is forgotten; as published (eq. 5), False.
@@ -100,7 +100,7 @@ class QTable:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``q`` and ``visits``, ``[rows, 2]`` tensors."""
+        """Return ``q`` and ``visits``, two ``[rows, 2]`` tensors."""
         import torch
 
         return {
@@ -109,9 +109,7 @@ class QTable:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore ``bins``, ``q`` and ``visits``; raises ``ValueError`` for other bins or for NaN and infinite
-        values.
-        """
+        """Restore ``bins``, ``q`` and ``visits``; raises ``ValueError`` for different bins, NaN or infinite values."""
         for name, wanted in self.bins().items():
             if state["bins"].get(name) != wanted:
                 raise ValueError(
@@ -138,7 +136,7 @@ def _edges(name: str, edges: Sequence[float]) -> list[float]:
 
 @dataclass(slots=True)
 class Decision:
-    """A decision: its row of the table, the draft so far, and the action taken."""
+    """A decision: its row in the table, the draft so far, and the action taken."""
 
     row: int
     depth: int
@@ -149,7 +147,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Episode:
-    """The decisions of a step, its block of the table, whether it explores, and the draft's depth when last seen."""
+    """The decisions of a step, its block of the table, whether it explores, and the draft's last observed depth."""
 
     block: int
     explores: bool
@@ -158,7 +156,7 @@ class Episode:
 
 
 class DraftSummary:
-    """A step's draft without grafted phrases, and its result.
+    """A step's draft, without grafted phrases, and its result.
 
     Attributes:
         pass_tokens: tokens fed in each draft pass.
@@ -194,7 +192,7 @@ class DraftSummary:
             self.confidence = exp(min(float(np.nansum(log_probs)), 0.0))  # NaN: a node without a probability
 
     def useful_up_to(self, depth: int) -> int:
-        """Return the number of tokens among the path's first ``depth`` that equal the target's."""
+        """Return how many of the path's first ``depth`` tokens equal the target's."""
         if self._matches is None:
             answers, tokens = self._outcome.answers(), self._outcome.tree.tokens
             above = (0, *self._path)
@@ -220,7 +218,7 @@ _FIRST = {
 
 
 class StepMeans:
-    """Running means over steps, by name. Costs are relative to a plain step."""
+    """Running means over steps, keyed by name. Costs are relative to a plain step."""
 
     def __init__(self, known: Mapping[str, float] = _FIRST) -> None:
         self._means = {name: float(known.get(name, first)) for name, first in _FIRST.items()}
@@ -229,17 +227,17 @@ class StepMeans:
         return self._means[name]
 
     def state_dict(self) -> dict[str, float]:
-        """Return the means by name."""
+        """Return the means, keyed by name."""
         return dict(self._means)
 
     @property
     def rate(self) -> float:
-        """Mean tokens per unit of cost."""
+        """The mean number of tokens per unit of cost."""
         return self._means["tokens"] / self._means["cost"]
 
     @property
     def signals(self) -> dict[str, float]:
-        """Current values of the extra signals, by name."""
+        """The current values of the extra signals, keyed by name."""
         means = self._means
         return {
             "acceptance": means["acceptance"],
@@ -248,7 +246,7 @@ class StepMeans:
         }
 
     def remember_step(self, new_tokens: int, cost: float) -> None:
-        """Update the means of tokens and cost by a step."""
+        """Update the means of tokens and cost with a step."""
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
@@ -257,7 +255,7 @@ class StepMeans:
         self._move("change", change, _RECENT)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """Update the means of grafted phrases by a step with a draft."""
+        """Update the means of grafted phrases with a step that drafted."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)
@@ -265,7 +263,7 @@ class StepMeans:
             self._move("graft_gain", drafted.graft_gain, _RECENT)
 
     def remember_signals(self, drafted: DraftSummary, costs: Costs) -> None:
-        """Update the means behind :attr:`signals`."""
+        """Update the means from which :attr:`signals` are computed."""
         if drafted.depth == 0:
             return
         self._move("acceptance", min(drafted.accepted, drafted.depth) / drafted.depth, _RECENT)

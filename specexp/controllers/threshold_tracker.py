@@ -1,4 +1,4 @@
-"""A tree threshold that adapts to the text, an open problem of DySpec's fixed threshold (Xiong et al. 2024, B.1)."""
+"""A tree threshold that adapts to the text, which DySpec leaves open (Xiong et al. 2024, B.1)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ThresholdTracker(Controller):
 
     @property
     def threshold(self) -> float:
-        """Threshold of the next step."""
+        """The threshold for the next step."""
         return exp(self._log_threshold)
 
     @override
@@ -128,7 +128,7 @@ class ThresholdTracker(Controller):
             self._sums[name] = keep * self._sums[name] + added
 
     def _paying_threshold(self) -> float | None:
-        """Return the least value at which one more node pays; None while too little is known."""
+        """Return the lowest value at which another node pays; None while too little is known."""
         sums, node_seconds = self._sums, self._node_seconds()
         if sums["weight"] < 5 or sums["accepted"] <= 0 or sums["seconds"] <= 0 or node_seconds is None:
             return None

@@ -1,4 +1,4 @@
-"""Published prompt sets, such as HumanEval and GSM8K, and raw text; each is read from one table."""
+"""Published prompt sets, such as HumanEval and GSM8K, and raw text. Each is read from one table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MT_BENCH_CATEGORIES = frozenset(
 
 
 class PromptColumns(NamedTuple):
-    """The names of the columns from which prompts are read."""
+    """The names of the columns that contain the prompts."""
 
     turns: str  # column of the turns: a text or a list of texts
     prompt_id: str | None = None  # None: the prompt id is the row number, from 0
@@ -36,7 +36,7 @@ _QUESTIONS = PromptColumns("turns", "question_id", "category")
 
 @dataclass(frozen=True)
 class TablePrompts(PromptSet):
-    """A prompt set that is read from a table in its published format. A subclass names the columns of the prompts.
+    """A prompt set read from a table in its published format. A subclass names the columns that contain the prompts.
 
     Args:
         path: a file in the published format, its URL, or the name of a hub data set.
@@ -58,19 +58,19 @@ class TablePrompts(PromptSet):
     @property
     @abstractmethod
     def columns(self) -> tuple[PromptColumns, ...]:
-        """The possible layouts of the table. The first one with an existing ``turns`` column is used, else the last."""
+        """The possible layouts of the table. The first with an existing ``turns`` column is used, or else the last."""
 
     @property
     def limit(self) -> int | None:
-        """Maximal number of rows to read; None for all."""
+        """The maximum number of rows to read; None for all."""
         return None
 
     def category_of(self, name: str) -> str | None:
-        """Map the table's category of a row to the prompt's category; None leaves the row out."""
+        """Map the category in a row of the table to the prompt's category; None omits the row."""
         return name
 
     def turns_of(self, row: Row, column: str) -> list[str]:
-        """Return the turns of a row, which are read from ``column``."""
+        """Return the turns of a row, read from ``column``."""
         return row.texts(column) if isinstance(row.values[column], list) else [row.text(column)]
 
     @override
@@ -150,7 +150,7 @@ class MBPP(TablePrompts):
 
 
 def mbpp_docstring(row: Row) -> str:
-    """Convert a row of MBPP's original format to the prompt of the Spec-Bench format."""
+    """Convert a row in MBPP's original format to the prompt of the Spec-Bench format."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
     return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'
 
@@ -185,7 +185,7 @@ class Alpaca(TablePrompts):
 
 
 class EverydayTasks(PromptSet):
-    """Prompts of what people do with a model, twelve of each task; they ship with specexp and need no network.
+    """Prompts for common uses of a model, twelve per task. They ship with specexp and need no network.
 
     The tasks are the categories: edit a file, summarise, write code, chat, explain. They take turns, so the first
     prompts are of all tasks.

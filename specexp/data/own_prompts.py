@@ -1,4 +1,4 @@
-"""Prompts of the user's own: a file, a folder or a hub data set, with automatic recognition of the fields."""
+"""The user's own prompts: a file, a folder or a hub data set. The fields are recognised automatically."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FIELDS = (
     *("prompt", "text", "question", "instruction", "article", "turns"),
     *("messages", "conversations", "conversation", "body"),
 )
-"""Fields from which prompts are read by default."""
+"""The fields from which prompts are read by default."""
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
 }
-"""The role in chat templates for each role name in files."""
+"""For each role name in files, the role in chat templates."""
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
     *("tools", "tool_choice", "functions", "response_format", "suffix"),
 )
-"""Fields of requests that are ignored with a remark, since a study sets decoding parameters itself."""
+"""Fields of requests that are ignored with a remark, because a study sets decoding parameters itself."""
 
 
 class OwnPrompts(PromptSet):
-    """Your own prompts; ``data.prompts: my.jsonl`` is the short form.
+    """Your own prompts. ``data.prompts: my.jsonl`` is the short form.
 
     The field with the prompts is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
     its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request. If
@@ -119,7 +119,7 @@ class OwnPrompts(PromptSet):
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield one row for each request; AIPerf's sessions are split into their requests, the ``payloads``.
+    """Yield one row per request. AIPerf's sessions are split into their requests, the ``payloads``.
 
     The request of a later turn contains the earlier turns and answers, so each request is a separate prompt.
     """
@@ -177,7 +177,7 @@ def _conversation(row: Row, key: str) -> _Conversation:
 
 
 def _read(row: Row, key: str, value: Any) -> _Conversation:
-    """Read a field's value: a text, a list of texts (turns), a list of messages, or a request with one of these."""
+    """Read the value of a field: a text, a list of texts (turns), a list of messages, or a request with one of them."""
     if is_text(value):
         return _Conversation([value])
     if _are_objects(value):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PromptSetError(ValueError):
-    """A prompt set cannot be read. The message is one sentence that names the file and the row or key.
+    """A prompt set that cannot be read. The message is one sentence that names the file and the row or key.
 
     Args:
         key: path of the wrong argument of :class:`~specexp.data.workload.Workload`; empty if a file's content is wrong.
@@ -73,32 +73,32 @@ class PromptSet(metaclass=Checked):
 
     @property
     def label(self) -> str:
-        """The name of the set in error messages."""
+        """The name by which error messages call the set."""
         return type(self).__name__
 
     @classmethod
     def reader_of(cls, given: str) -> str | None:
-        """Return the name of the class that reads ``given`` if it is a path or hub name; None if it is a class name."""
+        """Return the name of the class that reads ``given`` if this is a path or hub name; None for a class name."""
         # the part after the last dot is capitalised in a class path, but not in a file name
         is_file = "." in given and not given.rpartition(".")[2][:1].isupper()
         is_path = is_file or any(mark in given for mark in "/\\~") or Path(given).exists()
         return "OwnPrompts" if is_path else None
 
     def with_field(self, field: str) -> PromptSet:
-        """Return the same prompt set, but read from another field of the rows; raises ValueError by default."""
+        """Return the same prompt set, read from another field of the rows; raises ValueError by default."""
         raise ValueError(f"field is only for OwnPrompts, not for {type(self).__name__}: leave it out")
 
     def first(self, count: int | None) -> Dataset:
-        """Return at least the first ``count`` prompts; None returns all."""
+        """Return at least the first ``count`` prompts, or all prompts if it is None."""
         return self.load()
 
     def remarks(self) -> list[str]:
-        """Return sentences about fields of the rows that were ignored when the set was last read."""
+        """Return sentences about the fields that were ignored when the set was last read."""
         return []
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Return all prompts in the order of the source, as a data set from :func:`prompt_rows`.
+        """Return all prompts in the order of the source, as a data set made by :func:`prompt_rows`.
 
         Every call must return the same prompts.
 
@@ -108,7 +108,7 @@ class PromptSet(metaclass=Checked):
 
 
 def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
-    """Collect rows into a data set with the common columns; ``where`` names the source in error messages.
+    """Collect rows into a data set with the common columns. ``where`` names the source in error messages.
 
     Raises:
         PromptSetError: there are no rows, or two rows share a ``prompt_id``.

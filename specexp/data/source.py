@@ -1,4 +1,4 @@
-"""Read rows of prompts: from local files and URLs, and with ``datasets`` from folders and hub data sets.
+"""Reads rows of prompts from local files and URLs and, with ``datasets``, from folders and hub data sets.
 
 Single files are not read with ``datasets``, for three reasons. It gives each column one type, but a prompt may be a
 text in one row and a list of messages in the next. It turns ``"007"`` in a CSV file into 7. Its errors have no line
@@ -24,7 +24,7 @@ from specexp.base.messages import did_you_mean, first_line, shown
 from specexp.data.prompt_set import PromptSetError
 
 PATH = ("prompts", "init_args", "path")
-"""Configuration key of the source's path, for errors."""
+"""The configuration key of the source's path, named in errors."""
 FORMATS = (".json", ".jsonl", ".txt", ".parquet", ".csv")
 _COMPRESSIONS = (".bz2", ".gz", ".xz", ".zst")
 _KNOWN = f"{', '.join(FORMATS)} (or one of them with {', '.join(_COMPRESSIONS)})"
@@ -47,7 +47,7 @@ class Row:
     place: str = ""
 
     def text(self, key: str) -> str:
-        """Return the text in column ``key``; raises PromptSetError if it is missing, blank or not a text."""
+        """Return the text in column ``key``; raises PromptSetError if it is missing, blank or not a string."""
         value = self.values.get(key)
         if not is_text(value):
             raise self.error(key, "a text that is not blank", value)
@@ -71,12 +71,12 @@ class Row:
         return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}.")
 
     def refusal(self, sentence: str) -> PromptSetError:
-        """Return an error with the position of the row before ``sentence``."""
+        """Return an error whose message is the row's position, then ``sentence``."""
         return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is a text that is not blank."""
+    """Return whether a value is a string that is not blank."""
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -96,7 +96,7 @@ def read_table(
 
 
 def check_columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
-    """Raise PromptSetError unless the first row has all columns ``keys``."""
+    """Raise PromptSetError unless the first row has all of the columns ``keys``."""
     present = rows[0].values
     for key in keys:
         if key not in present:
@@ -167,7 +167,7 @@ def _format_of(path: str, local: Path, is_file: bool) -> str | None:
 
 
 def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row's position (for errors) and values, from a file or all files that match a URL with ``*``."""
+    """Yield each row's position (for errors) and values, from a file or from all files at a URL with ``*``."""
     import fsspec
 
     # fsspec infers zstd only if zstandard is installed
@@ -194,7 +194,7 @@ def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, d
 
 
 def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
-    """Yield each line's number, from 1, and its text without the line break."""
+    """Yield each line's number, counted from 1, and its text without the line break."""
     for number, line in enumerate(file, start=1):
         try:
             text = line.decode("utf-8-sig")
@@ -205,7 +205,7 @@ def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
 
 
 def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON file: an object on each line, an array of objects or texts, or a single object."""
+    """Yield the objects of a JSON file: one object per line, an array of objects or texts, or a single object."""
     number, first = next((one for one in lines if one[1].strip()), (1, "[]"))
     try:
         is_lines = isinstance(json.loads(first), dict)

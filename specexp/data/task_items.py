@@ -1,4 +1,4 @@
-"""Prompt sets of reasoning problems, which are solved by a tree-of-thoughts search."""
+"""Prompt sets of reasoning problems, which a tree-of-thoughts search solves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TaskItems(PromptSet):
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """All items with their tasks, by prompt id; raises PromptSetError if a file cannot be read."""
+        """All items with their tasks, keyed by prompt id; raises PromptSetError if a file cannot be read."""
         try:
             return {
                 f"{task.name}/{item.item_id}": Problem(task, item)

@@ -1,4 +1,4 @@
-"""Functions of the standard library as text: its splits for training and tests, and prompts from its functions."""
+"""Functions of the standard library as texts: the splits for training and tests, and prompts made from functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TEST_MODULES = frozenset(_TEST.split())
 
 
 def split_of(module: str) -> Split:
-    """Return the split of a standard library module, given its dotted name.
+    """Return the split that a standard library module belongs to, given its dotted name.
 
     The split is that of the top-level package, without leading underscores. A test module is in the split of the module
     that it tests: ``test.test_zipfile64`` in that of ``zipfile``.
@@ -61,14 +61,14 @@ def split_of(module: str) -> Split:
 
 
 def is_test_module(module: str) -> bool:
-    """Return whether a dotted name is that of a test module or of a module in a test package."""
+    """Return whether a dotted name belongs to a test module or to a module in a test package."""
     return any(
         part in ("test", "tests", "idle_test") or part.startswith("test_") for part in module.split(".")
     )
 
 
 class Document(NamedTuple):
-    """The source code of a function or a whole module, with the dotted name of the module."""
+    """The source code of a function or of a whole module, with the module's dotted name."""
 
     module: str
     kind: Literal["function", "module"]
@@ -113,13 +113,13 @@ def documents_of(path: Path, module: str) -> Iterator[Document]:
 
 
 def fingerprint(text: str) -> str:
-    """Return a hash of a text that ignores comments and white space."""
+    """Return a hash of a text which ignores comments and white space."""
     without = re.sub(r"#[^\n]*", "", text)
     return hashlib.sha256("".join(without.split()).encode("utf-8", "replace")).hexdigest()
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether a text repeats itself: many of its lines are near copies, or it compresses more than 6-fold.
+    """Return whether a text repeats itself: many of its lines are near copies, or it compresses to less than a sixth.
 
     >>> is_repetitive("\\n".join(f"assert f({i}) == {i + 1}" for i in range(20)))
     True
@@ -137,7 +137,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield all functions and methods that are not inside another function, in source order."""
+    """Yield all functions and methods that are not inside another function, in the order of the source."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
@@ -170,7 +170,7 @@ class StdlibFunctions(PromptSet):
 
 @cache  # a search and its confirmation read the same files, which do not change in the meantime
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
-    """Return prompts from the functions of the standard library, without its tests, in a fixed shuffled order.
+    """Return prompts made from functions of the standard library, without its tests, in a fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut after a line break. Its category is the
     module. ``root`` is the library's folder, by default that of the running interpreter.
@@ -195,7 +195,7 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
 
 
 def prompt_of(function: str) -> str | None:
-    """Return the beginning of a function's source as a prompt; None if no cut gives a prompt and rest of valid length.
+    """Return the beginning of a function's source as a prompt; None if no cut leaves valid lengths for prompt and rest.
 
     The cut is at the line break nearest to 40 % of the source, after the docstring and at least one line of the body.
     The line after the cut is not blank, since the tokenizer joins successive line breaks.

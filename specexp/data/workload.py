@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROMPTS = "prompts.json"
-"""Name of the result file that lists all changes to prompts, such as cuts."""
+"""The name of the result file that lists all changes to prompts, such as cuts."""
 ANSWER = "specexp-answer-stands-here"
-"""Placeholder for the model's answers when a chat template is rendered."""
+"""Stands for the model's answers when a chat template is rendered."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Prompt:
         return [*previous_token_ids, *added]
 
     def longest_context(self, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int) -> int:
-        """Return the context length after the last turn if every answer has ``max_new_tokens`` tokens."""
+        """Return the context length after the last turn, assuming that every answer has ``max_new_tokens`` tokens."""
         length = len(self.token_ids) + max_new_tokens
         for turn in range(1, len(self.turns)):
             # -1 stands for the previous tokens, since it never equals an end-of-turn token
@@ -120,7 +120,7 @@ def renders_turns(
     chat: bool | None = None,
     wanted: bool | Literal["auto"] = "auto",
 ) -> tuple[bool, str]:
-    """Decide, for studies and the server, whether a prompt is rendered with the tokenizer's chat template.
+    """Decide whether a prompt is rendered with the tokenizer's chat template. Studies and the server both use this.
 
     Args:
         text: the first turn.
@@ -148,7 +148,7 @@ def first_turn_ids(
     chat_template: bool | None = None,
     context: Sequence[Message] = (),
 ) -> list[int]:
-    """Return the model's input for the first turn, with the messages before it.
+    """Return the model's input for the first turn, including the messages before it.
 
     With ``chat_template`` they are rendered with the tokenizer's chat template, up to the start of the answer; None
     leaves the choice to :func:`renders_turns`. Otherwise their texts are joined by blank lines, and the tokenizer adds
@@ -185,7 +185,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @dataclass
 class Preparation:
-    """A report of the changes that loading a workload made to its prompts.
+    """A report of the changes that were made to a workload's prompts when they were loaded.
 
     Attributes:
         taken: number of loaded prompts.
@@ -214,7 +214,7 @@ class Preparation:
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
-        """Return a sentence for each kind of change; the list is empty if there are no changes."""
+        """Return one sentence per kind of change, or an empty list if nothing was changed."""
         taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
         end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
         notes = {
@@ -230,13 +230,13 @@ class Preparation:
         return [*self.chat_template(), *self.remarks, *found, *self.warnings()]
 
     def chat_template(self) -> list[str]:
-        """Return a sentence on the use of the tokenizer's chat template; an empty list if it has none."""
+        """Return a sentence on the use of the tokenizer's chat template, or an empty list if it has none."""
         use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
         others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
         return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
 
     def warnings(self) -> list[str]:
-        """Return a warning, to be printed before decoding, if prompts end inside a token; otherwise an empty list."""
+        """Return a warning to print before decoding if prompts end inside a token, or an empty list."""
         ids = self.end_inside_a_token
         return [
             f"{len(ids)} of {counted(self.taken, 'prompt')} end in white space that is tokenized differently before a "
@@ -245,7 +245,7 @@ class Preparation:
         ]
 
     def files(self) -> dict[str, str]:
-        """Return the content of the file :data:`PROMPTS` by its name; empty if there are no changes."""
+        """Return the contents of the file :data:`PROMPTS` under its name; empty if nothing was changed."""
         if not self.notes():
             return {}
         found = asdict(self)
@@ -314,7 +314,7 @@ class Workload(metaclass=Checked):
         self.preparation = Preparation()
 
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-        """Return the selected prompts in order; there is at least one.
+        """Return the selected prompts in order. There is at least one.
 
         Raises:
             PromptSetError: the set cannot be read, ``offset`` skips all of it, a prompt is too long or has no tokens,
@@ -338,7 +338,7 @@ class Workload(metaclass=Checked):
         return prompts
 
     def rows(self) -> Dataset:
-        """Return the selected rows in order, not tokenized, with their ``index`` in the set's own order.
+        """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.
 
         Raises:
             PromptSetError: the set cannot be read, or ``offset`` skips all of it.
@@ -359,7 +359,7 @@ class Workload(metaclass=Checked):
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
-        """Convert a row to a prompt; returns None if the prompt is too long and left out."""
+        """Convert a row to a prompt; return None if the prompt is too long and must be left out."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
         name = f"prompt {prompt_id!r} of {self.prompts.label}"
         chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
@@ -403,7 +403,7 @@ class Workload(metaclass=Checked):
     def _shortened(
         self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool
     ) -> list[int] | None:
-        """Return the tokens of a too long prompt that are kept; None if the prompt is left out."""
+        """Return the tokens that are kept of a prompt that is too long; None if the prompt is left out."""
         if self.too_long == "refuse":
             raise PromptSetError(
                 f"{name} has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set "
@@ -426,7 +426,7 @@ class Workload(metaclass=Checked):
 
 
 class LoadedPrompts:
-    """The prompts of a workload in the order in which they are decoded, loaded at the first access."""
+    """The prompts of a workload in decoding order. They are loaded when they are first accessed."""
 
     def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
         self.workload = workload
@@ -438,11 +438,11 @@ class LoadedPrompts:
         return self.workload.load(self.tokenizer)
 
     def keep(self, prompts: Sequence[Prompt]) -> None:
-        """Keep only these prompts, for example the share of one worker."""
+        """Keep only these prompts, such as the share of one worker."""
         self.prompts = list(prompts)
 
     def loader(self) -> DataLoader[Prompt]:
-        """Return a loader of one prompt a batch, for both ``fit`` and ``test`` of Lightning's Trainer."""
+        """Return a loader with one prompt per batch, for both ``fit`` and ``test`` of Lightning's Trainer."""
         from torch.utils.data import DataLoader
 
         # a list is a map-style data set; the workload shuffles it, and worker processes would only cost time

@@ -32,13 +32,13 @@ class State:
         return len(self.path)
 
     def child(self, number: int, thought: str) -> State:
-        """Return the state with one more thought, the ``number``-th among its siblings."""
+        """Return the state with one more thought. The new state is number ``number`` among its siblings."""
         return State((*self.path, number), (*self.thoughts, thought))
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """A request for ``n`` continuations of each of several distinct states; the answer is texts ``[states][n]``.
+    """A request for ``n`` continuations of each of several distinct states. The answer is texts ``[states][n]``.
 
     Text i leads to the state with the path ``(*state.path, i)``. If ``last``, this is the last generation of the search
     (SEED's Algorithm 1, line 9).
@@ -51,7 +51,7 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Values:
-    """A request for the values of several distinct states; the answer is finite numbers ``[states]``, higher is better.
+    """A request for the values of several distinct states. The answer is finite numbers ``[states]``; higher is better.
 
     The root and the final state are never evaluated.
     """
@@ -64,7 +64,7 @@ Answer = Sequence[Sequence[str]] | Sequence[float]
 
 
 class ThoughtTree:
-    """The states that a search has visited, with their values; the root and the final state have no value."""
+    """The states that a search has visited and their values. The root and the final state have no value."""
 
     root = State()
 
@@ -86,7 +86,7 @@ class ThoughtTree:
         return self._children.get(state, ())
 
     def best(self) -> State:
-        """Return the state of highest value among the deepest states; ties go to the first one."""
+        """Return the state with the highest value among the deepest states. Ties go to the first one."""
         return max(self._values, key=lambda state: (state.depth, self.sort_key(state)))
 
     def sort_key(self, state: State) -> float:
@@ -95,7 +95,7 @@ class ThoughtTree:
         return -float("inf") if value is None else value
 
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
-        """Add the children of ``parent``, a visited state that was not expanded before; returns the new states."""
+        """Add the children of ``parent``, a visited state that was not expanded before; return the new states."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
         self._children[parent] = below
         self._values.update(dict.fromkeys(below))
@@ -116,7 +116,7 @@ class SearchResult:
 
 
 Exploration = Generator[Request, Answer, SearchResult]
-"""A generator that yields requests, receives their answers by ``send``, and returns the result."""
+"""A generator that yields requests, receives their answers through ``send``, and returns the result."""
 Growth = Generator[Request, Answer, None]
 """The part of an exploration before the last generation."""
 
@@ -141,7 +141,7 @@ class Search(metaclass=Checked):
     thoughts: int
 
     def explore(self, depth: int) -> Exploration:
-        """Start a search for paths of ``depth`` generations, the last one included (see ``Task.depth``).
+        """Start a search for paths of ``depth`` generations, including the last one (see ``Task.depth``).
 
         Raises:
             ValueError: ``depth`` is below 1 or, during the search, an answer has the wrong length or a value is not
@@ -153,16 +153,16 @@ class Search(metaclass=Checked):
 
     @abstractmethod
     def max_expansions(self, depth: int) -> int:
-        """Return the maximal number of states that a search expands, not counting the last generation."""
+        """Return the maximum number of states that a search expands, not counting the last generation."""
 
     @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """Grow a tree that has only a root: expand states by :meth:`expand`, each at most once, down to ``levels``."""
+        """Grow a tree that has only a root down to ``levels``, by :meth:`expand`, at most once for each state."""
 
     def expand(
         self, tree: ThoughtTree, states: Sequence[State]
     ) -> Generator[Request, Answer, tuple[State, ...]]:
-        """Request ``thoughts`` continuations of each state, and the new states' values; returns the new states."""
+        """Request ``thoughts`` continuations of each state and the values of the new states; return the new states."""
         texts = yield from _continued(states, self.thoughts)
         new = tuple(
             child for state, below in zip(states, texts, strict=True) for child in tree.add(state, below)
@@ -202,7 +202,7 @@ def _check_count(what: str, given: int, wanted: int, states: Sequence[State]) ->
 
 
 class BreadthFirst(Search):
-    """Breadth-first (beam) search: expand the kept states of a level, evaluate all new states, keep the best ones.
+    """Breadth-first (beam) search: expand the kept states of a level, evaluate all new states, and keep the best ones.
 
     This is the search of Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1). A request contains all states of a
     level, so ``breadth * thoughts`` sequences can be decoded together.

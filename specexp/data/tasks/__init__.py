@@ -1,4 +1,4 @@
-"""Reasoning tasks, one in each module: the items, their prompts, and the evaluation of answers."""
+"""Reasoning tasks, one per module: the items, their prompts, and the evaluation of answers."""
 
 from specexp.data.tasks.creative_writing import CreativeWriting
 from specexp.data.tasks.gsm8k import GSM8K

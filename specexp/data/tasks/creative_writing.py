@@ -1,4 +1,4 @@
-"""Creative Writing of Tree of Thoughts (Yao et al. 2023): plan and write a passage with four given sentences."""
+"""Creative Writing from Tree of Thoughts (Yao et al. 2023): plan and write a passage with four given sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # typographic q
 
 
 class CreativeWriting(Task):
-    """Creative Writing: write four paragraphs, each of which ends with one of four given random sentences.
+    """Creative Writing: write four paragraphs, each ending with one of four given random sentences.
 
     A thought is a plan of the whole passage, and the last generation is the passage, which follows the best plan. The
     evaluator scores a plan from 1 to 10. With the published prompts, a thought is a plan with its passage. The passage
@@ -104,7 +104,7 @@ def _item(row: Row, known: Set[str]) -> Item:
 
 
 def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
-    """Split a line into sentences.
+    """Split a line into its sentences.
 
     Some of the original sentences are fragments without a full stop. A fragment is split off if the sentence after it
     is ``known``, that is, also occurs in another line.

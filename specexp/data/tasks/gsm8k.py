@@ -122,7 +122,7 @@ class GSM8K(Task):
 
 
 def last_number(text: str) -> Decimal | None:
-    """Return the last number of a text, such as -13 of ``16-3 = $-13.``; None if there is none."""
+    """Return the last number in a text, such as -13 in ``16-3 = $-13.``; None if there is none."""
     found = _NUMBER.findall(text)
     return Decimal(re.sub("[,$]", "", found[-1])) if found else None
 

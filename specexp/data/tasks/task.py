@@ -1,4 +1,4 @@
-"""The base class of reasoning tasks: their items, prompts for a tree of thoughts, and evaluation of answers."""
+"""The base class of reasoning tasks: items, prompts for a tree of thoughts, and the evaluation of answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specexp.base.checked import Checked
 from specexp.data.prompt_set import PromptSetError
 
 Prompts = Literal["own", "published"]
-"""Prompts of this project, or those of the paper (SEED, appendix C)."""
+"""The source of prompts: this project, or the paper (SEED, appendix C)."""
 _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -47,7 +47,7 @@ class Ending:
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
-        """Return the text before the first stop string, without surrounding white space."""
+        """Return the text before the first stop string, stripped of white space."""
         return text[: self._end(text)].strip()
 
     def _end(self, text: str) -> int | None:
@@ -58,21 +58,21 @@ class Ending:
 
 
 class Value(NamedTuple):
-    """The value of a state (higher is better); if not ``parsed``, the value is the task's ``unparsable``."""
+    """The value of a state (higher is better). If not ``parsed``, it is the task's ``unparsable``."""
 
     value: float
     parsed: bool
 
 
 class Check(NamedTuple):
-    """The verdict on a complete path; if it is not correct, ``reason`` is one sentence."""
+    """The verdict on a complete path. If the path is not correct, ``reason`` is one sentence."""
 
     correct: bool
     reason: str = ""
 
 
 class Task(metaclass=Checked):
-    """A reasoning task. A new task is one file with its prompts, without registration.
+    """A reasoning task. A new task is one file, with its prompts, and needs no registration.
 
     A path has ``depth`` generations: thoughts, which a search selects by their values, and the last generation, which
     continues the best path (SEED, Algorithm 1). If there is a :meth:`completion_prompt`, each thought takes two
@@ -99,21 +99,21 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
-        """Return the prompt of the next thought or, if ``last``, of the last generation.
+        """Return the prompt for the next thought or, if ``last``, for the last generation.
 
         ``last`` does not follow from the number of thoughts, since a search may end early when its budget is used up.
         """
 
     @abstractmethod
     def thought_ending(self, last: bool = False) -> Ending:
-        """Return the ending of a thought or, if ``last``, of the last generation."""
+        """Return the ending of the next thought or, if ``last``, of the last generation."""
 
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
-        """Return the prompt of a thought's second generation, which continues ``begun``; None if there is only one."""
+        """Return the prompt for a thought's second generation, which continues ``begun``; None if there is only one."""
         return None
 
     def completion_ending(self) -> Ending:
-        """Return the ending of the second generation of a thought."""
+        """Return the ending of a thought's second generation."""
         return self.thought_ending()
 
     def completed(self, begun: str, rest: str) -> str:
@@ -122,24 +122,24 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """Return the prompt for evaluating a state with at least one thought, mainly its newest thought."""
+        """Return the prompt that evaluates a state with at least one thought, mainly its newest thought."""
 
     def read_value(self, answer: str) -> float | None:
-        """Parse the value, by default a score, from an evaluation that was cut at its ending; None if that fails."""
+        """Parse the value, by default a score, from an evaluation that was cut at its ending; None if this fails."""
         return score_out_of_ten(answer)
 
     def value(self, answer: str) -> Value:
-        """Return the value of a state from the evaluator's answer; never raises."""
+        """Return a state's value from the evaluator's answer. Never raises."""
         value = self.read_value(answer)
         return Value(self.unparsable, False) if value is None else Value(value, True)
 
     @abstractmethod
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        """Check a complete path, with the last generation. An answer that cannot be parsed is wrong."""
+        """Check a complete path, including its last generation. An answer that cannot be parsed is wrong."""
 
 
 def read_prompt(task_file: str, name: str) -> str:
-    """Return a prompt template of a task: the file ``prompts/TASK/NAME.txt``, without the line break at its end.
+    """Return a prompt template of a task: the file ``prompts/TASK/NAME.txt`` without the line break at its end.
 
     The template must end where the first token of the continuation begins: after a line break or before a blank.
     """
@@ -169,7 +169,7 @@ def read_json(path: str) -> Any:
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """Return the score, a number from 1 to 10, after the last ``Score:``; None if there is none.
+    """Return the number from 1 to 10 after the last ``Score:``; None if there is none.
 
     Example:
         >>> score_out_of_ten("Clear. Score: 8/10"), score_out_of_ten("Score: 100"), score_out_of_ten("8")
