@@ -245,6 +245,7 @@ class RuleBandit(PartWrapper, Controller):
     inner: tuple[Controller, ...]
     plans_threshold = folded(any)
     needs_log_probs = folded(any)
+    reads_states = folded(any)
     num_choices = folded(max)
     uses_seconds = folded(any)
     learns = folded(any)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log
+from math import log, prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 FEATURES = 4
 """Number of features: log-probability of the path and of its last token, log of its length, recent acceptance rate."""
 _SURE = 1e-4  # clips probabilities before their log-odds
-_RATE = 0.05  # Adagrad's learning rate
 
 
 class AcceptanceHead:
@@ -35,6 +34,8 @@ class AcceptanceHead:
         weights: ``[6 * width + 1]`` parameters of all layers.
         squares: ``[6 * width + 1]`` sums of their squared gradients, for Adagrad.
     """
+
+    rate = 0.05  # Adagrad's learning rate
 
     def __init__(self, width: int, rejection_weight: float) -> None:
         self.width = width
@@ -57,23 +58,17 @@ class AcceptanceHead:
         """Take one training step on ``[n, 4]`` features (``n >= 1``) and ``[n]`` whether each path was accepted."""
         hidden, p = self._forward(features)
         # gradient of the weighted cross-entropy with respect to the log-odds
-        error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight) / accepted.size  # [n]
-        outer = self.weights[(FEATURES + 1) * self.width : -1]
-        inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
-        gradient = np.concatenate(
-            ((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()])
-        )
+        error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight)  # [n]
+        gradient = self._gradient(features, hidden, error.astype(p.dtype))
         self.squares += gradient**2  # Adagrad: each weight's rate falls with its squared gradients so far
-        self.weights -= _RATE * gradient / (np.sqrt(self.squares) + 1e-8)
+        self.weights -= self.rate * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Copy ``weights`` and ``squares``; raises ``ValueError`` for another width."""
-        weights, squares = (np.array(arrays[name], dtype=np.float64) for name in ("weights", "squares"))
-        if not weights.shape == squares.shape == self.weights.shape:
-            raise ValueError(
-                f"the saved head must have arrays {list(self.weights.shape)} (width {self.width}), got "
-                f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
-            )
+        weights, squares = (np.array(arrays[name]) for name in ("weights", "squares"))
+        if not weights.shape == squares.shape == self.weights.shape and self.width:
+            given = f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
+            raise ValueError(f"the saved head must have arrays {list(self.weights.shape)}, got {given}")
         self.weights, self.squares = weights, squares
 
     def _forward(self, features: Floats) -> tuple[Floats, Floats]:
@@ -86,6 +81,55 @@ class AcceptanceHead:
         log_odds = np.log(own) - np.log1p(-own) + hidden @ outer + self.weights[-1]
         return hidden, 1 / (1 + np.exp(-log_odds))
 
+    def _gradient(self, features: Floats, hidden: Any, error: Floats) -> Floats:
+        """Return the gradient of all weights, from the ``[n]`` gradients of the log-odds."""
+        outer, error = self.weights[(FEATURES + 1) * self.width : -1], error / error.size
+        inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
+        return np.concatenate(
+            ((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()])
+        )
+
+
+class StateHead(AcceptanceHead):
+    """Predicts from ``[n, d]`` states after tokens whether each is accepted if all before it are, as published.
+
+    A residual network: layers ``x + SiLU(W x + b)``, then the log-odds ``w x + b``. All weights are zero at first.
+    """
+
+    def __init__(self, layers: int, rejection_weight: float) -> None:
+        self.layers = layers
+        super().__init__(0, rejection_weight)
+
+    @override
+    def clear(self) -> None:
+        self.weights = self.squares = np.zeros(0, dtype=np.float32)
+
+    @override
+    def _forward(self, features: Floats) -> tuple[Any, Floats]:
+        import torch
+        from torch.nn.functional import linear, silu
+
+        d = features.shape[1]
+        shape = self.layers, d, d + 1
+        size, given = prod(shape) + d + 1, self.weights.size
+        if not given:
+            self.weights, self.squares = np.zeros((2, size), dtype=np.float32)
+        elif given != size:
+            raise ValueError(f"the saved head must have {size} weights, got {given}: set layers to its own")
+        with torch.inference_mode(False), torch.enable_grad():
+            weights, x = torch.from_numpy(self.weights).requires_grad_(), torch.from_numpy(features)
+            for layer in weights[: prod(shape)].view(shape):
+                x = x + silu(linear(x, layer[:, :-1], layer[:, -1]))
+            log_odds = x @ weights[-d - 1 : -1] + weights[-1]
+        return (weights, log_odds), log_odds.detach().sigmoid().numpy()
+
+    @override
+    def _gradient(self, features: Floats, hidden: Any, error: Floats) -> Floats:
+        weights, log_odds = hidden
+        log_odds.backward(log_odds.new_tensor(error))
+        gradient: Floats = weights.grad.numpy()
+        return gradient
+
 
 _RECENT = 0.1  # share of the running mean that a step replaces
 _ENTRIES = ("recent", "squares", "weights")
@@ -95,18 +139,20 @@ class SpecDecPlusPlus(Controller):
     """Continues drafting while the head's probability that all drafts so far are accepted is at least a threshold.
 
     Such a threshold is the optimal policy if drafting is seen as a Markov decision process (theorem 3.1). The published
-    head reads the draft model's hidden states. This one reads the probabilities of the path and of its last token, the
-    path's length, and the recent acceptance rate. It learns from every step, while decoding or in ``specexp.fit``.
+    head reads the draft model's hidden states after all drafts but the newest; its probabilities are multiplied. The
+    other head reads the probabilities of the path and of its last token, the path's length, and the recent acceptance
+    rate. Both learn from every step, while decoding or in ``specexp.fit``.
 
     Args:
         threshold: least probability at which drafting continues; one minus the paper's bound on a rejection.
         max_depth: greatest depth of a draft; None keeps the builder's limit.
-        width: size of the head's hidden layer.
-        rejection_weight: weight of a rejected draft in learning; the paper tries 1 to 12.
+        features: ``hidden`` is the published head, a residual network on the draft's hidden states.
+        layers: number of its residual layers; the authors use 3.
+        width: size of the other head's hidden layer.
+        rejection_weight: weight of a rejected draft in learning; the paper tries 1 to 12, its best is 6.
         learn: If False, do not update the head.
         state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
-        head: arrays of an :class:`~specexp.controllers.spec_dec_plus_plus.AcceptanceHead` to start from; in a
-            configuration the path of an ``acceptance-head`` artifact.
+        head: arrays of such a head to start from; in a configuration the path of an ``acceptance-head`` artifact.
 
     Raises:
         ValueError: ``head`` has another width.
@@ -124,12 +170,16 @@ class SpecDecPlusPlus(Controller):
         learn: bool = True,
         state: Literal["carry", "cold"] = "carry",
         head: Annotated[Mapping[str, Any], Reference("acceptance-head")] | None = None,
+        features: Literal["probabilities", "hidden"] = "probabilities",
+        layers: Annotated[int, Field(ge=0, le=16)] = 3,
     ) -> None:
         self.threshold = threshold
         self.learn = self.learns = learn
         self.state = state
         self._plan = Plan(max_depth=max_depth)
-        self._head = AcceptanceHead(width, rejection_weight)
+        self.reads_states = features == "hidden"
+        kind, size = (StateHead, layers) if self.reads_states else (AcceptanceHead, width)
+        self._head = kind(size, rejection_weight)
         self._initial = head
         self.reset()
 
@@ -139,7 +189,10 @@ class SpecDecPlusPlus(Controller):
 
     @override
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        if state.depth == 0:
+        states = state.states
+        if self.reads_states and states is not None and states.size:  # of all tokens but the newest
+            return float(self._head.probability(states).prod()) >= self.threshold
+        if state.depth == 0 or self.reads_states:
             return True
         features = self._features([state.log_prob], [state.last_log_prob], [state.depth])
         return float(self._head.probability(features)[0]) >= self.threshold
@@ -155,6 +208,13 @@ class SpecDecPlusPlus(Controller):
             return
         # a path is accepted only if all of its nodes are
         accepted = np.cumprod([row in outcome.accepted for row in path]).astype(np.bool_)
+        if self.reads_states:
+            states = outcome.draft_states
+            # a token after a rejected one has no label
+            known = 0 if states is None else min(len(states), len(path), int(accepted.sum()) + 1)
+            if states is not None and known:
+                self._head.learn(states[:known], accepted[:known])
+            return
         last = np.minimum(log_probs[list(path)].astype(np.float64), 0.0)
         self._head.learn(self._features(last.cumsum(), last, np.arange(1, last.size + 1)), accepted)
         self._recent += _RECENT * (accepted.mean() - self._recent)

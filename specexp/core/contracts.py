@@ -24,7 +24,9 @@ from specexp.core.sampling import Processors, highest
 from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from specexp.core.latency import LatencyProfile
     from specexp.core.runtime import Runtime
@@ -141,6 +143,12 @@ class Drafter(Part):
     def models(self) -> tuple[Runtime, ...]:
         """The draft models that this drafter runs."""
         return ()
+
+    def path_states(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return ``[m, d]`` hidden states of the draft model after the first tokens of a path from depth 1 down. They
+        are inputs of its output layer, and end where the model has not read the path yet.
+        """
+        raise NotImplementedError
 
     def costs_pass(self, request: Request) -> bool:
         """Return whether answering this request needs a forward pass of a draft model."""
@@ -313,6 +321,7 @@ class Controller(Part):
 
     plans_threshold: bool = False  # plans have a threshold
     needs_log_probs: bool = False  # decisions need the candidates' log-probabilities
+    reads_states: bool = False  # decisions need the draft model's hidden states
     num_choices: int = 1  # number of builders that plans choose from
     uses_seconds: bool = True  # decisions depend on the seconds of steps, and so on the device
     learns: bool = True  # decisions depend on observed steps

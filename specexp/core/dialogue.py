@@ -37,14 +37,13 @@ class Request:
         """Return the depth of each of the ``f`` frontier rows; 0 for the root."""
         return [len(path) for path in self._paths()]
 
-    def best_path_log_probs(self) -> tuple[float, float]:
-        """Return the log-probabilities of the most probable frontier path and of its last token, or zeros."""
+    def best_path(self) -> tuple[list[int], list[float]]:
+        """Return rows and log-probabilities of the most probable frontier path, last first; empty without any."""
         if self.log_probs is None:
-            return 0.0, 0.0
+            return [], []
         log_probs = self.log_probs.tolist()
-        paths = [[log_probs[node] for node in path] for path in self._paths()]
-        best = max(paths, key=sum, default=[])
-        return sum(best), best[0] if best else 0.0
+        paths = [(path, [log_probs[node] for node in path]) for path in self._paths()]
+        return max(paths, key=lambda path: sum(path[1]), default=([], []))
 
     def _paths(self) -> list[list[int]]:
         """Return the rows on the path from each frontier row up to depth 1."""
@@ -115,6 +114,8 @@ class DraftState:
     # and of that path's last token; 0 while nothing is drafted, or without probabilities
     log_prob: float = 0.0
     last_log_prob: float = 0.0
+    # [m, d] that path's Drafter.path_states, if the controller reads them
+    states: NDArray[np.float32] | None = None
 
     @property
     def draft_passes(self) -> int:

@@ -159,6 +159,8 @@ class LanguageModel(HuggingFaceRuntime):
         sizes = [growth.tokens.size for growth in growths]
         for slot, size in zip(slots, sizes, strict=True):
             self.cache.uncommitted[slot] += size
+        if self.keeps_hidden:
+            self.hidden = [self._states(index, size) for index, size in enumerate(sizes)]
         return [logits[index, :size] for index, size in enumerate(sizes)]
 
     def _inputs(

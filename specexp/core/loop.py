@@ -74,11 +74,16 @@ class Drafting:
         """Start the parts, after the prefill of the prompt."""
         if self.drafter is not None:
             self.drafter.begin(self.context, prefill)
+            for model in self.drafter.models if self.controller.reads_states else ():
+                model.keep_hidden(True)
         self.controller.begin(self.context, prefill)
 
     def learn(self, outcome: Outcome) -> None:
         """Let the parts learn from a step, after its tokens were added to the context."""
         if self.drafter is not None:
+            if self.controller.reads_states:
+                path = outcome.tree.tokens[[*outcome.tree.best_path()]]
+                outcome.draft_states = self.drafter.path_states(path.tolist())
             self.drafter.observe(outcome)
         self.controller.observe(outcome)
 
@@ -121,9 +126,10 @@ class Drafting:
         if not self.drafter.costs_pass(request):
             return False
         drafted, depth = int(np.count_nonzero(request.tokens >= 0)) - 1, max(request.depths(), default=0)
-        state = DraftState(
-            min(drafted, self.builder.max_nodes), depth, pass_tokens, *request.best_path_log_probs()
-        )
+        rows, log_probs = request.best_path()
+        path, nodes = request.tokens[rows[::-1]].tolist(), min(drafted, self.builder.max_nodes)
+        states = self.drafter.path_states(path) if self.controller.reads_states else None
+        state = DraftState(nodes, depth, pass_tokens, sum(log_probs), (log_probs or [0.0])[0], states)
         return not self.controller.keep_drafting(self.context, state)
 
 

@@ -34,6 +34,8 @@ class Outcome:
     # [n + 1, d] input of the target's output layer, if a drafter wants it
     hidden: torch.Tensor | None = None
     top: Top | None = field(default=None, repr=False)  # the part of top_k that was read so far
+    # [m, d] states of the draft model after the first m nodes of the tree's best path, if a controller reads them
+    draft_states: NDArray[np.float32] | None = None
 
     @property
     def draft_passes(self) -> int:

@@ -149,6 +149,8 @@ def _conflicts_of(
     name = "plain decoding" if builder is None else type(builder).__name__
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
         yield f"needs draft probabilities, but {type(drafter).__name__} gives none: draft with DraftModel"
+    if controller.reads_states and drafter and type(drafter).path_states is Drafter.path_states:
+        yield f"reads a draft model's states, but {type(drafter).__name__} gives none: draft with DraftModel"
     if builder is not None and controller.num_choices > builder.num_choices:
         choices = f"chooses from {controller.num_choices} builders, but {name} holds {builder.num_choices}"
         yield f"{choices}: list {controller.num_choices} builders in a Choice"

@@ -24,6 +24,7 @@ from specexp.drafters.ranking import Scoring, Temperature, TopK, TopP, answered_
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
 
@@ -173,6 +174,15 @@ class DraftModel(Drafter):
         self._siblings.add(self)
         last = min(len(context) - 1, source.context_limit)
         source.prefill(context.token_ids[source.length : last].tolist())
+
+    @override
+    def path_states(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        node, found = 0, []
+        for token in tokens:
+            if (node := self._children.get((node, token), -1)) < 0:
+                break
+            found.append(self.source.state(self._answers[node]))
+        return np.array(found, dtype=np.float32)
 
     @override
     def costs_pass(self, request: Request) -> bool:

@@ -132,6 +132,15 @@ class DraftSource(ABC):
             for source, context, request, answers in questions
         ]
 
+    def state(self, answer: Any) -> NDArray[np.float32]:
+        """Return the hidden state ``[d]`` of an answer (logits, row, states); raises ``ValueError`` if it has none."""
+        if not isinstance(answer, tuple) or len(answer) < 3:
+            raise ValueError(
+                f"{type(self).__name__} has no states to read: set pair.mode to eager or compiled"
+            )
+        found: NDArray[np.float32] = answer[2][answer[1]].float().numpy(force=True)
+        return found
+
     @abstractmethod
     def for_new_sequence(self) -> DraftSource:
         """Return a source of the same model with no committed rows."""
@@ -203,11 +212,12 @@ class ModelSource(DraftSource):
         slots = [source.slot for source, _, _ in questions]
         answered = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
         answers = []
-        for logits, (_, context, fed) in zip(answered, questions, strict=True):
+        hidden = [(states,) for states in self.model.hidden] or [()] * len(answered)  # kept for a controller
+        for logits, states, (_, context, fed) in zip(answered, hidden, questions, strict=True):
             if on_host(logits):  # logits on a GPU are checked by rank(), which copies the candidates anyway
                 check_logits(logits, "draft", context)
             first = 0 if fed.known else fed.pending - 1  # the root's row is the last committed one
-            answers.append([(logits, index) for index in range(first, len(fed.tokens))])
+            answers.append([(logits, index, *states) for index in range(first, len(fed.tokens))])
         return answers
 
     @override
@@ -257,11 +267,12 @@ def _growth(fed: Fed) -> Growth:
     return Growth(np.array(fed.tokens), np.array(fed.depths), visible)
 
 
-def _stacked(answers: Sequence[tuple[torch.Tensor, int]]) -> torch.Tensor:
-    """Return the ``[f, V]`` logits of the answers, as a view if they are consecutive rows of one pass."""
+def _stacked(answers: Sequence[tuple[Any, ...]]) -> torch.Tensor:
+    """Return ``[f, V]`` logits of answers (logits, row, ...), as a view if they are consecutive rows of one pass."""
     import torch
 
-    logits, start = answers[0]
-    if all(one is logits and row == start + index for index, (one, row) in enumerate(answers)):
-        return logits[start : start + len(answers)]
-    return torch.stack([one[row] for one, row in answers])
+    logits, start, *_ = answers[0]
+    if all(one is logits and row == start + index for index, (one, row, *_) in enumerate(answers)):
+        rows: torch.Tensor = logits[start : start + len(answers)]
+        return rows
+    return torch.stack([one[row] for one, row, *_ in answers])

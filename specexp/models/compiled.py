@@ -364,7 +364,9 @@ class CompiledModel(HuggingFaceRuntime):
             self._fill(slice(first, first + size), *numbers)
             uncommitted[slot] += size
             first, seen = first + size, seen + size * rows
-        return list(torch.split(self._forward(self._counted(first, first)), sizes))
+        logits = self._forward(self._counted(first, first))
+        self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
+        return list(torch.split(logits, sizes))
 
     @override
     def draft_tree(

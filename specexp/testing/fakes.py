@@ -44,7 +44,7 @@ class FakeCausalLM(torch.nn.Module):
     """A causal LM with Hugging Face's interface. Its logits are a function of the tokens that a row attends to.
 
     The KV cache stores tokens and positions. Each row reads the keys that its mask allows, in the order of their
-    positions. So wrong masks, positions or cache rows lead to different tokens.
+    positions. So wrong masks, positions or cache rows lead to different tokens. A hidden state is (token, position).
 
     Args:
         next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
@@ -63,6 +63,7 @@ class FakeCausalLM(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.next_logits = next_logits
+        self.base_model = torch.nn.Identity()
         self.config = PreTrainedConfig(
             vocab_size=vocab_size,
             max_position_embeddings=context_limit,
@@ -89,9 +90,9 @@ class FakeCausalLM(torch.nn.Module):
             past_key_values, rows = DynamicCache(), input_ids.shape[1]
             position_ids = torch.arange(rows)[None]
             attention_mask = torch.ones(rows, rows).triu(1)[None, None]
-        fed = torch.stack((input_ids, position_ids), dim=-1)[:, None].to(self.dtype)  # [b, 1, rows, 2]
+        fed = self.base_model(torch.stack((input_ids, position_ids), dim=-1).to(self.dtype))  # [b, rows, 2]
         # a key is a token and its position, so that the cache holds all inputs of the logits
-        keys, _ = past_key_values.update(fed, fed, 0)  # [b, 1, past + rows, 2]
+        keys, _ = past_key_values.update(fed[:, None], fed[:, None], 0)  # [b, 1, past + rows, 2]
         shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]
         logits = torch.tensor(
             [

@@ -102,7 +102,7 @@ class QTableArtifact(LearnedArtifact):
 
 
 class AcceptanceHeadArtifact(LearnedArtifact):
-    """``head.safetensors``: the float64 arrays ``weights``, ``squares`` and ``recent`` of
+    """``head.safetensors``: the arrays ``weights``, ``squares`` and ``recent`` of
     ``SpecDecPlusPlus.state_dict()``.
 
     Its value is the mapping of these arrays. Its controller is the recorded one, or one with default arguments, and

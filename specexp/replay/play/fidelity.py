@@ -111,6 +111,8 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
         raise RecordingError(
             f"the output of {name} may depend on the drafts, so a recording cannot replay it"
         )
+    if parts.controller.reads_states:
+        raise RecordingError("the controller reads a draft model's states, which no recording holds")
     if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(parts.builder)):
         raise RecordingError(
             f"{type(parts.builder).__name__} draws its candidates, but a recording holds ranked candidates: set "
