@@ -1,10 +1,9 @@
-"""A run's trees: sizes, acceptance by child and by draft probability, and tokens per step (Xiong et al. 2024)."""
+"""A run's trees: sizes, and acceptance by child and by draft probability (Xiong et al. 2024)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -18,15 +17,13 @@ from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, grafted_rows, label, report_of, table_of, visited
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup
 from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.report.analysis import Analysis, check_arms, drafting
 from specexp.report.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.report.publish import Report
-from specexp.report.table import Cell, Column, columns
+from specexp.report.table import Column, columns
 
 Values = NDArray[np.float64]
 Sizes = list[tuple[int, int]]  # nodes and accepted nodes of each step
@@ -260,75 +257,3 @@ def _interval(correlation: float | None, count: int) -> list[float | None]:
 def _known(value: Any) -> float | None:
     """Return a correlation as a float; None if it is undefined (one variable is constant)."""
     return None if np.isnan(value) else float(value)
-
-
-class TokensPerStep(Analysis):
-    """Tokens per target pass of each drafting arm, and its ratio to another arm's; both are independent of time.
-
-    Args:
-        over: Arm with which all others are compared. If None, each arm is compared with the next one in the file.
-    """
-
-    name: ClassVar[str] = "tokens_per_step"
-
-    def __init__(self, over: str | None = None) -> None:
-        self.over = over
-        self._arms: list[str] = []
-
-    @override
-    def begin(self, arms: Mapping[str, Parts]) -> None:
-        self._arms = list(drafting(arms))
-        check_arms(self, "over", [self.over] if self.over else [], self._arms)
-
-    @override
-    def report(self, records: Sequence[PromptRecord]) -> Report:
-        table = table_of(
-            f"Tokens per step, each arm over {self.over or 'the one below it'}",
-            "arm | tokens/step:.3 | nodes/step:.1 | draft passes/step:.1"
-            f" | over {self.over or 'the arm below'}:interval",
-            "Tokens of all prompts over their target passes; 95 % bootstrap interval, paired by prompt.",
-        )
-        counts = {arm: _counts(records, arm) for arm in self._arms}
-        below = dict(pairwise(self._arms))
-        for arm in self._arms:
-            row: list[Cell] = [arm, None, None, None, None]
-            if counts[arm]:
-                tokens, steps, nodes, passes = np.sum(list(counts[arm].values()), axis=0).tolist()
-                row[1:4] = [tokens / steps, nodes / steps, passes / steps]
-            compared = self.over or below.get(arm)
-            if compared is not None and compared != arm:
-                row[4] = _ratio(arm, compared, counts[arm], counts[compared])
-            table.rows.append(row)
-        return report_of(self, table)
-
-
-def _counts(records: Sequence[PromptRecord], arm: str) -> dict[str, Values]:
-    """Return ``[4]`` tokens, steps, nodes and draft passes of each prompt, by prompt id."""
-    found: dict[str, Values] = {}
-    for record in records:
-        if record.arm == arm and not record.error and record.steps:
-            tokens = record.accepted_drafts + record.bonus_tokens
-            own = np.array(
-                [tokens, record.steps, record.drafted_nodes, record.draft_passes], dtype=np.float64
-            )
-            found[record.prompt_id] = found.get(record.prompt_id, 0.0) + own
-    return found
-
-
-def _ratio(arm: str, other: str, first: Mapping[str, Values], second: Mapping[str, Values]) -> Speedup:
-    """Return the tokens per step of one arm over another's, on the prompts that both answered."""
-    both = [prompt for prompt in first if prompt in second]
-    if not both:
-        return Speedup.refuse(arm, other, f"no prompt was answered by both {arm} and {other}")
-    # [n, arm, tokens and steps]
-    pairs = np.array([[first[prompt][:2], second[prompt][:2]] for prompt in both])
-    drawn = np.random.default_rng(0).integers(len(both), size=(2000, len(both)))
-
-    def ratio(totals: Values) -> Values:
-        rates = totals[..., 0] / totals[..., 1]  # [..., arm]
-        quotient: Values = rates[..., 0] / rates[..., 1]
-        return quotient
-
-    low, high = np.quantile(ratio(pairs[drawn].sum(axis=1)), [0.025, 0.975])  # bootstrap over prompts
-    value = float(ratio(pairs.sum(axis=0)))
-    return Speedup(arm, other, float(np.log(value)), value, float(low), float(high), len(both))

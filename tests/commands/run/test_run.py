@@ -381,11 +381,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records
 
 def test_an_analysis_of_an_arm_that_is_left_out_is_refused_before_decoding(experiment, capsys):
     arms = {"one": {}, "two": {"title": "second"}}
-    over = {"class_path": "experiments.papers.dyspec.trees.TokensPerStep", "init_args": {"over": "second"}}
+    regret = {"class_path": "experiments.papers.regret.Regret", "init_args": {"compare": ["second"]}}
     for more in ([], ["--dry-run"]):
-        assert main([experiment(arms=arms, analyses=[over]), "--arms", "one", *more]) == 2
+        assert main([experiment(arms=arms, analyses=[regret]), "--arms", "one", *more]) == 2
         error = capsys.readouterr().err
-        assert "analyses.0: TokensPerStep: over must name one of the arms ['one'], got 'second'" in error
+        assert "analyses.0: Regret: compare must name one of the arms ['plain', 'one'], got 'second'" in error
         assert error.count("\n") == 1
 
 

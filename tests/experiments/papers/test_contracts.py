@@ -7,7 +7,7 @@ from helpers.made_records import record
 
 from experiments.by_task import FastestByTask
 from experiments.papers.dyspec.block_attention import TreeReorder
-from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TokensPerStep, TreeSizes
+from experiments.papers.dyspec.trees import AcceptanceHeatMap, AcceptanceVector, TreeSizes
 from experiments.papers.oracle import Oracle
 from experiments.papers.post_use_pre_cut.acceptance import ConfidenceAcceptance, PrecutLearning, Utilisation
 from experiments.papers.post_use_pre_cut.draft_length import AblationGrid, OptimalLength
@@ -39,7 +39,6 @@ THEIRS = {
     "reasoning": {"task": "GSM8K", "method": "SEED, (1,1,1)", "speedup": 1.13, "depth": 3},
     "roles": {"role": "judge", "method": "x"},
 }
-TestTokensPerStep = contract(TokensPerStep)
 TestAcceptanceVector = contract(lambda: AcceptanceVector(width=3))
 TestAcceptanceHeatMap = contract(AcceptanceHeatMap)
 TestTreeSizes = contract(TreeSizes)

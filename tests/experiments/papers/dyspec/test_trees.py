@@ -9,58 +9,12 @@ from helpers.made_records import outcome_of, report_of, strategy
 from experiments.papers.dyspec.trees import (
     AcceptanceHeatMap,
     AcceptanceVector,
-    TokensPerStep,
     TreeSizes,
 )
-from specexp.bench.record import PromptRecord
-from specexp.controllers import Fixed, ThresholdTracker
-from specexp.core.parts import Parts
+from specexp.controllers import ThresholdTracker
 from specexp.verifiers import Greedy, RejectionSampling
 
 pytestmark = pytest.mark.unit
-
-# --- Tokens per step ----------------------------------------------------------------------------------------------
-
-
-def record(arm, prompt, tokens, steps, **given):
-    counts = {"accepted_drafts": tokens - steps, "bonus_tokens": steps, "drafted_nodes": 4 * steps}
-    return PromptRecord(arm, f"p{prompt}", "a", steps=steps, draft_passes=steps, **counts, **given)
-
-
-def tokens_per_step(records, *arms, over=None):
-    analysis = TokensPerStep(over)
-    analysis.begin({"plain": Parts(None, None, Greedy(), Fixed()), **dict.fromkeys(arms, strategy(Greedy()))})
-    return {row["arm"]: row for row in analysis.report(records).tables["tokens_per_step"].records()}
-
-
-def test_an_arm_is_compared_with_the_one_below_it_on_the_same_prompts():
-    records = [
-        record(arm, prompt, 12, steps) for arm, steps in (("tree", 3), ("chain", 6)) for prompt in range(4)
-    ]
-    found = tokens_per_step(
-        [*records, record("tree", 9, 100, 1)], "tree", "chain"
-    )  # the chain has no such prompt
-    assert list(found) == ["tree", "chain"]  # plain decoding drafts nothing
-    assert found["tree"]["tokens/step"] == pytest.approx((4 * 12 + 100) / (4 * 3 + 1))
-    assert found["tree"]["nodes/step"] == 4
-    assert found["tree"]["over the arm below"] == "2.00x [2.00, 2.00]"
-    assert found["chain"]["over the arm below"] is None
-
-
-def test_a_ratio_is_of_totals_and_its_interval_of_prompts():
-    """Two prompts, ratios 4 and 1: of all tokens 24 / 15 against 24 / 24."""
-    steps = {"tree": (3, 12), "chain": (12, 12)}
-    records = [record(arm, prompt, 12, steps[arm][prompt]) for arm in steps for prompt in range(2)]
-    assert tokens_per_step(records, *steps)["tree"]["over the arm below"] == "1.60x [1.00, 4.00]"
-
-
-def test_all_may_be_compared_with_one_arm():
-    steps = {"tree": 3, "bush": 4, "chain": 6}
-    found = tokens_per_step([record(arm, 0, 12, steps[arm]) for arm in steps], *steps, over="chain")
-    assert [row["over chain"] for row in found.values()] == ["2.00x (one prompt)", "1.50x (one prompt)", None]
-    with pytest.raises(ValueError, match=r"over must name one of the arms .*, got 'cable'"):
-        tokens_per_step([], "tree", over="cable")
-
 
 # --- Places of accepted children ----------------------------------------------------------------------------------
 
