@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command; return its exit code."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
         code: int = import_module(COMMANDS[name][0]).main(rest)
@@ -53,7 +53,7 @@ def start(*command: str) -> NoReturn:
 
 
 def script() -> NoReturn:
-    """The ``specexp`` script. Like ``python -m``, it finds modules of the current folder."""
+    """Run the ``specexp`` script. Like ``python -m``, it finds modules in the current folder."""
     sys.path.insert(0, "")
     start()
 

@@ -1,1 +1,1 @@
-"""The commands ``run``, ``init``, ``doctor`` and ``dashboard``; larger ones have their own packages."""
+"""The commands ``run``, ``init``, ``doctor`` and ``dashboard``. Larger commands have their own packages."""

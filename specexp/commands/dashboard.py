@@ -1,4 +1,4 @@
-"""``python -m specexp.dashboard EXPERIMENT.yaml``: a W&B workspace that compares runs of a study, or studies."""
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: save a W&B workspace that compares runs of a study, or studies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, 1 if nothing could be published, 2 for a mistake."""
+    """Run the command. Return its exit code: 0, 1 if nothing could be published, or 2 for a mistake."""
     given = list(sys.argv[1:] if argv is None else argv)
     rest = [one for one in given if one != STUDIES]
     return run_command(USAGE, rest, partial(_act, studies=STUDIES in given), SHORT)

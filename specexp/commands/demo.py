@@ -1,4 +1,4 @@
-"""``specexp demo``: the main job without a clone, for SmolLM2 or, in about half a minute, for the embedded pair."""
+"""``specexp demo``: the main job without a clone, with SmolLM2 or, in about half a minute, with the embedded pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m specexp.doctor``: what works on this machine, what is slow, and how to improve it."""
+"""``python -m specexp.doctor``: reports what works on this machine, what is slow, and how to improve it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LITTLE_DISK = 2e9
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One finding about this machine.
+    """One result of examining this machine.
 
     Attributes:
         verdict: ``note`` if something is slow or unavailable, ``problem`` if specexp cannot work.
@@ -120,7 +120,7 @@ def memory() -> Iterator[Diagnosis]:
 
 
 def _lines(file: str) -> dict[str, str]:
-    """Return the first value of each name in a file of ``name: value`` lines; empty if there is no such file."""
+    """Return the first value of each name in a file of ``name: value`` lines; empty if the file does not exist."""
     found: dict[str, str] = {}
     path = Path(file)
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -134,7 +134,7 @@ def _giga(size: float) -> str:
 
 
 def devices() -> Iterator[Diagnosis]:
-    """Examine the devices of torch."""
+    """Examine the devices that torch can use."""
     import torch
 
     from specexp.artifacts.environment import usable_cores
@@ -163,7 +163,7 @@ def devices() -> Iterator[Diagnosis]:
 
 
 def compiled() -> Iterator[Diagnosis]:
-    """Compile the passes of the embedded target."""
+    """Compile the passes of the embedded target model."""
     from specexp.base.kernels import CannotCompileError
     from specexp.models.compiled import CompiledModel
     from specexp.models.pair import load_pair
@@ -178,7 +178,7 @@ def compiled() -> Iterator[Diagnosis]:
 
 
 def speculation() -> Iterator[Diagnosis]:
-    """Measure the embedded pair for a few seconds, and apply the rule of thumb to it."""
+    """Measure the embedded pair for a few seconds, and apply the rule of thumb to the result."""
     from specexp.models.pair import load_pair
     from specexp.profile.roofline import verdict
     from specexp.profile.rule import break_even, measure_quickly, payoff
@@ -199,7 +199,7 @@ def speculation() -> Iterator[Diagnosis]:
 
 
 def services() -> Iterator[Diagnosis]:
-    """Examine the destination of W&B runs, and the caches of models and compiled passes."""
+    """Examine where W&B runs go, and the caches of models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     from specexp.base.kernels import cache_folder
@@ -228,7 +228,7 @@ def services() -> Iterator[Diagnosis]:
 
 
 def acceptance(folder: str) -> Iterator[Diagnosis]:
-    """Judge the drafts of a run by their acceptance by position."""
+    """Judge the drafts of a run by how often they are accepted at each position."""
     from specexp.bench.record import RecordError, read_records
     from specexp.bench.signatures import likely_causes
     from specexp.report.comparison import acceptance_table
@@ -263,12 +263,12 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
 
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
-    """Return all checks in the order of the output."""
+    """Return all checks in the order in which they are printed."""
     return [packages, processor, memory, devices, compiled, speculation, services]
 
 
 def examine() -> Iterator[Diagnosis]:
-    """Yield all findings; stop after a missing package, which later checks would import."""
+    """Yield all findings. Stop after a missing package, because later checks would import it."""
     for check in checks():
         problem = False  # a missing package ends the examination, a full disk does not
         for diagnosis in check():
@@ -279,7 +279,7 @@ def examine() -> Iterator[Diagnosis]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, or 1 if a problem keeps specexp from working."""
+    """Run the command. Return its exit code: 0, or 1 if a problem keeps specexp from working."""
     parser = Options(
         prog="python -m specexp.doctor",
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "

@@ -1,4 +1,4 @@
-"""``python -m specexp.init FOLDER``: an experiment for your own model and prompts, ready to run."""
+"""``python -m specexp.init FOLDER``: creates an experiment for your own model and prompts, ready to run."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def shipped(file: str) -> Path:
-    """Return a file such as ``experiments/demo.yaml``; a wheel has it and the files it composes next to this module."""
+    """Return the path of a file such as ``experiments/demo.yaml``. A wheel has it and its composed files here."""
     return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def _from_anywhere(source: str) -> str:
-    """Return an existing path as absolute, since commands run in the new folder; a hub id unchanged."""
+    """Return an existing path as an absolute one, because commands run in the new folder. A hub id is unchanged."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
-    """Return the experiment, the methods it searches, the prompts and the commands, by file name."""
+    """Return the contents of the experiment, its methods, the prompts and the commands, keyed by file name."""
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
 
     files = {}

@@ -1,4 +1,4 @@
-"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: compare arms with plain decoding on the same prompts.
+"""``python -m specexp.run EXPERIMENT.yaml [--key value]``: compares arms with plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
 of its analyses. A second run replaces these files when it starts; the folder of a sweep is rejected.
@@ -95,7 +95,7 @@ def _act(
 
 
 def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
-    """Return 0; or print an error and return 1 if an output is missing or differs from plain decoding."""
+    """Return 0, or print an error and return 1 if an output is missing or differs from plain decoding."""
     status = 0
     failed, wrong = failed_answers(records), divergence(records)
     if failed is not None:
@@ -111,7 +111,7 @@ def _folder_of(config: Config) -> Path:
 
 
 def _rehearse(config: Config) -> None:
-    """Do a dry run: everything up to decoding, without weights. Errors are those of :func:`run`."""
+    """Do a dry run: everything up to decoding, without weights. Raises the same errors as :func:`run`."""
     from specexp.bench import experiment
 
     if not is_replayed(config):
@@ -168,7 +168,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
-    """Yield trainer, backend, arms and prompts of an experiment, and stop the started engines afterwards."""
+    """Yield trainer, backend, arms and prompts of an experiment. Stop the engines that were started afterwards."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -203,7 +203,7 @@ def _opened(
 def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Compare outputs that differ from plain decoding at near ties again in float32; None if all are equal."""
+    """Compare in float32 the outputs that differ from plain decoding at near ties; None if all outputs are equal."""
     from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
@@ -229,7 +229,7 @@ def _in_float32(
 def _decode(
     config: Config, experiment: ExperimentArms, data: LoadedPrompts, path: Path, trainer: Trainer
 ) -> list[PromptRecord]:
-    """Decode every prompt with every arm under Lightning's Trainer, and write the records to ``path``."""
+    """Decode all prompts with all arms under Lightning's Trainer, and write the records to ``path``."""
     from specexp.bench.experiment import reordered, use_threads
     from specexp.bench.module import EvaluationModule
     from specexp.bench.trainer import interruptible
@@ -257,7 +257,7 @@ def _decode(
 
 
 def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
-    """Decode one shard of the prompts and write its records; returns the models of a live backend.
+    """Decode one shard of the prompts and write its records. Return the models of a live backend.
 
     Raises:
         ConfigError: As for :func:`run`, or results depend on earlier prompts.
@@ -283,7 +283,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
 
 
 def _is_decoded(config: Config, folder: Path) -> bool:
-    """Return whether a shard's prompts are all decoded with this configuration."""
+    """Return whether all prompts of a shard have been decoded with this configuration."""
     try:
         return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
     except FileNotFoundError:  # not started, or removed by the worker that merged the shards
@@ -291,7 +291,7 @@ def _is_decoded(config: Config, folder: Path) -> bool:
 
 
 def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[PromptRecord]:
-    """Return the records of all shards; unfinished shards are decoded here first."""
+    """Return the records of all shards. Unfinished shards are decoded here first."""
     from specexp.bench.record import read_records, write_records
 
     found: list[PromptRecord] = []

@@ -1,4 +1,4 @@
-"""Build the report of a run from its records."""
+"""Builds the report of a run from its records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from specexp.data import LoadedPrompts
 
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
-"""Axis label by argument: builders have different arguments for the number of nodes."""
+"""Axis labels by argument, because builders have different arguments for the number of nodes."""
 
 
 def report(
@@ -51,7 +51,7 @@ def report(
     tokenizer: PreTrainedTokenizerBase | None,
     float32: InFloat32 | None = None,
 ) -> Report:
-    """Return the report: tables, figure, outputs of single prompts, and results of the analyses.
+    """Return the report: tables, figure, outputs for single prompts, and the results of the analyses.
 
     Args:
         tokenizer: The target's tokenizer; None for a replay.
@@ -104,7 +104,7 @@ def _title(config: Config, paper: str = "") -> str:
 
 
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
-    """Return which arm is fastest, whether it beats the baseline, and whether the machine was busy.
+    """Return sentences on which arm is fastest, whether it beats the baseline, and whether the machine was busy.
 
     Empty if no arm can be compared with the baseline.
     """
@@ -121,7 +121,7 @@ def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
 
 
 def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:
-    """Return the arms that can be compared with the baseline, the fastest first."""
+    """Return the arms that can be compared with the baseline, fastest first."""
     others = [name for name in arm_names(records) if name != baseline]
     found = [(name, paired_speedup(records, name, baseline)) for name in others]
     fair = [one for one in found if one[1].refused is None]
@@ -129,7 +129,7 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """Return metrics to compare runs by: those of each arm, and speedups, with a prefix if times are modelled."""
+    """Return metrics by which runs are compared: each arm's, and speedups. Modelled ones have a prefix."""
     found: dict[str, float] = {}
     for name in arm_names(records):
         good = [record for record in records if record.arm == name and not record.error]
@@ -144,7 +144,7 @@ def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, floa
 
 
 def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figure:
-    """Draw the figure that the file selects: ``speedup``, ``curves`` (for arms with a grid) or ``phases``."""
+    """Draw the figure that the configuration selects: ``speedup``, ``curves`` (for arms with a grid) or ``phases``."""
     title = _title(config)
     curves = curves_of(config)
     kind = config.get("figure") or ("curves" if curves else "speedup")
@@ -161,7 +161,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
 
 
 def curves_of(config: Config) -> list[Curve]:
-    """Return a curve for each ``grid`` of one key.
+    """Return one curve for each ``grid`` with a single key.
 
     The values of the key are numbers, or lists that shape a tree; a list is drawn at the tree's number of nodes.
     """

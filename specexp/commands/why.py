@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
-"""Requests without a chosen length: as given, with the chat template switched, and behind other prompts."""
+"""Requests without a chosen length: as given, with the chat template switched, or after other prompts."""
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
 _LONG_PROMPT = 4000  # characters
 _COUNTER = re.compile(
@@ -42,7 +42,7 @@ _ITERATION_FIELDS = {
     "numDraftTokens": "draft_tokens",
     "numAcceptedTokens": "accepted_tokens",
 }
-"""TensorRT-LLM's counts of an iteration, and vLLM's names."""
+"""For each of TensorRT-LLM's counts of an iteration, vLLM's name."""
 
 
 class Drafts(NamedTuple):
@@ -56,7 +56,7 @@ class Drafts(NamedTuple):
 
     @classmethod
     def of(cls, own: Mapping[str, Any], counters: Mapping[str, int]) -> Drafts | None:
-        """Return the counts of a request: ``own`` ones of its answer, or those that its server counted meanwhile."""
+        """Return the counts of a request: the answer's ``own`` counts, or those that the server made meanwhile."""
         by_length = own.get("acceptance_histogram_by_draft_length") or {}
         if not by_length and counters.get("draft_tokens"):
             steps, drafted, accepted = (
@@ -79,7 +79,7 @@ class Drafts(NamedTuple):
 
     @classmethod
     def sum(cls, answers: Sequence[Answer], sent: str) -> Drafts:
-        """Return the sums over all answers of a kind."""
+        """Return the sums over all answers of one kind."""
         found = [one.drafts for one in answers if one.sent == sent and one.drafts]
         drafted_at, accepted_at = (
             tuple(by_position(getattr(one, name) for one in found)) for name in ("drafted_at", "accepted_at")
@@ -89,12 +89,12 @@ class Drafts(NamedTuple):
 
     @property
     def shares(self) -> list[float]:
-        """Acceptance by position: the share of the steps that drafted it."""
+        """Acceptance by position, as a share of the steps that drafted the position."""
         return [hits / tries for hits, tries in zip(self.accepted_at, self.drafted_at, strict=False) if tries]
 
 
 class Answer(NamedTuple):
-    """A request's times and counts; ``sent`` is its draft length, or one of the constants."""
+    """The times and counts of a request. ``sent`` is its draft length, or one of the constants."""
 
     sent: str | int
     number: int  # of its prompt
@@ -111,13 +111,13 @@ class Answer(NamedTuple):
 
     @property
     def passes(self) -> tuple[int, int, int]:
-        """Steps without a draft, steps with one, and drafted tokens."""
+        """The number of steps without a draft, of steps with one, and of drafted tokens."""
         drafts = self.drafts or Drafts(0, 0, 0)
         return max(0, self.tokens - 1 - drafts.accepted - drafts.steps), drafts.steps, drafts.drafted
 
 
 class ServerCosts(NamedTuple):
-    """Seconds of a step without a draft, and of one with a draft: ``fixed``, and ``token`` for each drafted token.
+    """Seconds of a step without a draft, and of a step with one: ``fixed``, plus ``token`` for each drafted token.
 
     Unknown costs are None. ``token`` is 0 if all drafts have the same length.
     """
@@ -128,7 +128,7 @@ class ServerCosts(NamedTuple):
 
     @classmethod
     def fit(cls, answers: Sequence[Answer]) -> ServerCosts:
-        """Fit the costs to the requests that have counts, by least squares of relative errors."""
+        """Fit the costs to the requests that have counts, by least squares of the relative errors."""
         from scipy.optimize import nnls
 
         used = [one for one in answers if one.sent not in (OTHER, LONG) and (one.sent == 0 or one.drafts)]
@@ -174,7 +174,7 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def measure(given: argparse.Namespace) -> list[Answer]:
-    """Send each prompt as it is, without drafts, with the other template, and behind other prompts.
+    """Send each prompt unchanged, with each draft length, with the other template, and after other prompts.
 
     If requests choose the draft length, every other prompt is sent once only, with one of the lengths in turn. A server
     that learns from its answers has then not answered the prompts of any length.
@@ -231,7 +231,7 @@ def measure(given: argparse.Namespace) -> list[Answer]:
 
 
 def _counters(url: str, seconds: float, read: Counter[str]) -> Counter[str]:
-    """Return Prometheus' counters of drafts in vLLM's and llama.cpp's names; empty if there are none.
+    """Return Prometheus's counters of drafts under vLLM's and llama.cpp's names; empty if there are none.
 
     TensorRT-LLM sends each iteration's counts once, as JSON. They are added to ``read``, which is returned.
     """
@@ -250,7 +250,7 @@ def _counters(url: str, seconds: float, read: Counter[str]) -> Counter[str]:
 
 
 def report(answers: Sequence[Answer], url: str) -> Report:
-    """Return the printed and written results."""
+    """Return the report that the command prints and writes."""
     from specexp.report.publish import Report
     from specexp.report.table import Table, columns
 
@@ -283,7 +283,7 @@ def report(answers: Sequence[Answer], url: str) -> Report:
 
 
 def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> list[str]:
-    """Return the paragraph: costs, break-even, speed and the likely cause."""
+    """Return a paragraph on costs, break-even, speed and the likely cause."""
     from specexp.bench.statistics import bootstrap_interval
 
     sent = [one for one in answers if one.sent == OWN]
@@ -357,7 +357,7 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
 
 
 def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:
-    """Draw the time of steps by their drafted tokens, and acceptance by position with its break-even."""
+    """Draw the time of steps by drafted tokens, and the acceptance by position with its break-even."""
     from specexp.report.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure
 
     figure, [[left, right]] = new_figure(9, 3.4, "Costs and acceptance of the server's drafts", 1, 2)

@@ -1,4 +1,4 @@
-"""Load an artifact and construct its recorded parts, ready to decode.
+"""Loads an artifact and constructs its recorded parts, ready to decode.
 
 An artifact is not trusted. A class outside specexp's own families is refused before anything is imported, unless the
 user trusts its package. A path outside the artifact's folder and the working directory is never read.
@@ -44,7 +44,7 @@ _OWN = tuple(f"{folder}." for folder in (*FOLDERS.values(), "specexp.scheduling"
 
 
 def _part(family: str, required: bool = True) -> Any:
-    """Return a property for a part of an artifact; it raises an ArtifactError if a required part is not recorded."""
+    """Return a property for one part of an artifact. It raises an ArtifactError if a required part is not recorded."""
 
     def get(artifact: LoadedArtifact) -> Any:
         part = artifact._made.get(family)
@@ -57,7 +57,7 @@ def _part(family: str, required: bool = True) -> Any:
 
 
 class LoadedArtifact:
-    """An artifact and its parts. They are constructed once, so that its decoders share learned state.
+    """An artifact and its parts. The parts are constructed once, so that all decoders share their learned state.
 
     It also has the attributes of its content: ``metrics``, ``provenance``, ``check(model, tokenizer)`` and those of
     its kind. Iterating gives the parts: ``Decoder(target, *artifact)`` decodes with it.
@@ -104,7 +104,7 @@ class LoadedArtifact:
 
     @cached_property
     def parts(self) -> Parts:
-        """Drafter, builder, verifier and controller, with their learned state if it is recorded.
+        """Drafter, builder, verifier and controller, with their learned state if one is recorded.
 
         For an artifact of plain decoding, drafter and builder are None.
 
@@ -125,7 +125,7 @@ class LoadedArtifact:
         return iter(self.parts)
 
     def decoder(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Decoder:
-        """Return a decoder for the model this artifact belongs to.
+        """Return a decoder for the model that this artifact was made for.
 
         Raises:
             ArtifactError: The artifact belongs to another model, or its parts are incompatible with this one.
@@ -147,7 +147,7 @@ class LoadedArtifact:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
-        """Return a runtime of the target in the mode of the study, with its own empty cache.
+        """Return a runtime of the target in the mode of the study, with an empty cache of its own.
 
         A model loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned unchanged. If
         runtime or dtype differ from the recorded ones, one warning is logged. Without a record the mode is ``auto``.
@@ -171,7 +171,7 @@ class LoadedArtifact:
         return runtime
 
     def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
-        """Return the draft's runtime. All decoders use the same one because they share the drafter."""
+        """Return the draft's runtime. All decoders use the same one, because they share the drafter."""
         from specexp.models.runtime import runtime_of
 
         if self._draft is None or self._draft.model is not draft:
@@ -188,7 +188,7 @@ class LoadedArtifact:
         return self.execution.open(self.runtime(target), self.new_parts(draft))
 
     def new_parts(self, draft: PreTrainedModel | None = None) -> Parts:
-        """Return new parts with the recorded learned state. Errors are those of :meth:`decoder`."""
+        """Return new parts with the recorded learned state. Raises the same errors as :meth:`decoder`."""
         new = LoadedArtifact(self.content, self._trust).parts
         if new.drafter is not None:
             from specexp.models.runtime import runtime_of
@@ -202,7 +202,7 @@ class LoadedArtifact:
         self.content.check(target.model if isinstance(target, Runtime) else target)
 
     def _mode(self, model: PreTrainedModel | Runtime) -> str:
-        """Return the mode a model was loaded in; ``auto`` becomes ``eager`` if the study ran in ``eager``."""
+        """Return the mode in which a model was loaded, with ``eager`` for ``auto`` if the study ran in ``eager``."""
         from specexp.core.runtime import Runtime
         from specexp.models.runtime import mode_of
 
@@ -210,7 +210,7 @@ class LoadedArtifact:
         return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode
 
     def _make(self, specs: Mapping[str, Spec]) -> dict[str, Any]:
-        """Return the parts by family. All of them are checked before any is constructed."""
+        """Return the parts, keyed by family. All of them are checked before any is constructed."""
         checkers: dict[str, _Checker] = {}
         values: dict[str, Any] = {}
         for family, spec in specs.items():
@@ -243,7 +243,7 @@ class _Checker(Checker):
         self._trust = trust
 
     def refusing(self, read: Callable[..., Any], family: str, value: Any) -> Any:
-        """Check or build a part; an error becomes an ArtifactError."""
+        """Check or build a part, and convert any error to an ArtifactError."""
         try:
             return read(value, Annotated[Any, PartOf(_FAMILIES[family])], (family,))
         except ConfigError as error:
@@ -268,7 +268,7 @@ class _Checker(Checker):
 
 
 def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> LoadedArtifact:
-    """Load an artifact, check all of its content, and construct its parts.
+    """Load an artifact, check all of its contents, and construct its parts.
 
     No untrusted code runs: any class path outside specexp and ``trust`` is rejected before anything is imported.
     The hashes detect damage; they do not prove who wrote the artifact.
@@ -299,7 +299,7 @@ def save_artifact(
     name: str | None = None,
     aliases: Iterable[str] = ("latest", "best"),
 ) -> LoadedArtifact:
-    """Write the next version of an artifact if its parts can be constructed.
+    """Write the next version of an artifact, provided that its parts can be constructed.
 
     Arguments are those of :func:`~specexp.artifacts.write_artifact`. Parts of any imported package can be saved, but
     loading them requires trust.

@@ -1,4 +1,4 @@
-"""Build the objects that a configuration describes, and check that parts fit together. Errors are ConfigErrors."""
+"""Builds the objects that a configuration describes, and checks that parts fit together. Errors are ConfigErrors."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _build(config: Config, *, section: str) -> Any:
 
 
 build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
-"""Return a new drafter, not yet connected to a draft model; None for plain decoding."""
+"""Return a new drafter that is not yet connected to a draft model; None for plain decoding."""
 build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
-"""Return a new controller; None if only the builder limits the draft."""
+"""Return a new controller, or None if only the builder limits the draft."""
 build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
 build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
 build_workload: Callable[[Config], Workload] = partial(_build, section="data")
-"""Return the workload, i.e. the prompts to decode. Their files are not read yet."""
+"""Return the workload, i.e. the prompts to decode. Their files have not been read yet."""
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
-"""Return the strategy that decodes several sequences per prompt; None decodes one at a time."""
+"""Return the strategy that decodes several sequences per prompt, or None if each prompt has one sequence."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
-"""Return the latency profile; None if seconds are measured."""
+"""Return the latency profile, or None if seconds are measured."""
 
 
 def build_generation(config: Config) -> Generation:
@@ -73,7 +73,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
 
 
 def build_analyses(config: Config) -> list[Any]:
-    """Return new analyses of a run. No two may write the same files."""
+    """Return new analyses of a run. Each file may be written by only one of them."""
     analyses: list[Any] = _build(config, section="analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
@@ -84,7 +84,7 @@ def build_analyses(config: Config) -> list[Any]:
 
 
 def build_pair(config: Config, weights: bool = True) -> ModelPair:
-    """Load the models; if ``weights`` is False, only their configurations."""
+    """Load the models, or only their configurations if ``weights`` is False."""
     from specexp.models.pair import load_pair
 
     arguments = {**config.get("pair"), "weights": weights}
@@ -97,14 +97,14 @@ build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedPrompts:
-    """Return the prompts of an experiment; their files are read at the first access."""
+    """Return the prompts of an experiment. Their files are read at the first access."""
     from specexp.data import LoadedPrompts
 
     return LoadedPrompts(build_workload(config), tokenizer)
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """Return a prompt set's or workload's error as a ConfigError with the file and key that caused it."""
+    """Convert an error of a prompt set or workload to a ConfigError that names the file and the key that caused it."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it is the end of the search's prompts
@@ -123,7 +123,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
 
 
 def build_engine(config: Config) -> Any:
-    """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started; None if specexp's own loop decodes.
+    """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started, or None if specexp's own loop decodes.
 
     Other engines support neither sampling, groups of sequences and modelled times nor specexp's own parts.
     """
@@ -141,7 +141,7 @@ def build_engine(config: Config) -> Any:
 
 
 def build_task_items(config: Config) -> TaskItems | None:
-    """Return the tasks of ``data.prompts``; None if they are prompts to be continued."""
+    """Return the tasks in ``data.prompts``, or None if it contains prompts to continue."""
     from specexp.data import TaskItems
 
     prompts = build_workload(config).prompts
@@ -156,7 +156,7 @@ def is_multi_sequence(config: Config) -> bool:
 
 
 def check_parts(config: Config) -> None:
-    """Raise a ConfigError if parts do not fit together. They are built for this check, most without torch."""
+    """Raise a ConfigError if parts do not fit together. They are built for this check, mostly without torch."""
 
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
@@ -168,7 +168,7 @@ def check_parts(config: Config) -> None:
 
 
 def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
-    """Return new parts, checked to fit together, without a draft model."""
+    """Return new parts that were checked to fit together, without a draft model."""
     drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
@@ -204,7 +204,7 @@ def _check_execution(config: Config, parts: Parts, profile: LatencyProfile | Non
 
 
 def check_draft_latency(config: Config, profile: LatencyProfile | None, what: str) -> None:
-    """Raise a ConfigError if a latency profile has no milliseconds of the draft model that ``what`` runs."""
+    """Raise a ConfigError if a latency profile has no times for the draft model that ``what`` runs."""
     if profile is not None and not profile.draft_ms:
         why = f": {profile.name!r} has no draft_ms, but {what} runs a draft model: set draft_ms, or latency to null"
         raise config.checker.error(("latency",), why)

@@ -1,4 +1,4 @@
-"""Check values against constructor signatures, fill in defaults, and build the objects.
+"""Checks values against the signatures of constructors, fills in defaults, and builds the objects.
 
 A part is a class derived from the contract (base class) of its family. It is found by its name in the modules of the
 family's folder, which are imported for the search. A new part needs only one new file.
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @cache
 def parts_of(contract: type | str) -> dict[str, type]:
-    """Return the parts of a family by their short names, given its base class or that class's dotted path."""
+    """Return the parts of a family, keyed by short name, given the family's base class or its dotted path."""
     base: type = import_object(contract) if isinstance(contract, str) else contract
     package = _package_of(base)
     if package is None:
@@ -61,7 +61,7 @@ def parts_of(contract: type | str) -> dict[str, type]:
 
 @cache
 def find_part(contract: type, name: str) -> type | None:
-    """Return the part of a family with a short name; None if there is none."""
+    """Return the part of a family that has this short name, or None."""
     package = _package_of(contract)
     if package is None or not _is_own(contract):
         return parts_of(contract).get(name)
@@ -74,7 +74,7 @@ def _is_own(contract: type) -> bool:
 
 
 def _package_of(contract: type) -> str | None:
-    """Return the package of a family's parts; None if it is not installed, like ``experiments`` outside a checkout."""
+    """Return the package of a family's parts; None if it is not installed, as ``experiments`` outside a checkout."""
     home, _, own = contract.__module__.rpartition(".")
     package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
     return None if package.startswith("experiments") and find_spec("experiments") is None else package
@@ -93,17 +93,17 @@ class _Described(Section):
 
 
 class Checker:
-    """Checks values against annotations. Every error is a ConfigError with the key and its file or command line."""
+    """Checks values against annotations. Every error is a ConfigError with the key, and the file or command line."""
 
     def __init__(self, source_of: SourceOf) -> None:
         self.source_of = source_of
 
     def error(self, key: Key, sentence: str) -> ConfigError:
-        """Return an error about a key. Its message is the source, the key and then ``sentence``."""
+        """Return an error about a key. Its message is the source, the key, then ``sentence``."""
         return ConfigError(f"{self.source_of(key)}: {'.'.join(key)}{sentence}")
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
-        """Return the value with all defaults filled in, as mappings and lists."""
+        """Return the value as mappings and lists, with all defaults filled in."""
         adapter = adapter_of(annotation)
         return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Context(self))))
 
@@ -129,7 +129,7 @@ class Checker:
         return self._worded(arguments, key, lambda: _Context(self, builds=True).call(component, arguments))
 
     def find_class(self, name: str, base: type) -> type:
-        """Return a family's class by its short name or dotted path; raises a ValidationError if there is none."""
+        """Find a family's class by its short name or dotted path; raises a ValidationError if there is none."""
         if "." not in name:
             found = find_part(base, name)
             if found is None:
@@ -161,7 +161,7 @@ class Checker:
             raise refusal((), f": {first_line(error)}") from error
 
     def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
-        """Call ``read``, and raise its ValidationError as a ConfigError with file and key."""
+        """Call ``read``, and convert its ValidationError to a ConfigError with file and key."""
         try:
             return read()
         except ValidationError as error:
@@ -258,7 +258,7 @@ _ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Return the cached pydantic adapter of an annotation, which need not be hashable."""
+    """Return the pydantic adapter of an annotation. Adapters are cached, and the annotation need not be hashable."""
     if id(annotation) not in _ADAPTERS:  # the entry keeps the annotation alive, so its id stays unique
         try:
             adapter = TypeAdapter(annotation, config=Section.model_config)
@@ -269,7 +269,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any]:
 
 
 def contracts_in(annotation: Any) -> Iterator[type]:
-    """Yield the contracts of all parts that a value of this annotation may contain."""
+    """Yield the contracts of all parts that a value with this annotation may contain."""
     for mark in getattr(annotation, "__metadata__", ()):
         if isinstance(mark, PartOf):
             yield mark.contract
@@ -280,7 +280,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
 
 
 def announce_import(dotted: str, base: type | str) -> None:
-    """Print a note to stderr before a module outside specexp and the package of ``base`` is first imported."""
+    """Before a module outside specexp and the package of ``base`` is first imported, print a note to stderr."""
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]

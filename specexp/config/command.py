@@ -1,4 +1,4 @@
-"""Shared steps of all commands: reading the configuration, help, errors, and the result."""
+"""Steps that all commands share: reading the configuration, help, errors, and the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from specexp.tracking.mode import wanted_mode
 
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
-"""Options of every command that control the output of its result."""
+"""Options of every command that control how its result is printed."""
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
@@ -43,14 +43,14 @@ after a file it also shows the file's value. Sections of a file:"""
 
 
 def fail(why: object, status: int = 2) -> int:
-    """Print an error to stderr, record it in the result and return ``status``: 2 for a user's mistake, otherwise 1."""
+    """Print an error to stderr, record it in the result, and return ``status``: 2 for a user's mistake, otherwise 1."""
     current_result().error = sentence = masked(str(why))
     print(f"error: {sentence}", file=sys.stderr)
     return status
 
 
 class Options(argparse.ArgumentParser):
-    """A parser of options that reports a mistake in one sentence, without its usage."""
+    """A parser of options that reports a mistake in one sentence, without printing its usage."""
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -67,7 +67,7 @@ def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
 
 @contextmanager
 def answering(found: CommandResult, after: str = STARTS_OVER) -> Iterator[CommandResult]:
-    """Print an error raised within in one sentence to stderr, and set the exit code; an interrupt adds ``after``.
+    """Print an error from the block to stderr in one sentence, and set the exit code. An interrupt adds ``after``.
 
     The code is 2 for a mistake of the user, 1 if the command cannot go on or a file cannot be written, and 130, 143 or
     129 after SIGINT, SIGTERM or SIGHUP.
@@ -94,7 +94,7 @@ def run_command(
     short: Mapping[str, str] | None = None,
     after: str = STARTS_OVER,
 ) -> int:
-    """Read a configuration file and act on it.
+    """Read a configuration file and run a command with it.
 
     ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
 
@@ -152,7 +152,7 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
 
 
 def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
-    """Print the usage, or the explanation of the key after ``--help``."""
+    """Print the usage, or the explanation of the key that follows ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
     # without any argument the usage is shown too, with the exit code of a mistake
@@ -180,7 +180,7 @@ def _with_long_key(argument: str, short: Mapping[str, str]) -> str:
 
 @dataclass
 class CommandResult:
-    """The result of a command; its fields are the keys of the JSON that ``--json`` prints.
+    """The result of a command. Its fields are the keys of the JSON that ``--json`` prints.
 
     Attributes:
         answer: The outcome, in a sentence.
@@ -203,7 +203,7 @@ class CommandResult:
     next: str = ""
 
     def to_json(self) -> str:
-        """Return one line of JSON without empty fields; numbers that are not finite are null."""
+        """Return one line of JSON without empty fields. Numbers that are not finite become null."""
         known = {name: value for name, value in asdict(self).items() if value or name == "exit_code"}
         return masked(to_json(known, inf_nan_mode="null", fallback=str).decode())
 
@@ -212,13 +212,13 @@ _CURRENT: ContextVar[CommandResult | None] = ContextVar("current_result", defaul
 
 
 def current_result() -> CommandResult:
-    """Return the result of the running command; a new one if no command runs."""
+    """Return the result of the running command, or a new one if no command is running."""
     return _CURRENT.get() or CommandResult()
 
 
 @contextmanager
 def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
-    """Collect a command's result, then print it according to the options in ``given`` (see :data:`SHOWING`)."""
+    """Collect a command's result, then print it as the options in ``given`` select (see :data:`SHOWING`)."""
     found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
@@ -240,7 +240,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
 
 
 def say(text: str, end: str = "\n") -> int:
-    """Print text and return 0 as exit code. A pipe that its reader closes early, as ``head`` does, is allowed."""
+    """Print text and return the exit code 0. The pipe's reader may close it early, as ``head`` does."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
@@ -280,7 +280,7 @@ def check_here(config: Config, *written: str) -> None:
 
 
 def check_threads(threads: int | None, error: ConfigError) -> None:
-    """Raise a ConfigError, with ``error`` as its beginning, if there are more threads than cores."""
+    """Raise a ConfigError that begins with ``error`` if there are more threads than cores."""
     cores = os.cpu_count() or 1
     if threads is not None and threads > cores:
         why = f"must be at most {cores}, the number of cores of this machine, got {threads}"
@@ -288,7 +288,7 @@ def check_threads(threads: int | None, error: ConfigError) -> None:
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
-    """Yield key and value of every argument that names a file, in a part and in the parts inside it."""
+    """Yield key and value of each argument that names a file, in a part and in the parts inside it."""
     for name, item in entries_of(value):
         if name in ("path", "instances") and isinstance(item, str):
             yield (*at, name), item
@@ -296,7 +296,7 @@ def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
 
 
 def check_tracking(config: Config) -> None:
-    """Raise a ConfigError if W&B would reject the mode, the project's name or the entity's name."""
+    """Raise a ConfigError if W&B would reject the mode, or the name of the project or entity."""
     try:
         wanted_mode(config.get("tracking.mode"))
     except ValueError as error:  # WANDB_MODE is wrong; the file's mode was checked with the file
@@ -309,7 +309,7 @@ def check_tracking(config: Config) -> None:
 
 
 def check_writable(folder: Path, error: ConfigError) -> None:
-    """Raise a ConfigError, with ``error`` as its beginning, if a folder cannot be created or written to."""
+    """Raise a ConfigError that begins with ``error`` if a folder cannot be created or written to."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"

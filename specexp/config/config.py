@@ -1,4 +1,4 @@
-"""A configuration: values checked against the signatures of their constructors, and overrides.
+"""A configuration: values that are checked against the signatures of their constructors, and overrides.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -24,14 +24,14 @@ from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, Source
 from specexp.config.schema import Experiment
 
 SECTIONS = arguments_of(Experiment) or {}
-"""Annotation and default of each section of a file."""
+"""The annotation and default of each section of a file."""
 # keys of the folders that commands write to
 WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
 _MISSING, _ABSENT = object(), object()
 
 
 class Config:
-    """A checked, immutable configuration; :func:`load_config` and :func:`apply_overrides` make new ones.
+    """A checked, immutable configuration. :func:`load_config` and :func:`apply_overrides` create new ones.
 
     Args:
         checked: A checked configuration that differs only in ``sections``; the other sections are taken from it.
@@ -89,11 +89,11 @@ class Config:
         return self.layers.source_of(key, self.file)
 
     def origin_of(self, dotted: str) -> str:
-        """Return the file that set exactly this key, or ``command line``; ``default`` if none did."""
+        """Return the file that set exactly this key, or ``command line``; ``default`` if nothing set it."""
         return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values, with passwords masked. A file with this content gives the same configuration."""
+        """Return all values, with passwords masked. A file with these contents gives the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
@@ -112,7 +112,7 @@ class Config:
         return copied(here)
 
     def keys(self) -> list[str]:
-        """Return all dotted keys that exist with the configured classes."""
+        """Return all dotted keys that exist for the configured classes."""
         others = ("trainer", "arms", "sweep")  # mappings with arbitrary keys
         sections = {name: value for name, value in self._values.items() if name not in others}
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
@@ -121,7 +121,7 @@ class Config:
 def apply_overrides(
     config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
 ) -> Config:
-    """Return a configuration with overrides applied and checked; ``config`` itself is not changed.
+    """Return a configuration with overrides applied and checked. ``config`` itself is not changed.
 
     Args:
         overrides: Values by dotted key. A mapping with another ``class_path`` replaces the part, other mappings
@@ -139,26 +139,26 @@ def apply_overrides(
 
 
 def has_key(config: Config, dotted: str) -> bool:
-    """Return whether a dotted key exists with the configured classes."""
+    """Return whether a dotted key exists for the configured classes."""
     return config.get(dotted, _ABSENT) is not _ABSENT
 
 
 def check_key(config: Config, dotted: str, source: str | None = None) -> None:
-    """Raise a ConfigError if the configured classes do not have a dotted key."""
+    """Raise a ConfigError if a dotted key does not exist for the configured classes."""
     if not has_key(config, dotted):
         hint = did_you_mean(dotted, config.keys())
         raise ConfigError(f"{source or config.file}: {dotted!r} does not exist in this composition{hint}")
 
 
 def _keys_in(value: Any, at: Key) -> Iterator[Key]:
-    """Yield ``at`` and the keys of everything inside the value."""
+    """Yield ``at`` and the keys of everything inside ``value``."""
     yield at
     for name, inner in entries_of(value):
         yield from _keys_in(inner, (*at, name))
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Raise a ConfigError for arguments unknown to Lightning's Trainer. It is imported only if there are any."""
+    """Raise a ConfigError for arguments that Lightning's Trainer lacks. It is imported only if there are any."""
     if not given:
         return
     from lightning import Trainer
@@ -170,12 +170,12 @@ def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
 
 
 def is_replayed(config: Config) -> bool:
-    """Return whether a recording is replayed instead of running the models."""
+    """Return whether the experiment replays a recording instead of running the models."""
     return bool(config.get("backend") == "replay")
 
 
 def recording_folder(config: Config) -> Path:
-    """Return the folder of the experiment's recording: ``recording``, ``record.to``, or ``recordings/<name>``."""
+    """Return the folder of the experiment's recording: ``recording``, ``record.to`` or ``recordings/<name>``."""
     return Path(config.get("recording") or config.get("record.to") or f"recordings/{config.get('name')}")
 
 
@@ -185,20 +185,20 @@ _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:"
 
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
-    """Raise a ConfigError, with ``error`` as its beginning, unless the name of a run is a plain folder name."""
+    """Raise a ConfigError that begins with ``error`` unless the name of a run is a plain folder name."""
     if name is None or (isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable())):
         given = "null" if name is None else repr(name)
         raise ConfigError(f"{error} must be a plain folder name such as tree_shape, got {given}")
 
 
 def check_expanded(path: str, error: ConfigError) -> None:
-    """Raise a ConfigError, with ``error`` as its beginning, if a path needs a shell or Windows."""
+    """Raise a ConfigError that begins with ``error`` if only a shell or Windows can resolve a path."""
     if _UNEXPANDED.match(path):
         raise ConfigError(f"{error} must be a path without ~, $ or a drive, got {path!r}")
 
 
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
-    """Raise a ConfigError, with ``error`` as its beginning, if an output path leaves the working directory.
+    """Raise a ConfigError that begins with ``error`` if an output path leaves the working directory.
 
     An absolute path set in ``file`` may also be in the file's folder, or be one of the two folders above it, as in the
     ``config.yaml`` of a run. Without a file (on the command line), any absolute path is allowed.
@@ -218,7 +218,7 @@ def check_written(path: str, error: ConfigError, file: Path | None = None) -> No
 
 
 def annotated(config: Config) -> str:
-    """Return the resolved configuration as YAML, with the source of each value as a comment."""
+    """Return the resolved configuration as YAML, with comments that give the source of each value."""
     return "\n".join(_lines(config.to_dict(), (), config)) + "\n"
 
 
@@ -243,7 +243,7 @@ def _scalar(value: Any) -> str:
 
 
 def save_resolved(config: Config, folder: str | Path, command: list[str] | None = None) -> None:
-    """Write ``config.yaml`` (defaults filled in; the run can be repeated from it) and ``environment.json``.
+    """Write ``config.yaml`` (with defaults filled in, so that the run can be repeated) and ``environment.json``.
 
     Raises:
         ConfigError: The folder cannot be written.
@@ -264,6 +264,6 @@ def save_resolved(config: Config, folder: str | Path, command: list[str] | None 
 
 
 def unwritable(config: Config, folder: Path, error: OSError) -> ConfigError:
-    """Return the error of a command that cannot write its output folder."""
+    """Return the error for a command that cannot write its output folder."""
     why = f": {folder} cannot be written ({error.strerror or first_line(error)})"
     return config.checker.error(("output",), why)

@@ -29,7 +29,7 @@ Schema = dict[str, Any]
 
 
 class Documented(NamedTuple):
-    """An argument, its class or function (``owner``), and its JSON schema, in which parts are marks of their family."""
+    """An argument, its class or function (``owner``), and its JSON schema, in which a part is a mark of its family."""
 
     owner: str
     name: str
@@ -73,14 +73,14 @@ class Documented(NamedTuple):
         return [mark for mark in marks if isinstance(mark, PartOf)]
 
     def items(self) -> Iterator[Documented]:
-        """Yield a copy of the argument with the schema of one item, for each list or mapping it accepts."""
+        """Yield a copy of the argument with the schema of an item, for each list or mapping that is accepted."""
         for one in self.alternatives():
             inner = one.get("items", one.get("additionalProperties"))
             if isinstance(inner, dict):
                 yield self._replace(schema=inner, is_required=True)
 
     def below(self, class_path: str | None = None) -> Iterator[Documented]:
-        """Yield the arguments of the sections and parts that are accepted; of parts, only ``class_path`` if given."""
+        """Yield the arguments of the accepted sections and parts; of the parts, only ``class_path`` if it is given."""
         for one in self.alternatives():
             mark = one.get("described")
             if isinstance(mark, PartOf):
@@ -109,7 +109,7 @@ def _documented(schema: Schema, definitions: Mapping[str, Schema]) -> list[Docum
 
 
 def explain(key: str, config: Config | None = None) -> str:
-    """Return the explanation of a dotted key, or of a part by its name.
+    """Return the explanation of a dotted key, or of a part given by its name.
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.
@@ -139,7 +139,7 @@ def explain(key: str, config: Config | None = None) -> str:
 
 
 def explain_sections() -> str:
-    """Return the sections of an experiment file, one a line."""
+    """Return the sections of an experiment file, one per line."""
     meaning = argument_docs(Experiment)
     return "\n".join(
         f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
@@ -147,7 +147,7 @@ def explain_sections() -> str:
 
 
 def _arguments_at(key: str, config: Config | None) -> list[Documented]:
-    """Return the arguments that a dotted key may mean, one for each class that has it."""
+    """Return the arguments that a dotted key may mean, one for each class that has the key."""
     first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
     found = [one for one in arguments(Experiment) if one.name == first]
     path = first
@@ -184,7 +184,7 @@ def _explained(key: str, found: Documented, config: Config | None) -> str:
 
 
 def _lines_of(found: Iterable[Documented]) -> list[str]:
-    """Return the lines about arguments: allowed values, default and meaning."""
+    """Return lines about arguments: allowed values, default and meaning."""
     lines: list[str] = []
     for one in found:
         lines += _wrapped(f"{one.name}: {one.allowed}; default {one.default}", "  ")
@@ -239,12 +239,12 @@ def _short(text: str, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a docstring without reStructuredText markup."""
+    """Return a docstring with its reStructuredText markup removed."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
 
 def contracts() -> list[str]:
-    """Return the dotted paths of the contracts of all families with parts that a file may name."""
+    """Return the dotted paths of the contracts of all families that have parts a file may name."""
     found: set[str] = set()
     searched: set[CallOf] = set()
     waiting: list[Any] = [schema_of(Experiment)]
@@ -260,7 +260,7 @@ def contracts() -> list[str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Generator of JSON schemas that omits values which JSON cannot express."""
+    """A generator of JSON schemas that omits values which JSON cannot express."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -270,7 +270,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def schema_of(component: Callable[..., Any]) -> Schema:
-    """Return the JSON schema of a callable's arguments with descriptions; parts are marks of their family."""
+    """Return the JSON schema of a callable's arguments, with descriptions. A part is a mark of its family."""
     schema = model_of(component).model_json_schema(schema_generator=_Generator)
     properties = schema.get("properties", {})
     for name, meaning in argument_docs(component).items():

@@ -19,7 +19,7 @@ _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
     **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
 }
-"""By class: its arguments that override a section of the file, and the name of that section."""
+"""For each class, its arguments that override a section of the file, and the name of that section."""
 _PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
 
 
@@ -44,7 +44,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Replace marks of parts in a schema by references to ``definitions``, and add these definitions."""
+    """Replace marks of parts in a schema with references to ``definitions``, adding these definitions."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -103,5 +103,5 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the JSON schema as the text of its file."""
+    """Return the JSON schema as text, as its file contains it."""
     return json.dumps(json_schema(), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Layers of configuration: composed files, and the command line on top; later layers win.
+"""Layers of configuration: composed files, with the command line on top. Later layers override earlier ones.
 
 The layer that set a key is stored, so that an error can name the file. All mistakes raise :class:`ConfigError`.
 """
@@ -21,7 +21,7 @@ SourceOf: TypeAlias = Callable[[Key], str]
 """Returns the layer that set a key."""
 
 PARTS = ("drafter", "builder", "verifier", "controller")
-"""Sections that hold one part each. A plain string in such a section is the part's class."""
+"""Sections that contain one part each. A plain string in such a section is the part's class."""
 _ALWAYS_PARTS = (("data", "prompts"), ("reasoning", "search"))
 
 # A mapping with another value of one of these keys replaces the old one, since arguments belong to one class.
@@ -31,29 +31,29 @@ COMMAND_LINE = "command line"
 
 
 class ConfigError(ValueError):
-    """A mistake in a configuration: one sentence with the file, the key, the value and the allowed values."""
+    """A mistake in a configuration, as one sentence with the file, the key, the value and the allowed values."""
 
 
 class CommandError(RuntimeError):
-    """Ends a command with exit code 1 and one sentence; the configuration has no mistake."""
+    """Ends a command with exit code 1 and one sentence. The configuration is not at fault."""
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of nested mappings and lists; other values of a file are immutable."""
+    """Return a copy of nested mappings and lists. All other values in a file are immutable."""
     if isinstance(value, Mapping):
         return {name: copied(inner) for name, inner in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def entries_of(value: Any) -> list[tuple[str, Any]]:
-    """Return the entries of a mapping or list with their keys as text; empty for other values."""
+    """Return the entries of a mapping or list with their keys as text; empty for any other value."""
     if isinstance(value, Mapping):
         return [(str(name), inner) for name, inner in value.items()]
     return [(str(place), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
 
 
 def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
-    """Return the steps of a dotted key. A key inside ``sweep.space`` is one step, although it contains dots.
+    """Split a dotted key into its steps. A key inside ``sweep.space`` is one step, although it contains dots.
 
     Args:
         space: The search space; None if it is unknown.
@@ -68,7 +68,7 @@ def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
 
 
 class Layers:
-    """Merged values, and the layer that set each value."""
+    """The merged values, and the layer that set each value."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class Layers:
         return layers
 
     def source_of(self, key: Key, otherwise: str) -> str:
-        """Return the layer that set ``key`` or the nearest mapping around it; ``otherwise`` if none did."""
+        """Return the layer that set ``key`` or the nearest mapping around it, or ``otherwise`` if none did."""
         prefixes = (key[:length] for length in range(len(key), 0, -1))
         return next((self.sources[prefix] for prefix in prefixes if prefix in self.sources), otherwise)
 
@@ -91,13 +91,13 @@ class Layers:
         return steps_of(dotted, (sweep.get("space") or {}) if isinstance(sweep, Mapping) else {})
 
     def set(self, dotted: str, value: Any, source: str | SourceOf) -> None:
-        """Set one value, which overrides all lower layers."""
+        """Set one value, overriding all lower layers."""
         for step in reversed(self.split(dotted)):
             value = {step: value}
         self.merge(value, source)
 
     def merge(self, values: Mapping[str, Any], source: str | SourceOf) -> None:
-        """Merge a mapping of sections, which overrides all lower layers."""
+        """Merge a mapping of sections, overriding all lower layers."""
         self._merge(self.values, values, source if callable(source) else lambda key: source, ())
 
     def _merge(self, base: Any, over: Mapping[Any, Any], source: SourceOf, at: Key) -> None:
@@ -138,27 +138,27 @@ class Layers:
 
 
 def _names_part(key: Key, old: Any, value: Any) -> bool:
-    """Return whether a string is shorthand for a part: ``builder: Chain`` is ``builder: {class_path: Chain}``."""
+    """Return whether a string is short for a part: ``builder: Chain`` for ``builder: {class_path: Chain}``."""
     is_part = key[-1] in (*PARTS, "execution") and (len(key) == 1 or key[0] in ("arms", "sweep"))
     was_part = isinstance(old, Mapping) and "class_path" in old
     return isinstance(value, str) and (is_part or key in _ALWAYS_PARTS or was_part)
 
 
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether a mapping replaces the old one: its kind differs, and it is not a lone type or reference."""
+    """Return whether a mapping replaces the old one: it is of another kind, and more than a type or reference."""
     if len(new) == 1 and "class_path" not in new:
         return False
     return any(kind in new and kind in old and _plain(old[kind]) != _plain(new[kind]) for kind in _KINDS)
 
 
 def _plain(class_path: Any) -> str:
-    """Return the short name of a specexp class that may be given with its module; other names unchanged."""
+    """Return a specexp class's short name, if the class may be given with its module. Other names are unchanged."""
     name = str(class_path)
     return name.rpartition(".")[2] if name.startswith("specexp.") else name
 
 
 MOST_VALUES = 100_000
-"""Maximum number of values that a file may expand to through YAML aliases."""
+"""The maximum number of values to which a file may expand through YAML aliases."""
 # octal and sexagesimal integers of YAML 1.1: 010 is 8 and 1:30 is 90
 _OTHER_BASE = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+)")
 
@@ -168,7 +168,7 @@ def _invalid(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that reads ``1e-3`` as a number and rejects repeated keys, huge aliases and octal integers."""
+    """A YAML loader that reads ``1e-3`` as a number and rejects repeated keys, huge aliases and octal integers."""
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -196,7 +196,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values that a node expands to; above MOST_VALUES if it contains itself."""
+    """Return the number of values to which a node expands. It exceeds MOST_VALUES if the node contains itself."""
     if id(node) not in sizes:
         sizes[id(node)] = MOST_VALUES + 1  # used if an alias inside the node refers to it
         inner: list[yaml.Node] = node.value if isinstance(node, yaml.SequenceNode) else []
@@ -215,7 +215,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
-    """Read a file, the files it composes, and the overrides; ``--compose FILE`` lays another file on top."""
+    """Read a file, the files it composes, and the overrides. ``--compose FILE`` puts another file on top."""
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
@@ -236,7 +236,7 @@ def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
-    """Convert ``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``; values are YAML."""
+    """Convert ``["--builder.init_args.nodes", "12"]`` to ``[("builder.init_args.nodes", 12)]``. Values are YAML."""
     found = []
     waiting = list(arguments)
     while waiting:
@@ -261,7 +261,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
-    """Return one file's own sections, without composed files; errors of reading it begin with ``where``."""
+    """Return the sections of one file, without composed files. Errors from reading it begin with ``where``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Load an experiment file: compose, override and check it, its arms, and the stages of its sweep.
+"""Loads an experiment file: composes, overrides and checks it, its arms, and the stages of its sweep.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -56,7 +56,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _check_replay(config: Config) -> None:
-    """Raise a ConfigError if the experiment cannot be replayed, or sets a recording that it does not use."""
+    """Raise a ConfigError if the experiment cannot be replayed, or names a recording that it does not use."""
     if not is_replayed(config):
         recording = config.get("recording")
         if recording is not None and config.get("what_if") is None:
@@ -138,7 +138,7 @@ def arms_of(config: Config) -> list[ComposedArm]:
 
 
 def _compose_arm(config: Config, name: str, extra: Mapping[str, Any]) -> Config:
-    """Return the composition of one of ``arms:``, with ``extra`` overrides (a point of its grid)."""
+    """Return the composition of an entry of ``arms:``, with the ``extra`` overrides of a point of its grid."""
     arm = config.get("arms")[name]
     overrides = {key: arm[key] for key in OVERRIDES if key in arm}
     return apply_overrides(config, {**overrides, **extra}, _source(config, ("arms", name)))
@@ -152,7 +152,7 @@ def _preload(composed: Config, name: str, arm: Mapping[str, Any]) -> Config | No
 
 
 def _check_arms(config: Config) -> None:
-    """Compose every arm, which raises a ConfigError for a wrong one."""
+    """Compose every arm, raising a ConfigError for an invalid one."""
     for name, arm in config.get("arms").items():
         where = f"{config.source_of(('arms', name))}: arms.{name}"
         if not name.strip() or not str(arm.get("title") or name).strip():
@@ -176,7 +176,7 @@ def _check_arms(config: Config) -> None:
 
 @contextmanager
 def _inside(where: str, arm: str) -> Iterator[None]:
-    """Add the arm's name to an error about a value that is set outside the arm."""
+    """Add the arm's name to an error about a value that was set outside the arm."""
     try:
         yield
     except ConfigError as error:
@@ -186,7 +186,7 @@ def _inside(where: str, arm: str) -> Iterator[None]:
 
 
 def _label(value: Any) -> str:
-    """Return a value of a grid as text; in a list, ``1 x 7`` means 1 repeated seven times."""
+    """Return a value of a grid as text. In a list, ``1 x 7`` means 1 repeated seven times."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("class_path", value))
     if not isinstance(value, list):
@@ -197,13 +197,13 @@ def _label(value: Any) -> str:
 
 
 def build_sweep(config: Config) -> Sweep | None:
-    """Return the ``sweep:`` section; None if the file has none."""
+    """Return the ``sweep:`` section, or None if the file does not have one."""
     sweep: Sweep | None = config.checker.build(config.get("sweep"), Sweep, ("sweep",))
     return sweep
 
 
 def _check_sweep(config: Config) -> None:
-    """Check the search space in all its compositions, and the configurations that are measured first."""
+    """Check the search space in all of its compositions, and the configurations that are measured first."""
     sweep = build_sweep(config)
     if sweep is None:
         return
@@ -243,12 +243,12 @@ def _check_sweep(config: Config) -> None:
 
 
 def _source(config: Config, at: Key) -> SourceOf:
-    """Return a function that names the source of overrides at a key of the file, for error messages."""
+    """Return a function that names, for error messages, the source of overrides at a key of the file."""
     return lambda key: f"{config.source_of((*at, *key))}: {'.'.join(at)}"
 
 
 def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
-    """Return the composition with a choice of the space, and check that the parts of a method fit together."""
+    """Return the composition with a choice of the space, after checking that the parts of a method fit together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
@@ -285,13 +285,13 @@ def _with_own_counts(value: Any, sweep: Sweep) -> Any:
 
 
 def awaits_counts(config: Config, sweep: Sweep) -> bool:
-    """Return whether the builder needs a file of counts that the study has not written yet."""
+    """Return whether the builder needs a file of counts that the study has yet to write."""
     counts = config.get("builder.init_args.acceptance_counts", None)
     return sweep.count_acceptances is not None and counts is not None and not Path(counts).is_file()
 
 
 def with_artifact(config: Config) -> Config:
-    """Return the experiment with the parts of its ``artifact``, if it has one, without arms and search.
+    """Return the experiment with the parts of its ``artifact``, if it names one, and without arms and search.
 
     Like the parts of a file, these start without learned state.
     """
@@ -321,7 +321,7 @@ def with_artifact(config: Config) -> Config:
 
 
 def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
-    """Return the experiment with ``data.field`` set for all stages of its sweep, and lines to print for each file.
+    """Return the experiment with ``data.field`` set for all stages of its sweep, and lines to print about each file.
 
     Each file of prompts is read once here, so that an invalid line is reported before models are loaded.
     """

@@ -1,4 +1,4 @@
-"""Artifacts that are given by name: ``wandb:entity/project/name:alias`` in W&B, or ``stdlib:eagle`` in specexp."""
+"""Artifacts given by name: ``wandb:entity/project/name:alias`` in W&B, or ``stdlib:eagle`` in specexp."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """Return the local path of an artifact. W&B artifacts are downloaded; embedded ones are files of specexp."""
+    """Return the local path of an artifact. W&B artifacts are downloaded; embedded artifacts are files of specexp."""
     given = str(path_or_reference)
     return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
 
 def download(reference: str) -> Path:
-    """Download an artifact into W&B's own artifact folder, once for each version, and return its path.
+    """Download an artifact into W&B's own artifact folder, once per version, and return its path.
 
     Raises:
         ArtifactError: The reference is malformed, W&B is offline or not logged in, the artifact has unexpected files,

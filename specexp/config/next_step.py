@@ -32,26 +32,26 @@ def command_line(name: str, *words: object, why: str = "") -> str:
 
 
 def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -> list[str]:
-    """Return arguments for the same experiment: its file, and its command-line overrides updated by ``changed``."""
+    """Return arguments for the same experiment: its file, and its command-line overrides updated with ``changed``."""
     typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
     return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
 
 
 def _text(value: Any) -> str:
-    """Return a value as typed on the command line: a text that YAML reads unchanged as it is, others as JSON."""
+    """Return a value as typed on the command line: as plain text if YAML reads it unchanged, otherwise as JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
 
 
 def model_options(config: Config) -> list[str]:
-    """Return the options of a deployment for the experiment's models and device, where they differ from defaults."""
+    """Return a deployment's options for the experiment's models and device, if they differ from the defaults."""
     return _options(config, _MODEL_KEYS)
 
 
 def init_options(config: Config) -> list[str]:
-    """Return the options of ``specexp.init`` for the experiment's models and their device."""
+    """Return the options of ``specexp.init`` for the experiment's models and device."""
     return _options(config, [key for key in _MODEL_KEYS if not key.endswith("_dtype")])
 
 
@@ -66,7 +66,7 @@ def measured_by(config: Config) -> str:
 
 
 def trusted_packages(config: Config) -> list[str]:
-    """Return the packages outside specexp that define the experiment's parts, including searched ones."""
+    """Return the packages outside specexp that define the experiment's parts, with those that only the space names."""
     searched = ("sweep.space", "sweep.enqueue")
     sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
     packages = {path.partition(".")[0] for path in _class_paths(sections) if "." in path}
@@ -74,12 +74,12 @@ def trusted_packages(config: Config) -> list[str]:
 
 
 def trust_options(config: Config) -> list[str]:
-    """Return the ``--trust`` options of a deployment for the packages outside specexp."""
+    """Return a deployment's ``--trust`` options for packages outside specexp."""
     return [word for package in trusted_packages(config) for word in ("--trust", package)]
 
 
 def artifact_again(config: Config, artifact: str) -> dict[str, Any]:
-    """Return the changes for :func:`experiment_again` that replace the file's own parts by an artifact's."""
+    """Return the changes for :func:`experiment_again` that replace the file's own parts with an artifact's."""
     packages = trusted_packages(config)
     trust: str | list[str] = packages[0] if len(packages) == 1 else packages
     return {"artifact": artifact, **({"trust": trust} if packages else {})}

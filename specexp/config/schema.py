@@ -1,4 +1,4 @@
-"""The sections of an experiment file. Arguments of a part are checked against its constructor instead."""
+"""The sections of an experiment file. The arguments of a part are checked against its constructor instead."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pair(Section):
 
 
 class Generation(Section):
-    """Length limit, number of samples, seed and stopping rule of the generation.
+    """The length limit, number of samples, seed and stopping rule of the generation.
 
     Attributes:
         max_new_tokens: Maximum number of generated tokens per turn; never exceeded.
@@ -102,7 +102,7 @@ class Tracking(Section):
 
 
 class Verify(Section):
-    """Settings of the tests of ``specexp.verify``.
+    """Settings for the tests of ``specexp.verify``.
 
     Attributes:
         level: Significance level: the probability of rejecting a composition that is lossless.
@@ -127,7 +127,7 @@ class Verify(Section):
 
 
 class Profile(Section):
-    """Measurements and output of ``specexp.profile``.
+    """The measurements and the output of ``specexp.profile``.
 
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
@@ -150,7 +150,7 @@ class Profile(Section):
 
 
 class Record(Section):
-    """Settings of ``specexp.record``.
+    """Settings for ``specexp.record``.
 
     Attributes:
         to: Folder of the recording; null for ``recordings/<name>``.
@@ -265,7 +265,7 @@ class TableExport(Section):
 
 
 class Fit(Section):
-    """Training of a controller by ``specexp.fit`` on the prompts of ``data``.
+    """Settings with which ``specexp.fit`` trains a controller on the prompts of ``data``.
 
     Attributes:
         epochs: Number of times that every prompt is decoded.

@@ -15,7 +15,7 @@ from specexp.base.checked import PartOf, Section, refusal
 from specexp.base.messages import did_you_mean
 
 METHOD = "method"
-"""Key of ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
+"""The key in ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
 # Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
@@ -24,7 +24,7 @@ Way = Literal["maximize", "minimize"]
 
 
 def overrides_of(key: str, value: Any) -> dict[str, Any]:
-    """Return a chosen value as overrides of a composition: the parts of a method, or the value under its own key.
+    """Return a chosen value as overrides of a composition: a method's parts, or the value itself under its key.
 
     Example:
         >>> overrides_of("method", {"name": "chain", "builder": {"class_path": "Chain"}})
@@ -61,7 +61,7 @@ class _Range(Section):
         return self
 
     def label_of(self, value: Any) -> Any:
-        """Return the value as a study stores it; raises LookupError if it is not in the range."""
+        """Return the value as a study stores it; raises LookupError if it is outside the range."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not self.low <= value <= self.high:
             raise LookupError(value)
@@ -92,7 +92,7 @@ class IntRange(_Range):
     at_most: str | None = None
 
     def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> Any:
-        """Draw a value with an Optuna trial; ``drawn`` holds the values drawn earlier in the trial."""
+        """Draw a value with an Optuna trial. ``drawn`` contains the values drawn earlier in the trial."""
         high = self.high if self.at_most is None else min(self.high, drawn.get(self.at_most, self.high))
         return trial.suggest_int(key, self.low, max(self.low, high), step=self.step or 1, log=self.log)
 
@@ -145,7 +145,7 @@ class Categorical(Section):
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """Choices by label; a study stores only labels. The value of a method maps sections to parts."""
+        """The choices by label. A study stores only labels. The value of a method maps sections to parts."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)
@@ -158,7 +158,7 @@ class Categorical(Section):
         return self.by_label[trial.suggest_categorical(key, list(self.by_label))]
 
     def label_of(self, value: Any) -> Any:
-        """Return the label under which a study stores a value; raises LookupError if it is not a choice."""
+        """Return the label under which a study stores a value; raises LookupError if the value is not a choice."""
         for label, choice in self.by_label.items():
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return label
@@ -180,7 +180,7 @@ def _label(choice: Any) -> Any:
 
 
 class _Stage(Section):
-    """A stage of a sweep other than the search.
+    """A stage of a sweep, other than the search.
 
     Attributes:
         data: Overrides of the experiment's ``data``.
@@ -190,7 +190,7 @@ class _Stage(Section):
 
 
 class Learn(_Stage):
-    """The prompts that every candidate's drafter and controller learn from before it is measured."""
+    """The prompts from which every candidate's drafter and controller learn before it is measured."""
 
 
 class CountAcceptances(_Stage):
@@ -204,7 +204,7 @@ class CountAcceptances(_Stage):
 
 
 class Confirm(_Stage):
-    """The stage that measures the best trials again, on other prompts than the search.
+    """The stage that measures the best trials again, on prompts that the search does not use.
 
     Attributes:
         best: Number of trials that are measured again.
@@ -233,7 +233,7 @@ class Export(Section):
 
 @dataclass(frozen=True)
 class Known:
-    """A named configuration that is measured before the search, given as overrides of the composition."""
+    """A named configuration, measured before the search and given as overrides of the composition."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -347,12 +347,12 @@ class Sweep(Section):
 
     @property
     def prunes(self) -> bool:
-        """Whether trials may be pruned; Optuna prunes only studies with one objective."""
+        """True if trials may be pruned. Optuna prunes only studies with one objective."""
         return len(self.objectives) == 1
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """The configurations measured first, with method names replaced by the methods' parts."""
+        """The configurations to measure first, with method names replaced by the methods' parts."""
         found = []
         for number, given in enumerate(self.enqueue):
             overrides = {key: value for key, value in given.items() if key != "name"}
@@ -367,7 +367,7 @@ class Sweep(Section):
 
     @property
     def methods(self) -> dict[str, Any]:
-        """The parts of each method in the space, by the method's name."""
+        """The parts of each method in the space, keyed by the method's name."""
         entry = self.space.get(METHOD)
         return entry.by_label if isinstance(entry, Categorical) else {}
 
@@ -377,7 +377,7 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 def _name_of(overrides: Mapping[str, Any]) -> str:
-    """Return a short name for overrides from their classes and arguments, e.g. ``Chain(length=4)``."""
+    """Return a short name for overrides, made of their classes and arguments, e.g. ``Chain(length=4)``."""
     parts = []
     for key, value in overrides.items():
         if isinstance(value, Mapping) and "class_path" in value:
