@@ -1,4 +1,4 @@
-"""Arms of a comparison: each answers prompts and records tokens, counts and seconds."""
+"""Arms of a comparison. Each answers prompts and records tokens, counts and seconds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 TimeLineObserver = Callable[[str, "TimeLine"], None]
-"""A callback that takes a prompt id and its time line."""
+"""A callback that receives a prompt id and its time line."""
 
 
 class Arm(ABC):
-    """One decoding setup of a comparison, which decodes one prompt at a time."""
+    """One setup in a comparison. It decodes one prompt at a time."""
 
     name: str
     generation: Generation
@@ -47,28 +47,28 @@ class Arm(ABC):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """Further attributes in the tables of a study: the clock, if seconds are modelled."""
+        """More attributes for the tables of a study: the clock, if seconds are modelled."""
         return {} if self.latency is None else {"clock": self.latency.label}
 
     @property
     def fidelity_note(self) -> str | None:
-        """A clause about the fidelity of replayed counts; None if models decode."""
+        """A clause on the fidelity of replayed counts; None if models decode."""
         return None
 
     @abstractmethod
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
-        """Answer all turns of a prompt, each with the arm's own earlier answers in its context.
+        """Answer all turns of a prompt. The context of each turn contains the arm's own earlier answers.
 
         The same ``sample`` gives the same output again. ``max_new_tokens`` overrides the arm's limit, for warm-up runs.
         Raises ValueError if the prompt does not fit.
         """
 
     def reset(self) -> None:
-        """Return to the initial state, if the arm carries state from prompt to prompt."""
+        """Return to the initial state, if the arm keeps state from prompt to prompt."""
         return None
 
     def close(self) -> None:
-        """Stop the processes that the arm keeps from prompt to prompt."""
+        """Stop the processes that the arm keeps running between prompts."""
         return None
 
     def record(
@@ -80,7 +80,7 @@ class Arm(ABC):
         seconds: Mapping[str, float] | None = None,
         **given: Any,
     ) -> PromptRecord:
-        """Return the record of an answered prompt; every such record is made here.
+        """Return the record of an answered prompt. All such records are made here.
 
         Args:
             counts: One object for every turn, or for every sequence decoded together, such as a
@@ -118,7 +118,7 @@ class Arm(ABC):
 
 
 class LearningArm(Arm):
-    """An arm with parts of ours, which can learn from prompt to prompt and which analyses can watch.
+    """An arm that decodes with our parts. It can learn from prompt to prompt, and analyses can observe it.
 
     Every reset returns the controller to ``controller_state``, or to its own initial state if that is None.
     """
@@ -144,7 +144,7 @@ class LearningArm(Arm):
         self.timeline_observers: Sequence[TimeLineObserver] = ()
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
-        """Decode a prompt once more, untimed.
+        """Decode a prompt again, without timing it.
 
         ``observe`` is called with every step's outcome in the order of the record's tokens; it may raise to stop.
         """
@@ -166,14 +166,14 @@ class LearningArm(Arm):
             controller.load_state_dict(deepcopy(self.controller_state))
 
     def remember(self) -> None:
-        """Save the present state of drafter and controller, so that every later :meth:`reset` restores it."""
+        """Save the current state of drafter and controller, so that every later :meth:`reset` restores it."""
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
 
 
 def state_of(drafter: Drafter | None) -> str:
-    """Return the state policies of a drafter and its inner ones, joined as in ``carry+cold``; else ``stateless``."""
+    """Return the state policies of a drafter and its inner drafters, joined as in ``carry+cold``, or ``stateless``."""
     if drafter is None:
         return "stateless"
     kept = {drafter.state or "stateless", *map(state_of, drafter.inner)}
@@ -181,7 +181,7 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps by a latency profile; usable as the loop's clock, or as an observer of outcomes."""
+    """Sums the seconds of steps by a latency profile. Usable as the loop's clock or as an observer of outcomes."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
@@ -189,7 +189,7 @@ class ModelledSeconds:
         self.beyond = 0  # target passes that fed more tokens than the profile covers
 
     def __call__(self, outcome: Outcome) -> Any:
-        """Add a step and return its seconds by phase; a caller of observers ignores the return value."""
+        """Add a step and return its seconds by phase. When it is called as an observer, the return value is ignored."""
         target, draft, beside = self.latency.outcome_parts(outcome)
         step = {"draft": draft, "target": target, "update": beside}
         for phase, spent in step.items():
@@ -199,7 +199,7 @@ class ModelledSeconds:
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
-    """Return the key of the random numbers of a prompt's sample, the same for all arms."""
+    """Return the key for the random numbers of a prompt's sample. It is the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 
@@ -213,7 +213,7 @@ def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozen
 def decode_safely(
     arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
 ) -> PromptRecord:
-    """Decode a prompt and return its record; if that fails, return a record with the ``error``."""
+    """Decode a prompt and return its record. If decoding fails, the record contains the ``error``."""
     try:
         return arm.decode(prompt, sample, max_new_tokens)
     except Exception as error:

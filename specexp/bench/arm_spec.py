@@ -1,4 +1,4 @@
-"""Specifications of arms, the interface of backends that run arms, and how a backend makes an arm."""
+"""Specifications of arms, the interface of backends that run arms, and the function by which a backend makes an arm."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ArmSpec:
 
 
 class Backend(ABC):
-    """Makes the arms of an experiment: on loaded models, on a recording, or in another engine."""
+    """Makes the arms of an experiment, on loaded models, on a recording or in another engine."""
 
     runs_models = True  # whether models run: any prompt can be decoded, and logits and times are available
     references: Collection[str] = ()  # names of the loops other than ours that it can run
@@ -60,15 +60,15 @@ class Backend(ABC):
     @property
     @abstractmethod
     def draft(self) -> Any:
-        """The draft model of drafters that need one, or None."""
+        """The draft model for drafters that need one, or None."""
 
     @abstractmethod
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return the arm of a specification; raises ValueError if its parts do not fit together or the models."""
+        """Return the arm for a specification; raises ValueError if its parts do not fit together or the models."""
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of target and tokenizer, for an artifact."""
+        """Return the fingerprint of target and tokenizer for an artifact."""
 
     @abstractmethod
     def provenance(self, arm: Arm) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Backend(ABC):
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
-    """Make an arm: compose its parts, preload them if requested, and give it the models.
+    """Make an arm: compose its parts, preload them if requested, and connect them with the models.
 
     Raises ConfigError if parts cannot be made, do not fit together or the models, or cannot be preloaded. Without
     ``where`` in the specification it raises ValueError instead.
@@ -131,7 +131,7 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
 
 
 def can_follow(verifier: Verifier) -> bool:
-    """Return whether Hugging Face's loops can emit a verifier's tokens.
+    """Return whether Hugging Face's loops can produce a verifier's tokens.
 
     The tokens must not depend on drafts. If they depend on noise, it must be addable to the scores.
     """
@@ -139,7 +139,7 @@ def can_follow(verifier: Verifier) -> bool:
 
 
 def why_not(reference: str, verifier: Verifier) -> str:
-    """Return the error message for a Hugging Face loop that cannot emit a verifier's tokens."""
+    """Return the error message for a Hugging Face loop that cannot produce a verifier's tokens."""
     return (
         f"{reference} cannot follow {type(verifier).__name__}: Hugging Face's loops emit our loop's tokens only with "
         "Greedy or KeyedSampling"

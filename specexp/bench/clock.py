@@ -9,7 +9,7 @@ from specexp.tracking.names import MODELLED
 
 
 def clock_of(records: Iterable[PromptRecord]) -> str:
-    """Return the clock that all records share, ``measured`` without records; raises ValueError if clocks differ."""
+    """Return the clock that all records share, ``measured`` if there are none; raises ValueError if clocks differ."""
     found = sorted({record.clock for record in records if not record.error})
     if len(found) > 1:
         raise ValueError(f"records must have the same clock, got {', '.join(found)}")

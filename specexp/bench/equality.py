@@ -1,4 +1,4 @@
-"""Token equality with plain decoding: first differences, near ties in 16 bits, and a comparison in float32."""
+"""Equality of tokens with plain decoding: first differences, near ties in 16 bits, and a comparison in float32."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
-"""Largest gap in float32 at which passes of different sizes may, rarely, round to different tokens."""
+"""The largest gap in float32 at which passes of different sizes may, rarely, round to different tokens."""
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""Largest gap of a near tie, in logits + T * noise: the dtype's rounding. float32 has no near ties."""
+"""The largest gap of a near tie, in logits + T * noise, for each dtype: its rounding. float32 has no near ties."""
 SECONDS = 15.0
-"""Time limit of the comparison in float32; a prompt that has begun is finished."""
+"""Time limit in seconds for the comparison in float32. A prompt that was started is still finished."""
 _SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
 ArmsOf = Callable[["ModelPair"], "tuple[LearningArm, Sequence[LearningArm]]"]
-"""A function that makes the arm of plain decoding, and the arms to compare with it, on a pair of models."""
+"""A function that makes the plain decoding arm, and the arms to compare with it, on a pair of models."""
 
 
 def near_tie_sentence(dtype: str) -> str:
-    """Return an explanation of near ties."""
+    """Return a sentence that explains near ties."""
     return (
         f"A near tie is a position where plain decoding's two best tokens lie within the rounding of {dtype} "
         f"({NEAR_TIE.get(dtype, 0.0):g} in logits). Which of them is chosen depends on the number of tokens in a pass, "
@@ -51,7 +51,7 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause about float32 outputs that differ from plain decoding's beyond rounding; None if none does."""
+    """Return a clause on float32 outputs that differ from plain decoding's beyond rounding; None without any."""
     found = [
         (record, one.index)
         for record in records
@@ -69,7 +69,7 @@ def divergence(records: Iterable[PromptRecord]) -> str | None:
 
 
 def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int | None:
-    """Return the index of the first token at which two outputs differ; None if they are equal."""
+    """Return the index of the first token at which two outputs differ, or None if they are equal."""
     pairs = enumerate(zip_longest(tokens, reference))
     return next((index for index, (token, expected) in pairs if token != expected), None)
 
@@ -82,7 +82,7 @@ def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
 def compare(
     record: PromptRecord, reference: PromptRecord, plain: LearningArm, prompt: Prompt
 ) -> PromptRecord:
-    """Return the record with its difference from ``reference``, if there is one.
+    """Return the record with its difference from ``reference`` added, if there is one.
 
     ``reference`` is the record of the same prompt and sample by ``plain``, the arm of plain decoding. The scores at the
     first difference are recomputed by decoding the prompt once more up to there.
@@ -103,7 +103,7 @@ def compare(
 
 
 class _GapFound(Exception):  # noqa: N818
-    """Ends a decoding at the step of interest; its argument is the gap."""
+    """Ends decoding at the step of interest. Its argument is the gap."""
 
 
 def _gap(plain: LearningArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
@@ -154,7 +154,7 @@ def tie_gap(plain: LearningArm, outcome: Outcome, other: int | None) -> float | 
 
 @dataclass(frozen=True)
 class Equality:
-    """Outputs of one arm, compared with plain decoding's."""
+    """The outputs of one arm compared with plain decoding's."""
 
     compared: int
     equal: int
@@ -176,7 +176,7 @@ class Equality:
 
 
 def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = PLAIN) -> Equality:
-    """Count an arm's outputs that equal the baseline's, from records alone."""
+    """Count, from records alone, how many of an arm's outputs equal the baseline's."""
     records = list(records)
     reference = {record.key: record for record in records if record.arm == baseline}
     pairs = [(one, reference[one.key]) for one in records if one.arm == arm and one.key in reference]
@@ -187,7 +187,7 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = PL
 
 
 def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str) -> str:
-    """Return whether the outputs of arms equal the baseline's, in a sentence."""
+    """Return a sentence on whether the outputs of arms equal the baseline's."""
     records = list(records)
     found = Equality.sum(token_equality(records, arm, baseline) for arm in arms if arm != baseline)
     if not found.compared:
@@ -197,7 +197,7 @@ def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str
 
 @dataclass(frozen=True)
 class InFloat32:
-    """Outputs compared once more with a float32 copy of the target, in which there are no near ties."""
+    """Outputs compared again with a float32 copy of the target, in which there are no near ties."""
 
     records: Sequence[PromptRecord] = ()  # records of plain decoding and the arms, in float32
     prompts: int = 0  # number of prompts decoded in float32
@@ -229,7 +229,7 @@ def in_float32(
     baseline: str = PLAIN,
     seconds: float = SECONDS,
 ) -> InFloat32 | None:
-    """Decode up to ``most`` prompts once more in float32, if outputs of a 16-bit target differ from plain decoding's.
+    """Decode up to ``most`` prompts again in float32, if outputs of a 16-bit target differ from plain decoding's.
 
     ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or the reason why there is
     none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops differ, which

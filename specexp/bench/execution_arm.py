@@ -1,4 +1,4 @@
-"""Arms that decode several sequences for a prompt: a search over thoughts (SEED, Algorithm 1), or continuations."""
+"""Arms that decode several sequences per prompt: a search over thoughts (SEED, Algorithm 1), or continuations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 CONTINUATIONS = "continuations"
 Component = Literal["generator", "evaluator"]
 _Decode = Callable[[Component, Sequence[str], Sequence[str], Ending], list[str]]
-"""Decodes prompts together; takes the component, a random key per prompt, the prompts and their ending."""
+"""Decodes prompts together, given the component, a random key per prompt, the prompts and their ending."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The answer that a search found for one item."""
+    """The answer that a search found for an item."""
 
     result: SearchResult  # the path found, and the tree of thoughts
     check: Check
@@ -49,7 +49,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Solver:
-    """Answers a search's requests by decoding; the same target generates thoughts and evaluates states.
+    """Answers a search's requests by decoding. The same target generates thoughts and evaluates states.
 
     Randomness is keyed by the item, the sample and the path of a state. The text of a state is thus the same in every
     strategy and in every order of expansion.
@@ -73,7 +73,7 @@ class Solver:
         max_new_tokens: int | None = None,
         observers: Sequence[Callable[[Outcome], None]] = (),
     ) -> Solution:
-        """Search for the answer of one item; every request of the search is one run of the executor.
+        """Search for the answer to one item. Every request of the search is one run of the executor.
 
         The same ``sample`` gives the same answer again. ``max_new_tokens`` overrides the solver's limit, for warm-up
         runs.
@@ -147,7 +147,7 @@ def _dotted(path: Sequence[int]) -> str:
 
 
 class ExecutionArm(LearningArm):
-    """An execution strategy as an arm. Processes that it starts are kept from prompt to prompt, until :meth:`close`.
+    """An arm that uses an execution strategy. The processes that it starts run until :meth:`close`.
 
     ``problems`` are task items by prompt id, which are searched. Any other prompt is continued by one group of
     ``samples`` sequences. Raises ValueError if the strategy cannot execute the parts.
@@ -247,7 +247,7 @@ class ExecutionArm(LearningArm):
         max_new_tokens: int | None,
         observers: Sequence[OutcomeObserver] = (),
     ) -> tuple[Sequence[tuple[str, Run]], Solution | None]:
-        """Search for the answer if the prompt is a task item, else continue it; returns the runs by component."""
+        """Search for the answer to a task item, or continue any other prompt; return the runs by component."""
         if self.solver is not None and prompt.prompt_id in self.problems:
             limits: dict[str, Any] = {"sample": sample, "max_new_tokens": max_new_tokens}
             task, item = self.problems[prompt.prompt_id]

@@ -68,7 +68,7 @@ def _check_published(config: Config) -> None:
 
 
 def check_experiment(config: Config) -> list[ComposedArm]:
-    """Return the file's arms, checked without models and data.
+    """Return the file's arms, after checking them without models or data.
 
     Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a section that all share.
     It also raises if an analysis or arm does not support the number of sequences decoded per prompt.
@@ -112,7 +112,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 
 
 def baselines_of(config: Config) -> list[str]:
-    """Return the names of the arms that others are compared with; raises ConfigError if one cannot be run."""
+    """Return the names of the arms with which others are compared; raises ConfigError if one of them cannot be run."""
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
@@ -139,7 +139,7 @@ def check_tasks(config: Config) -> None:
 
 
 def is_plain(config: Config) -> bool:
-    """Return whether an experiment has only plain decoding to run."""
+    """Return whether plain decoding is all that an experiment runs."""
     return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
@@ -177,7 +177,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
 
 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
-    """Make the arms; loops that the backend cannot run are left out.
+    """Make the arms. Loops that the backend cannot run are left out.
 
     Raises ConfigError as :func:`check_experiment`, or if parts do not go with the models, or if an arm or an analysis
     needs models that the backend does not run.
@@ -226,7 +226,7 @@ def _check_without_models(
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
-    """Return the prompts in another fixed order, or in the set's own order if ``shuffle_seed`` is None."""
+    """Return the prompts in a different, fixed order, or in the set's own order if ``shuffle_seed`` is None."""
     ordered = sorted(prompts, key=lambda prompt: prompt.index)
     if shuffle_seed is None:
         return ordered
@@ -234,7 +234,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError if prompts and answers exceed the target's context; it names the prompt and a remedy."""
+    """Raise ConfigError, with a prompt and a remedy, if prompts and answers do not fit in the target's context."""
     from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
@@ -279,7 +279,7 @@ def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
 
 
 def rehearse(config: Config) -> LiveBackend:
-    """Do a dry run: make the arms and read the prompts, with models that have no weights.
+    """Do a dry run: make the arms and read the prompts, using models without weights.
 
     Raises ConfigError if trainer, models, parts or prompts cannot be used, or do not go together.
     """
@@ -308,7 +308,7 @@ def rehearse(config: Config) -> LiveBackend:
 
 
 def use_threads(config: Config) -> None:
-    """Let torch use ``generation.threads`` threads, if it is set."""
+    """Make torch use ``generation.threads`` threads, if this is set."""
     import torch
 
     if (threads := config.get("generation.threads")) is not None:
@@ -316,7 +316,7 @@ def use_threads(config: Config) -> None:
 
 
 def warn_of_load(config: Config) -> None:
-    """Print a sentence if times are measured on a machine that was busy in the last minute."""
+    """Print a sentence if times are measured on a machine that was busy during the last minute."""
     if config.get("latency") is None and (load := high_load()):
         print(
             f"warning: the machine was busy in the last minute (load {load:.1f} on {counted(usable_cores(), 'core')}): "

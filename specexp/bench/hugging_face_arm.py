@@ -1,4 +1,4 @@
-"""Hugging Face's own ``generate`` as arms: it emits the tokens of our loop, and hooks count its passes."""
+"""Hugging Face's own ``generate`` as arms. It produces the same tokens as our loop, and hooks count its passes."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
         self._noise = GumbelStream(key)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
+        """Add noise to ``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
         noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1])
         return self.verifier.scores(scores, noise.to(scores.device)).clamp_(min=_LOWEST)
 
 
 class Repetition(StoppingCriteria):  # type: ignore[misc]
-    """Stops one call of ``generate`` once the tokens after the first ``prompt_tokens`` repeat (:func:`repeats`)."""
+    """Stops a call of ``generate`` when the tokens after the first ``prompt_tokens`` repeat (:func:`repeats`)."""
 
     def __init__(self, prompt_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
@@ -67,7 +67,7 @@ class Repetition(StoppingCriteria):  # type: ignore[misc]
         self._checked = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        """``[1, t]`` prompt and all new tokens; a pass may have added several."""
+        """Check ``[1, t]`` tokens: the prompt and all new ones. A pass may have added several."""
         tokens: list[int] = input_ids[0, self.prompt_tokens :].tolist()
         ends = range(self._checked + 1, len(tokens) + 1)
         self.end = next((end for end in ends if repeats(tokens[:end])), None)
@@ -82,7 +82,7 @@ _COMPOSITIONS = {
     "hf-assisted": "DraftModel + StaticTree",
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
-"""The equivalent composition of each loop; under a latency profile the loop has that composition's overheads."""
+"""The composition equivalent to each loop. With a latency profile, the loop has that composition's overheads."""
 
 
 class _Passes(BaseStreamer):  # type: ignore[misc]
@@ -116,7 +116,7 @@ class GenerateRun(GenerationResult):
 
 
 class HuggingFaceArm(Arm):
-    """One of Hugging Face's own decoding loops.
+    """An arm that decodes with one of Hugging Face's own loops.
 
     The clock of decoding starts when ``generate`` returns the first tokens, from its pass over the prompt. Those tokens
     are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled anew, because
@@ -238,7 +238,7 @@ class HuggingFaceArm(Arm):
         return run
 
     def _count_drafts(self, run: GenerateRun, prompt_tokens: int, passes: _Passes) -> None:
-        """Add the counts of drafts to ``run``; with a latency profile, replace its decode seconds by modelled ones."""
+        """Add the counts of drafts to ``run``. With a latency profile, replace its decode seconds by modelled ones."""
         modelled, place = 0.0, 0
         for step, (rows, new_tokens) in enumerate(zip(passes.target, run.tokens_of_pass, strict=True)):
             drafted = rows[0, prompt_tokens if step == 0 else 1 :].tolist()
@@ -257,7 +257,7 @@ class HuggingFaceArm(Arm):
 
     @contextmanager
     def _counted(self, passes: _Passes, config: GenerationConfig) -> Iterator[None]:
-        """Count passes, and replace the models' generation settings by ours in the meantime.
+        """Count passes within the block, in which our generation settings replace the models' own.
 
         Otherwise ``generate`` would fill settings that are None, such as no EOS, from the model's.
         """

@@ -1,4 +1,4 @@
-"""The backend that decodes: a pair of models, loaded once for all arms, and the arm of our loop."""
+"""The backend that runs models: a pair of models, loaded once for all arms, and the arm of our loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class DecoderArm(LearningArm):
-    """A :class:`~specexp.core.loop.Decoder` as an arm.
+    """An arm that decodes with a :class:`~specexp.core.loop.Decoder`.
 
     Seconds are measured if ``latency`` is None or does not model them.
     """
@@ -97,7 +97,7 @@ class DecoderArm(LearningArm):
 
 
 class LiveBackend(Backend):
-    """A pair of models, loaded once. All arms share the target's cache and its one self-check.
+    """A pair of models, loaded once. All arms share the target's cache and its single self-check.
 
     ``problems`` are task items by prompt id. Arms of several sequences search for their answers, and continue all other
     prompts.
@@ -118,7 +118,7 @@ class LiveBackend(Backend):
     def of(
         cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None
     ) -> Self:
-        """Load the models of an experiment, and its tasks if several sequences are decoded for a prompt.
+        """Load the models of an experiment, and its tasks if several sequences are decoded per prompt.
 
         A loaded pair replaces the experiment's own, and ``problems`` (by prompt id) the items of ``data``. Raises
         ConfigError if the models cannot be loaded, and PromptSetError if a task's file cannot be read.
@@ -142,12 +142,12 @@ class LiveBackend(Backend):
 
     @cached_property
     def draft(self) -> Runtime | None:
-        """The pair's draft model; every drafter takes a copy."""
+        """The pair's draft model. Every drafter makes a copy of it."""
         return self.pair.draft_runtime()
 
     @override
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return a decoder, an execution strategy, or one of Hugging Face's loops, as an arm."""
+        """Return an arm with a decoder, an execution strategy or one of Hugging Face's loops."""
         assert spec.parts is not None
         generation, tokenizer = spec.generation, self.tokenizer
         if spec.reference is not None:

@@ -1,4 +1,4 @@
-"""The measuring itself: every prompt is decoded by every arm, the arms in rotation."""
+"""The measuring itself: every arm decodes every prompt, and the arms take turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARM_UP_TOKENS = 16
 
 
 def plain_of(arms: Sequence[Arm], baseline: str | None) -> LearningArm | None:
-    """Return the arm with the baseline's name; ValueError if it is missing or if two arms share a name."""
+    """Return the arm with the baseline's name; raises ValueError if it is missing or if two arms have the same name."""
     names = [arm.name for arm in arms]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
@@ -44,7 +44,7 @@ def records_by_prompt(
     every: Mapping[str, int] | None = None,
     analyses: Sequence[Observer] = (),
 ) -> Iterator[list[PromptRecord]]:
-    """Yield each prompt's records, made when they are requested; a caller may stop after any prompt.
+    """Yield the records of each prompt as they are requested. The caller may stop after any prompt.
 
     With a ``baseline``, every arm first decodes a prompt unrecorded as its warm-up, and is reset. Outputs are compared
     with the baseline's, and a prompt that fails is recorded with its reason. Without a baseline there is no warm-up and
@@ -104,5 +104,5 @@ def _warm_up(arms: Sequence[Arm], prompt: Prompt, analyses: Sequence[Observer]) 
 
 
 def by_key(records: Iterable[PromptRecord]) -> dict[tuple[str, str, int], PromptRecord]:
-    """Return the last record of each arm, prompt id and sample."""
+    """Return the last record for each arm, prompt id and sample."""
     return {(record.arm, *record.key): record for record in records}

@@ -18,20 +18,20 @@ from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
 
 
 class Share(NamedTuple):
-    """A quotient; several are combined as the sum of parts over the sum of wholes."""
+    """A quotient. Several are combined as the sum of parts over the sum of wholes."""
 
     part: float
     whole: float
 
     @property
     def value(self) -> float | None:
-        """The quotient; None if ``whole`` is 0."""
+        """The quotient, or None if ``whole`` is 0."""
         return self.part / self.whole if self.whole else None
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Sums of many records, from which metrics of counts alone are computed."""
+    """Sums over many records, from which metrics based only on counts are computed."""
 
     steps: int
     new_tokens: int
@@ -47,7 +47,7 @@ Value = float | Share | None
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of an arm."""
+    """A figure that describes an arm."""
 
     name: str  # name in CSV, W&B, JSON and YAML
     unit: str
@@ -87,7 +87,7 @@ class Metric:
         return sum(values) if self.aggregate == "total" else sum(values) / len(values)
 
     def key(self, used: str) -> str:
-        """Return the metric's name, with the prefix ``modelled_`` if it depends on seconds that are modelled."""
+        """Return the metric's name, with the prefix ``modelled_`` if it depends on modelled seconds."""
         return f"{clock.metric_prefix(used)}{self.name}" if self.clocked else self.name
 
     @property
@@ -97,11 +97,11 @@ class Metric:
 
 
 METRICS: list[Metric] = []
-"""All metrics, in the order in which tables show them; :func:`metric` adds one."""
+"""All metrics, in the order in which tables show them. :func:`metric` adds one."""
 
 
 def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
-    """Register a function of a record as the metric of that name; ``given`` are further fields of :class:`Metric`.
+    """Register a function of a record as the metric of that name. ``given`` are more fields of :class:`Metric`.
 
     The function's docstring becomes the metric's description.
     """
@@ -115,7 +115,7 @@ def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callab
 
 @metric("nodes/step", better="lower", counted=True, heading="nodes/step", digits=1)
 def nodes_per_step(record: Any) -> Value:
-    """Drafted nodes that are fed to the target in a step, the root not counted."""
+    """Drafted nodes fed to the target per step, not counting the root."""
     return Share(record.drafted_nodes, record.steps)
 
 
@@ -127,7 +127,7 @@ def tokens_per_step(record: Any) -> Value:
 
 @metric("tokens/step", better="higher", aggregate="macro", heading="macro")
 def tokens_per_step_macro(record: Any) -> Value:
-    """New tokens per target pass, as the mean of the prompts' own ratios."""
+    """New tokens per target pass, as the mean of the prompts' ratios."""
     ratio: float | None = record.tokens_per_step
     return ratio
 
@@ -140,81 +140,81 @@ def tokens_per_second(record: Any) -> Value:
 
 @metric("s/token", better="lower", clocked=True, counted=True)
 def seconds_per_token(record: Any) -> Value:
-    """Seconds of decoding per decoded token, without prefill."""
+    """Decode seconds per decoded token, without prefill."""
     return Share(record.decode_seconds, record.decode_tokens)
 
 
 @metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)
 def p99_seconds_per_token(record: Any) -> Value:
-    """Seconds of decoding per decoded token that 99 % of the prompts stay below, without prefill."""
+    """Decode seconds per token, without prefill, that 99 % of the prompts do not exceed."""
     seconds: float | None = record.seconds_per_token
     return seconds
 
 
 @metric("MiB", better="lower", aggregate="macro", empty=None)
 def memory_mib(record: Any) -> Value:
-    """Main memory of another engine's processes; none if it is unknown."""
+    """Main memory of another engine's processes; no value if it is unknown."""
     return None if record.memory_bytes is None else record.memory_bytes / 2**20
 
 
 @metric("s", better="lower", aggregate="macro", empty=None)
 def prefill_seconds(record: Any) -> Value:
-    """Mean seconds until a prompt's first token; none if seconds are modelled."""
+    """Mean seconds until a prompt's first token; no value if seconds are modelled."""
     return float(record.prefill_seconds) if record.clock == MEASURED else None
 
 
 @metric("s", aggregate="total", clocked=True, counted=True)
 def decode_seconds(record: Any) -> Value:
-    """Seconds of decoding, all prompts together."""
+    """Seconds of decoding, summed over all prompts."""
     return float(record.decode_seconds)
 
 
 @metric("passes/step", better="lower", counted=True)
 def draft_passes_per_step(record: Any) -> Value:
-    """Forward passes of a draft model in a step."""
+    """Forward passes of a draft model per step."""
     return Share(record.draft_passes, record.steps)
 
 
 @metric("share", better="higher", counted=True, empty=None)
 def utilisation(record: Any) -> Value:
-    """Drafted nodes that became output; none if nothing was drafted."""
+    """Drafted nodes that became output; no value if nothing was drafted."""
     return Share(record.accepted_drafts, record.drafted_nodes)
 
 
 @metric("share", better="higher", empty=None)
 def alpha(record: Any) -> Value:
-    """Drafted positions that became output, whatever the width of a tree; none if nothing was drafted."""
+    """Drafted positions that became output, whatever the width of a tree; no value if nothing was drafted."""
     return Share(sum(record.accepted_at), sum(record.drafted_at))
 
 
 @metric("share", better="higher", empty=None)
 def target_utilisation(record: Any) -> Value:
-    """Time in which the target ran a pass or a prefill, if several sequences are decoded for a prompt."""
+    """Share of time in which the target ran a pass or a prefill, if several sequences are decoded per prompt."""
     return record.group and Share(record.group.busy_seconds, record.group.wall_seconds)
 
 
 @metric("MiB", better="lower", aggregate="macro", empty=None)
 def draft_mib(record: Any) -> Value:
-    """Memory of the drafters' weights and caches, all sequences together, if several are decoded for a prompt."""
+    """Memory of the drafters' weights and caches for all sequences, if several are decoded per prompt."""
     return record.group and (sum(record.group.draft_bytes.values()) / 2**20 or None)
 
 
 @metric("share", better="lower", empty=None)
 def unread_share(record: Any) -> Value:
-    """Evaluations of thoughts that could not be read; none without a search."""
+    """Share of evaluations of thoughts that could not be parsed; no value without a search."""
     evaluator = record.group and record.group.roles.get("evaluator")
     return Share(record.group.unparsable, evaluator.sequences) if evaluator else None
 
 
 @metric("share")
 def eos_share(record: Any) -> Value:
-    """Answers that end by EOS."""
+    """Share of answers that end with EOS."""
     return Share(sum(reason == "eos" for reason in record.finish_reasons), record.turns)
 
 
 @metric("share")
 def loop_share(record: Any) -> Value:
-    """Answers that end in a loop: ended where they begin to repeat, unless ``generation.stop_at_repetition`` is off."""
+    """Share of answers that end in a loop. Decoding stops there, unless ``generation.stop_at_repetition`` is off."""
     return Share(sum(repeats(answer) for answer in record.answers()), record.turns)
 
 
@@ -230,7 +230,7 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Return the metrics of one arm's answered prompts, by key, without those that have no value.
+    """Return the metrics of one arm's answered prompts by key, without metrics that have no value.
 
     Raises ValueError if some of the seconds are measured and others modelled.
     """
@@ -240,7 +240,7 @@ def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
 
 
 def figures_of_counts(total: Counted, used: str) -> dict[str, float]:
-    """Return by key the metrics that can be computed from sums alone; ``used`` is the clock of the seconds."""
+    """Return the metrics that can be computed from sums alone, by key. ``used`` is the clock of the seconds."""
     figures = {metric.key(used): metric.over([total]) for metric in METRICS if metric.counted}
     return {name: value for name, value in figures.items() if value is not None}
 
@@ -256,12 +256,12 @@ def objectives() -> dict[str, str]:
 
 
 def constraints() -> tuple[str, ...]:
-    """Return the names of all possible constraints: ``min_`` or ``max_`` before a metric's name."""
+    """Return the names of all possible constraints: ``min_`` or ``max_``, then a metric's name."""
     return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
 
 
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
-    """Return how far a figure is beyond its limit, positive if violated; None if ``figures`` (by key) lack it."""
+    """Return how far a figure exceeds its limit, positive if violated; None if ``figures`` (by key) lack it."""
     end, _, name = constraint.partition("_")
     value = figures.get(name, figures.get(f"{MODELLED}{name}"))
     if value is None:

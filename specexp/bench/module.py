@@ -56,7 +56,7 @@ class EvaluationModule(LightningModule):
 
     @property
     def records(self) -> list[PromptRecord]:
-        """All records so far."""
+        """All records made so far."""
         return list(self._found.values())
 
     @override

@@ -1,4 +1,4 @@
-"""Observers of the steps of a run: their contract, the sources of new tokens, and counts of accepted nodes."""
+"""Observers of a run's steps: their contract, the sources of new tokens, and counts of accepted nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specexp.scheduling.timeline import TimeLine
 
 CORRECTED, BONUS = -1, -2
-"""Sources of the target's own tokens: after rejecting all drafted candidates, or where none was drafted."""
+"""Sources of the target's own tokens: after all drafted candidates were rejected, or where none were drafted."""
 GRAFTED = "grafted phrases"
 """Source of the nodes that :class:`~specexp.builders.Graft` adds."""
 
@@ -35,14 +35,14 @@ class Observer(metaclass=Checked):
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
-        """Start a run after the warm-up, and forget earlier ones.
+        """Start a run after the warm-up, forgetting earlier runs.
 
         ``arms`` are the parts of every watched arm, plain decoding included. Raises ValueError if an arm that the
         analysis was configured with is missing.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Observe one step; keep only copies of the outcome's arrays."""
+        """Observe one step. Only copies of the outcome's arrays may be kept."""
         return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
@@ -84,7 +84,7 @@ class Sources:
 
 
 def steps_of(sources: Sequence[int], turn_tokens: Sequence[int]) -> Iterator[range]:
-    """Yield the places of each step's tokens; a step ends with the target's own token or with its turn.
+    """Yield the positions of each step's tokens. A step ends with the target's own token or with its turn.
 
     Example:
         >>> [list(step) for step in steps_of([0, 0, -1, -2, 1], [3, 2])]
@@ -98,7 +98,7 @@ def steps_of(sources: Sequence[int], turn_tokens: Sequence[int]) -> Iterator[ran
 
 
 class AcceptanceCounter:
-    """Counts, for every rank path, in how many steps it was drafted and in how many it was accepted."""
+    """Counts, for every rank path, the steps in which it was drafted and those in which it was accepted."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -113,7 +113,7 @@ class AcceptanceCounter:
         self.counts.update(paths[row] for row in outcome.accepted)
 
     def save(self, path: str | Path) -> None:
-        """Write the counts as JSON, rank paths as ``"0,2,1"``. The root ``""`` is accepted in every step."""
+        """Write the counts as JSON with rank paths such as ``"0,2,1"``. The root ``""`` is accepted in every step."""
         text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
         text[""] = self.steps
         atomic_write(Path(path), json.dumps(text, indent=0) + "\n")

@@ -1,4 +1,4 @@
-"""The record of one prompt decoded by one arm, as one line of JSON."""
+"""The record of one prompt decoded by one arm. It is one line of JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 MEASURED = "measured"
-"""The clock of records with measured seconds, not those of a latency profile."""
+"""The clock of records with measured seconds, as opposed to seconds from a latency profile."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
-"""Counts of every sequence, see :class:`PromptRecord`."""
+"""Counts that every sequence has; see :class:`PromptRecord`."""
 
 
 def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Add up counts by position; the sequences may differ in length.
+    """Add up counts by position. The sequences may have different lengths.
 
     Example:
         >>> by_position([(3, 1), (2,)])
@@ -33,7 +33,7 @@ def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def describe(part: object) -> str:
-    """Return a part with its arguments that are not None, e.g. ``KeyedSampling(temperature=0.7)``."""
+    """Return a part with those arguments that are not None, e.g. ``KeyedSampling(temperature=0.7)``."""
     kind: Any = type(part)
     arguments = ((name, getattr(part, name, None)) for name in _arguments_of(kind))
     inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
@@ -47,7 +47,7 @@ def _arguments_of(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of an output from plain decoding's."""
+    """The first position at which an output differs from plain decoding's."""
 
     index: int  # number of the token, from 0 over all turns
     # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k or top-p cut
@@ -58,7 +58,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Role:
-    """One component of a search: sums over its sequences, as in :class:`PromptRecord`.
+    """One component of a search. Its fields are sums over its sequences, as in :class:`PromptRecord`.
 
     A target pass over several sequences counts as a step of each. Seconds are those of the runs that the component
     requested; ``drafted_positions`` is the sum of the depths of the trees.
@@ -77,7 +77,7 @@ class Role:
 
 @dataclass(frozen=True)
 class SequenceGroup:
-    """Several sequences decoded for one prompt."""
+    """Several sequences that were decoded for one prompt."""
 
     sequences: int
     wall_seconds: float  # end to end, including search, prompts and tokenization
@@ -93,7 +93,7 @@ class SequenceGroup:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """Record of one prompt and one arm, summed over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` fills it.
+    """Record of one prompt and one arm, summed over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` makes it.
 
     Seconds per token are ``decode_seconds / decode_tokens``, the steady cost of a token behind a cached prompt.
     For our arms the prefill feeds all prompt tokens but the last, and steps produce every new token:
@@ -146,17 +146,17 @@ class PromptRecord:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Prompt and sample, which pair the records of two arms."""
+        """Prompt and sample, by which the records of two arms are paired."""
         return self.prompt_id, self.sample
 
     @property
     def new_tokens(self) -> int:
-        """Tokens generated."""
+        """Number of generated tokens."""
         return len(self.token_ids)
 
     @property
     def turns(self) -> int:
-        """Turns answered."""
+        """Number of answered turns."""
         return len(self.turn_tokens)
 
     @property
@@ -166,7 +166,7 @@ class PromptRecord:
 
     @property
     def tokens_per_step(self) -> float | None:
-        """New tokens per target pass that produced tokens; None without such a pass."""
+        """New tokens per target pass that produced tokens; None if there was no such pass."""
         return self.new_tokens / self.steps if self.steps else None
 
     def answers(self) -> list[tuple[int, ...]]:
@@ -179,7 +179,7 @@ _RECORD = TypeAdapter(PromptRecord)
 
 
 class RecordError(ValueError):
-    """Raised if a line of a file is not a record."""
+    """Raised if a line in a file is not a record."""
 
 
 def line_of(record: PromptRecord) -> str:
@@ -188,13 +188,13 @@ def line_of(record: PromptRecord) -> str:
 
 
 def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
-    """Append records to a JSONL file, one line each, flushed: a kill loses at most the line being written."""
+    """Append records to a JSONL file, one flushed line each. A kill loses at most the line that is being written."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.writelines(map(line_of, records))
 
 
 def read_records(path: str | Path) -> list[PromptRecord]:
-    """Return the records of a JSONL file, in the order of their first line.
+    """Return the records in a JSONL file, in the order of their first lines.
 
     If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is left out. Plain
     decoding has its present name also if older records call it ``engine``. Raises RecordError if another line is not

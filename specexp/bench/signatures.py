@@ -1,4 +1,4 @@
-"""Signatures of a wrong draft: the likely cause of low acceptance, read from acceptance by position.
+"""Signs of a wrong draft: the likely cause of low acceptance, derived from acceptance by position.
 
 Only drafts that a model makes are judged. A layer that is off by one lowers acceptance by a few percent at every
 position, as a weaker draft would, and is not found.
@@ -13,12 +13,12 @@ from statistics import median
 from specexp.bench.record import PromptRecord, by_position
 
 LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
-"""Steps below which a rate is not judged, and rates that are too low."""
+"""The number of steps below which a rate is not judged, and the rates that are too low."""
 # standard deviations of a bound, as the steps of a prompt are not independent; tokens that every draft was trained on
 _SURE, _LONG = 4.0, 512
 
 Length = tuple[int, int, int]
-"""Prompt tokens of some steps, and of these steps those that drafted position 1 and those that accepted it."""
+"""Prompt tokens of some steps, and how many of these steps drafted and accepted position 1."""
 
 
 def likely_cause(
@@ -52,7 +52,7 @@ def likely_cause(
 
 
 def _fall_by_length(lengths: Sequence[Length]) -> str | None:
-    """Compare the longer half of the prompts with the shorter one."""
+    """Compare the longer half of the prompts with the shorter half."""
     ordered = sorted(lengths)
     halves = ordered[: len(ordered) // 2], ordered[(len(ordered) + 1) // 2 :]
     if not all(halves):
@@ -69,7 +69,7 @@ def _fall_by_length(lengths: Sequence[Length]) -> str | None:
 
 
 def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
-    """Return a sentence if the same prompts' first drafts are accepted far less often with than without a template.
+    """Return a sentence if first drafts on the same prompts are accepted far less often with than without a template.
 
     Args:
         one: Accepted first drafts and all first drafts of the prompts in one form, as texts or as chats.
@@ -86,7 +86,7 @@ def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
 
 
 def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | None:
-    """Compare each position's acceptance, after an accepted position, with that of the position before."""
+    """Compare each position's acceptance, given that the position before was accepted, with the position before."""
     before, after = drafted[0], accepted[0]
     for position, (tried, kept) in enumerate(zip(drafted[1:], accepted[1:], strict=False), 2):
         if after < LEAST or tried < 0.75 * drafted[0]:  # drafts of different lengths are not comparable
@@ -108,19 +108,19 @@ def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | 
 
 
 def _bounds(part: int, whole: int) -> tuple[float, float]:
-    """Return Wilson's bounds of a share."""
+    """Return Wilson's bounds for a share."""
     share, z = part / whole, _SURE**2 / whole
     middle, half = share + z / 2, sqrt(z * (share * (1 - share) + z / 4))
     return (middle - half) / (1 + z), (middle + half) / (1 + z)
 
 
 def _much_lower(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether a share is far below another, both given as part and whole."""
+    """Return whether a share is far lower than another. Each is given as part and whole."""
     return min(one[1], other[1]) >= LEAST and _bounds(*one)[1] <= 0.6 * _bounds(*other)[0]
 
 
 def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
-    """Return the likely mistake in the draft of each arm that has one."""
+    """Return the likely mistake in the draft, for each arm that has one."""
     arms: dict[str, list[PromptRecord]] = {}
     for record in records:
         if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model

@@ -1,4 +1,4 @@
-"""Statistics of a run's records: paired speedups with intervals, metrics of an arm, the time of a step by phase."""
+"""Statistics of a run's records: paired speedups with intervals, metrics of an arm, and the time of a step by phase."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Speedup:
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
-        """Return a refused speedup."""
+        """Return a speedup that is refused for a reason."""
         nan = float("nan")
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
     @property
     def has_interval(self) -> bool:
-        """True if there are enough prompts for an interval: more than one."""
+        """True if there are enough prompts for an interval, that is, at least two."""
         return self.refused is None and self.n > 1
 
     @property
@@ -77,7 +77,7 @@ class Speedup:
 
     @property
     def unlabelled(self) -> str:
-        """Ratio and interval without the clock."""
+        """Ratio and interval, without the clock."""
         if self.refused is not None:
             return f"refused: {self.refused}"
         interval = f"[{self.low:.2f}, {self.high:.2f}]" if self.has_interval else "(one prompt)"
@@ -96,7 +96,7 @@ def paired_speedup(
     cost: Callable[[PromptRecord], float | None] | None = None,
     interval: bool = True,
 ) -> Speedup:
-    """Return the paired speedup of an arm, refused if the two are not comparable.
+    """Return the paired speedup of an arm. It is refused if the arm and the baseline are not comparable.
 
     ``cost`` returns the cost per token of a record that did not fail, or None. The default is decode seconds per
     token. ``interval`` is as in :meth:`Speedup.of`.
@@ -123,7 +123,7 @@ def paired_speedup(
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
-    """``[n]`` means of the log ratios of each prompt id.
+    """Return ``[n]`` means of the log ratios for each prompt id.
 
     The samples of a prompt are not independent, so prompts are resampled.
     """
@@ -134,7 +134,7 @@ def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float6
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
-    """Return why two arms' seconds may not be compared, or None if they may."""
+    """Return the reason why two arms' seconds may not be compared, or None if they may."""
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"
@@ -161,7 +161,7 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
 
 
 def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Return the bootstrap percentile interval of the mean of ``values`` ``[n]``; the random seed is fixed."""
+    """Return the bootstrap percentile interval for the mean of ``values`` ``[n]``. The random seed is fixed."""
     from scipy.stats import bootstrap
 
     if values.size == 1:
@@ -180,7 +180,7 @@ def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLE
 
 
 def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
-    """Return the bootstrap interval of a metric over an arm's prompts; None if there are fewer than two."""
+    """Return the bootstrap interval of a metric over an arm's prompts; None with fewer than two prompts."""
     by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         if record.arm == arm and not record.error:
@@ -198,7 +198,7 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
 
 @dataclass(frozen=True)
 class Summary:
-    """All records of one arm, summarised."""
+    """A summary of all records of one arm."""
 
     arm: str
     prompts: int
@@ -218,7 +218,7 @@ class Summary:
 
 
 def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
-    """Return an arm's metrics over a run; counts are 0 if every prompt failed.
+    """Return an arm's metrics over a run. Counts are 0 if every prompt failed.
 
     Raises ValueError if some of its seconds are measured and others modelled.
     """
@@ -239,7 +239,7 @@ def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Mean time of a step of one arm, by phase."""
+    """An arm's mean time per step, by phase."""
 
     arm: str
     steps: float
@@ -250,7 +250,7 @@ class Breakdown:
 
     @property
     def outside_forward(self) -> float:
-        """Share of the time outside forward passes; all drafting time of a drafter with a model counts as passes."""
+        """Share of time outside forward passes. If a drafter has a model, all its drafting time counts as passes."""
         draft = self.shares.get("draft", 0.0) if self.draft_passes else 0.0
         return 1.0 - self.shares.get("target", 0.0) - draft
 
@@ -269,10 +269,10 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
 
 
 def arm_names(records: Iterable[PromptRecord]) -> list[str]:
-    """Return the arms in the order they first appear."""
+    """Return the arms in the order of their first appearance."""
     return list(dict.fromkeys(record.arm for record in records))
 
 
 def categories(records: Iterable[PromptRecord]) -> list[str]:
-    """Return the categories in the order they first appear."""
+    """Return the categories in the order of their first appearance."""
     return list(dict.fromkeys(record.category for record in records))

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, built from an experiment file, and functions that silence its libraries."""
+"""Lightning's Trainer, built from an experiment file, and functions that silence the libraries used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
-    """Return the Trainer of the ``trainer:`` section, by default without Lightning's logs and checkpoints.
+    """Return the Trainer for the section ``trainer:``, by default without Lightning's logs and checkpoints.
 
     ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses an argument or if an object
     with a ``class_path`` cannot be made.
@@ -43,7 +43,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
-    """Raise ConfigError for values that would make Lightning fail later or leave prompts out."""
+    """Raise ConfigError for values with which Lightning would fail later or leave prompts out."""
     items = value if isinstance(value, list) else [value]
     simple = any(isinstance(item, str | int | float) for item in items)
     if name == "logger" and simple and not isinstance(value, bool):
@@ -63,7 +63,7 @@ def _check_value(name: str, value: Any, config: Config) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt where Lightning turns it into SystemExit."""
+    """Raise KeyboardInterrupt where Lightning would turn it into SystemExit."""
     try:
         yield
     except SystemExit as end:
@@ -73,7 +73,7 @@ def interruptible() -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """Silence Transformers and Lightning, so that a command's own lines stay readable."""
+    """Silence Transformers and Lightning, so that the command's own output stays readable."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()

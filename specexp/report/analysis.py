@@ -1,4 +1,4 @@
-"""Tables and pictures from the steps of a run, such as those of a paper."""
+"""Tables and pictures made from the steps of a run, such as those of a paper."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Analysis(Observer):
-    """An observer of a run with a report of its own."""
+    """An observer of a run that makes its own report."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
 
     @abstractmethod
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        """Return the result, given the records of all arms."""
+        """Return the report, given the records of all arms."""
 
 
 def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: Iterable[str]) -> None:
@@ -33,10 +33,10 @@ def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: It
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
-    """Return the arms that draft: all but plain decoding."""
+    """Return the arms that draft, which are all but plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
 
 
 def over(part: float, whole: float) -> float | None:
-    """Return ``part / whole``; None if ``whole`` is 0."""
+    """Return ``part / whole``, or None if ``whole`` is 0."""
     return part / whole if whole else None

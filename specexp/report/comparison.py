@@ -1,4 +1,4 @@
-"""The tables of a run and the sentences below them, made from its records alone."""
+"""The tables of a run and the sentences below them, made only from the run's records."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3
 MOST_POSITIONS = 12
 OTHERS = "others"
 CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
-"""Largest contexts of a column, and steps that a column has at least."""
+"""The upper bounds of the context columns, and the fewest steps that a column may have."""
 FEWEST_TOKENS = 8
-"""A median answer of fewer tokens raises a warning."""
+"""A warning is given if the median answer has fewer tokens than this."""
 BUSY_FOLD = 4.0
-"""If plain decoding's time per token varies by at least this factor between prompts, the machine was busy."""
+"""The machine was busy if plain decoding's time per token varies between prompts by at least this factor."""
 
 
 def results_table(
@@ -42,7 +42,7 @@ def results_table(
     published: Sequence[Mapping[str, Any]] = (),
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, equality of the output.
+    """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, and equality of output.
 
     Speedups are over the ``baselines`` that were run, and outputs are compared with the first one's. ``published`` are
     rows of a paper's table, for methods not run here: ``method``, ``tokens_per_step``, ``tokens_per_second``,
@@ -91,7 +91,7 @@ def results_table(
 def _frame(
     records: Sequence[PromptRecord], baselines: Sequence[str], word: str
 ) -> tuple[list[str], list[str], dict[str, Column], str]:
-    """Return the arms, the baselines among them, a speedup column for each baseline, and the arms' common clock."""
+    """Return the arms, the baselines among them, one speedup column per baseline, and the arms' common clock."""
     names = arm_names(records)
     clocks = {name: summarise(records, name).clock for name in names}
     found = [name for name in baselines if name in names]
@@ -100,7 +100,7 @@ def _frame(
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """Return the one clock of all arms, or ``measured`` if they differ; each modelled arm is then marked."""
+    """Return the clock that all arms share, or ``measured`` if clocks differ; each modelled arm is then marked."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -154,7 +154,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 
 
 def unread_evaluations(good: Sequence[PromptRecord]) -> list[str]:
-    """Return a sentence with each arm's evaluations of thoughts that could not be read; none without a search."""
+    """Return a sentence on each arm's evaluations of thoughts that could not be parsed; none without a search."""
     counts: dict[str, list[int]] = {}
     for record in good:
         if record.group is not None and "evaluator" in record.group.roles:
@@ -166,7 +166,7 @@ def unread_evaluations(good: Sequence[PromptRecord]) -> list[str]:
 
 
 def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
-    """Return sentences that explain modelled seconds and count the passes larger than the profile covers."""
+    """Return sentences that explain modelled seconds and count the passes that exceed the sizes in the profile."""
     notes = []
     for one in sorted({record.clock for record in good} - {MEASURED}):
         own = [record for record in good if record.clock == one]
@@ -184,7 +184,7 @@ def clock_notes(good: Sequence[PromptRecord]) -> list[str]:
 
 
 def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
-    """Return one sentence per fidelity of replayed counts, with the arms that it applies to."""
+    """Return one sentence per grade of replay fidelity, with the arms to which it applies."""
     found: dict[str, list[str]] = {}
     for arm in arms:
         if arm.fidelity_note is not None:
@@ -193,7 +193,7 @@ def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
 
 
 def failed_answers(records: Sequence[PromptRecord]) -> str | None:
-    """Return a clause that names the arms that failed and the first reason; None if every prompt was answered."""
+    """Return a clause with the arms that failed and the first reason; None if every prompt was answered."""
     failed = [record for record in records if record.error]
     if not failed:
         return None
@@ -209,7 +209,7 @@ def failed_answers(records: Sequence[PromptRecord]) -> str | None:
 
 
 def endings(reference: Summary, records: Sequence[PromptRecord]) -> str:
-    """Return a clause with the shares of an arm's answers that end with EOS and in a loop."""
+    """Return a clause with the shares of an arm's answers that end with EOS and that end in a loop."""
     stops = any("repetition" in record.finish_reasons for record in records)
     loop = "where they begin to repeat" if stops else "in a loop (which flatters every method)"
     return f"{100 * reference.eos_share:.0f} % end with EOS and {100 * reference.loop_share:.0f} % {loop}"
@@ -234,7 +234,7 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
 
 
 def busy_machine(seconds_per_token: Iterable[float]) -> str:
-    """Return a sentence on how much plain decoding's time per token varied between prompts; empty if little."""
+    """Return a sentence on how much plain decoding's time per token varied between prompts; empty if it did not."""
     seconds = [one for one in seconds_per_token if one > 0]
     fold = max(seconds) / min(seconds) if seconds else 1.0
     if fold < BUSY_FOLD:
@@ -246,7 +246,7 @@ def busy_machine(seconds_per_token: Iterable[float]) -> str:
 
 
 def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
-    """Return the sentence of :func:`busy_machine` for the measured records of ``arm``, which decodes plainly."""
+    """Return the sentence of :func:`busy_machine` for the measured records of ``arm``, which decodes without drafts."""
     own = [record for record in records if record.arm == arm and record.clock == MEASURED]
     return busy_machine(record.seconds_per_token or 0.0 for record in own)
 
@@ -254,7 +254,7 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = PLAIN, published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
-    """Return a table of speedup and tokens per step by category, small ones together; None if there is only one.
+    """Return a table of speedup and tokens per step by category, with small ones combined; None if there is only one.
 
     ``published`` rows with a ``category`` give one row per method, or a note if the run has none of the method's
     categories.
@@ -295,7 +295,7 @@ def category_table(
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
-    """Return records by category, the largest categories by name and the rest as one group."""
+    """Return the records by category: the largest categories by name, and the rest as one group."""
     prompts = {name: set[str]() for name in categories(records)}
     for record in records:
         prompts[record.category].add(record.prompt_id)
@@ -331,7 +331,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def long_table(records: Iterable[PromptRecord], *, baselines: Sequence[str] = (PLAIN, EAGER)) -> Table:
-    """Return the table for CSV: all figures of each arm, in each category and over all prompts."""
+    """Return the table for CSV: all figures of each arm, by category and over all prompts."""
     records = list(records)
     names, baselines, over, shared = _frame(records, baselines, "speedup vs")
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
@@ -390,7 +390,7 @@ def source_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def context_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return tokens per step by arm and context length; None if all steps have a context of the same size.
+    """Return tokens per step by arm and context length; None if all steps have contexts of similar size.
 
     Only records of one turn count. The context is the prompt and the answer before the step.
     """
@@ -419,7 +419,7 @@ def context_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def metric_table() -> Table:
-    """Return all metrics with unit, meaning and direction."""
+    """Return a table of all metrics with unit, meaning and direction."""
     rows: list[list[Cell]] = [
         [one.name, one.unit, one.description, one.better, one.aggregate] for one in metrics.METRICS
     ]

@@ -40,7 +40,7 @@ PHASE_COLOURS = {
     "commit": "#a4c3b2",
     "update": VIOLET,
 }
-"""The colour of each phase of a step, in the order in which bars stack them."""
+"""The colour of each phase of a step, in the order in which the bars stack the phases."""
 DPI = 130
 _CHARACTERS_PER_INCH = 12  # in the font of a title
 _WIDE = 16  # a parameter with a max/min ratio of at least this gets a logarithmic axis
@@ -53,7 +53,7 @@ SPANS: Mapping[What, tuple[str, str]] = {
     "draft": (ORANGE, "draft"),
     "learn": (VIOLET, "learn from the outcome"),
 }
-"""Colour and label of each kind of span of a time line, in the order of the legend."""
+"""The colour and label of each kind of span in a time line, in the order of the legend."""
 _LINE_WIDTH, _ROW = 11.0, 0.27  # width of a time line and height of one of its rows, in inches
 _BAR = 0.78  # share of a row that a bar fills
 _LEAD = 0.2  # share of a window that may lie before the first target pass
@@ -61,7 +61,7 @@ _DIGIT = 0.075  # width of a digit on a bar, in inches
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
-    """Return an empty figure on matplotlib's Agg canvas, without pyplot; its size is in inches.
+    """Return an empty figure on matplotlib's Agg canvas, made without pyplot. Its size is in inches.
 
     Without ``layout``, the caller must position everything.
     """
@@ -80,7 +80,7 @@ def new_figure(
     dpi: int = DPI,
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure (size in inches) with a title above a grid of plain axes, and its axes by row and column.
+    """Return a figure with a title above a grid of plain axes, and its axes by row and column. Its size is in inches.
 
     Lines of the title that are too long for the width are broken. ``subplots`` are further arguments of
     ``Figure.subplots``, such as ``sharey="row"``.
@@ -103,19 +103,19 @@ def new_figure(
 
 
 def plain(axes: Axes, label_size: float = 8) -> None:
-    """Remove the frame's upper and right line, and set small dark tick labels (points)."""
+    """Remove the upper and the right line of the frame, and set small dark tick labels (in points)."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=label_size, colors=INK)
 
 
 def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
-    """Draw faint grid lines at the ticks of an axis, behind everything else."""
+    """Draw faint grid lines at an axis's ticks, behind everything else."""
     axes.grid(axis=axis, color="#e3e8ec", lw=0.7)
     axes.set_axisbelow(True)
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Put the ticks of the y axis at whole numbers only."""
+    """Put the y axis's ticks at whole numbers only."""
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -131,7 +131,7 @@ def legend_below(figure: Figure, columns: int, *given: Any) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the picture as the bytes of a PNG file."""
+    """Return the figure as the bytes of a PNG file."""
     content = BytesIO()
     figure.savefig(content, format="png")
     return content.getvalue()
@@ -139,7 +139,7 @@ def png(figure: Figure) -> bytes:
 
 @dataclass(frozen=True)
 class Curve:
-    """Arms that differ in one parameter."""
+    """Arms that differ only in one parameter."""
 
     title: str  # name of the group of arms
     axis: str  # the parameter, on the x axis
@@ -149,7 +149,7 @@ class Curve:
 def draw_speedups(
     axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
-    """Draw speedups, none of which is refused, as points with intervals; ``style`` is passed to ``errorbar``.
+    """Draw speedups, which must not be refused ones, as points with intervals. ``style`` is passed to ``errorbar``.
 
     Ratios are on the y axis and ``positions`` on the x axis; ``upright=False`` swaps them.
     """
@@ -168,7 +168,7 @@ def speedup_bars(
     title: str = "",
     published: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw the speedup of each arm as :func:`bars_of` does."""
+    """Draw the speedup of each arm as in :func:`bars_of`."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     used = summarise(records, baseline).clock  # the clock of every bar: a speedup between clocks is refused
@@ -181,7 +181,7 @@ def speedup_bars(
 def bars_of(
     speedups: Sequence[Speedup], notes: Sequence[str], title: str, axis: str, published: Mapping[str, float]
 ) -> Figure:
-    """Draw one bar per speedup with its interval; a bar is grey unless the whole interval lies above 1.
+    """Draw one bar per speedup with its interval. A bar is grey unless its whole interval is above 1.
 
     A refused speedup has a name but no bar. ``published`` are a paper's speedups by name, which were not run here:
     their bars are hollow.
@@ -210,7 +210,7 @@ def bars_of(
 def parameter_curves(
     records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = PLAIN, title: str = ""
 ) -> Figure:
-    """Draw speedup with its interval above and tokens per step below, over each swept parameter.
+    """Draw speedups with intervals, and below them tokens per step, against each swept parameter.
 
     Curves over the same parameter share their axes.
     """
@@ -249,7 +249,7 @@ def parameter_curves(
 
 
 def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
-    """Draw how a step's time divides into phases, one stacked bar per arm."""
+    """Draw how the time of a step divides into phases, as one stacked bar per arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
@@ -281,7 +281,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
 def draw_tree(
     shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
 ) -> Figure:
-    """Draw one tree as :func:`draw_trees` does, headed by its size and, with hit rates, its tokens per step.
+    """Draw one tree as in :func:`draw_trees`. Its heading is its size and, with hit rates, its tokens per step.
 
     Example:
         >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
@@ -296,7 +296,7 @@ def draw_tree(
 
 
 def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str, most: int = 24) -> str:
-    """Return a tree as text, a line for each of the first ``most`` nodes: its rank, and how often it is accepted.
+    """Return a tree as text. Each of the first ``most`` nodes has a line with its rank and how often it is accepted.
 
     Example:
         >>> print(tree_lines(TreeShape.from_rank_paths([[0], [1]]), {(0,): 0.6, (1,): 0.1}, "A tree"))
@@ -318,7 +318,7 @@ def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str,
 def draw_trees(
     panels: Sequence[tuple[TreeShape, str]], title: str, hit_rates: Mapping[RankPath, float], meaning: str
 ) -> Figure:
-    """Draw trees with headings at one scale: one row per depth, the root at the top, best candidates to the left.
+    """Draw trees with headings at one scale: one row per depth, the root at the top, the best candidates on the left.
 
     Every node shows the rank of its candidate, from 0. A node with a hit rate (a share by rank path, explained by
     ``meaning``) is coloured by it and shows it as a percentage; the others stay pale.
@@ -350,7 +350,7 @@ def draw_trees(
 
 
 def lay_out(shape: TreeShape) -> NDArray[np.float64]:
-    """``[n + 1]`` x of every row: leaves at distance 1 in depth-first order, parents centred above their children."""
+    """Return ``[n + 1]`` x of every row: leaves at distance 1 in depth-first order, parents centred above children."""
     x = np.zeros(shape.parents.size, dtype=np.float64)
     leaves = [row for row in shape.depth_first if not shape.children[row]]
     x[leaves] = np.arange(len(leaves))
@@ -362,13 +362,13 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
 
 
 _Coordinates = NDArray[np.float64]
-"""``[n + 1]`` coordinates of the rows of a tree."""
+"""Coordinates ``[n + 1]`` of the rows of a tree."""
 
 
 def _draw_edges(
     axes: Axes, shape: TreeShape, x: _Coordinates, y: _Coordinates, hit_rates: Mapping[RankPath, float]
 ) -> None:
-    """Draw curves from parents to children, wider for children that are accepted more often."""
+    """Draw curves from parents to children. A curve is wider if its child is accepted more often."""
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -389,7 +389,7 @@ def _draw_nodes(
     hit_rates: Mapping[RankPath, float],
     unit: float,
 ) -> None:
-    """Draw each node as a circle with its rank; a length of 1 is ``unit`` inches."""
+    """Draw each node as a circle with its rank in it. A length of 1 is ``unit`` inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))
@@ -412,14 +412,14 @@ def _draw_nodes(
 
 
 def _percent(rate: float) -> str:
-    """Write a share in few characters: ``0.613`` as ``61%``, ``0.004`` as ``.4%``."""
+    """Write a share in few characters, such as ``0.613`` as ``61%`` and ``0.004`` as ``.4%``."""
     if 0.0005 <= rate < 0.01:
         return f"{100 * rate:.1f}%".removeprefix("0")
     return f"{100 * rate:.0f}%"
 
 
 def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float | None = None) -> Figure:
-    """Draw time lines of target and drafters (SEED, Figs. 1 and 3) below each other, each from its own beginning.
+    """Draw time lines of target and drafters (SEED, Figs. 1 and 3) below each other. Each starts at its own beginning.
 
     A panel has a row for the target and one for every drafter. If most target passes have room, each shows the numbers
     of the drafters that it verifies. Above a panel are its name, the duration of the whole run, and the share of it in

@@ -37,7 +37,7 @@ class StageBar(Progress):
         yield from super().get_renderables()
 
     def stage(self, what: str, total: int, done: int = 0, prompts: int | None = None) -> None:
-        """Begin a stage of ``total`` prompts, or of ``total`` trials of ``prompts`` prompts each."""
+        """Begin a stage of ``total`` prompts, or of ``total`` trials with ``prompts`` prompts each."""
         for task in self.tasks[-1:]:
             self.update(task.id, note="")
             self.stop_task(task.id)
@@ -45,7 +45,7 @@ class StageBar(Progress):
         self._trial_prompts, self._decoded = prompts, 0
 
     def show(self, above: RenderableType) -> None:
-        """Show ``above`` above the bars from now on; it is redrawn as it changes."""
+        """Show ``above`` above the bars from now on. It is redrawn when it changes."""
         self._above = [above]
 
     def prompt(self) -> None:
@@ -58,7 +58,7 @@ class StageBar(Progress):
                 self.update(task.id, note=f"prompt {self._decoded}/{self._trial_prompts}")
 
     def trial(self, finished: int, line: str) -> None:
-        """Print a finished trial; with other workers ``finished`` may exceed the total."""
+        """Print a finished trial. If other workers share the study, ``finished`` may exceed the total."""
         self._decoded = 0
         for task in self.tasks[-1:]:
             self.console.print(line, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""The report of a command: printed, written into a folder as tables, pictures and one page, and tracked in W&B."""
+"""The report of a command: printed, written to a folder as tables, pictures and one page, and tracked in W&B."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
-"""The page to open: answer, tables, charts and pictures in one file."""
+"""The page to open, with answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
-"""Line width in characters if the output is not a terminal."""
+"""The line width in characters if the output is not a terminal."""
 RECORDS = "records.jsonl"
-"""The records of a run; a study has no file of this name."""
+"""The file with a run's records. A study has no file of this name."""
 _LOCK = ".lock"  # holds the id of the process that writes to the folder
 OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
 _NOT_COMPARED = ("output", "tracking")  # sections that may differ between two runs of one experiment
@@ -45,7 +45,7 @@ _MISSING = object()  # a default that differs from every configured value
 
 
 class Attached(NamedTuple):
-    """An exported artifact for the tracked run: its folder, its name in W&B and its artifact kind."""
+    """An exported artifact to attach to the tracked run: its folder, its name in W&B and its kind."""
 
     folder: Path
     name: str
@@ -81,19 +81,19 @@ class Report:
     parts: Sequence[Report] = ()  # reports published together with this one, after it
 
     def whole(self) -> Iterator[Report]:
-        """Yield this report, then all its parts, recursively."""
+        """Yield this report, then all of its parts, recursively."""
         yield self
         for part in self.parts:
             yield from part.whole()
 
     def closing(self) -> Iterator[str | Text]:
-        """Yield what is printed below the tables: answer and proof, the other sentences, the drawing."""
+        """Yield the text printed below the tables: answer and proof, the other sentences, and the drawing."""
         later = [*self.sentences, *(part.answer for part in self.parts)]
         yield from (one for one in (self.answer, self.proof) if one and one not in later)
         yield from [*self.sentences, *filter(None, [self.drawing])]
 
     def to_markdown(self) -> str:
-        """Return the markdown page: heading, tables, sentences, pictures by their file names."""
+        """Return the report as a markdown page: heading, tables, sentences, and pictures by their file names."""
         pieces = [f"# {self.title}\n"] if self.title else []
         pieces += [table.to_markdown() for table in self.tables.values()]
         if self.sentences:
@@ -103,7 +103,7 @@ class Report:
 
 
 def terminal(width: int = PIPE_WIDTH) -> Console:
-    """Return the console of a command, ``width`` characters wide if the output is not a terminal."""
+    """Return the console of a command. It is ``width`` characters wide if the output is not a terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else width, force_jupyter=False)
@@ -151,7 +151,7 @@ def publish(
 
 
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
-    """Return the report as one self-contained HTML page that needs no network.
+    """Return the report as one self-contained HTML page, which needs no network.
 
     It includes the pictures among ``files``, and the folder's ``config.yaml`` and ``environment.json``.
     """
@@ -205,7 +205,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template in ``page/``; strings among the values are escaped."""
+    """Return the HTML of a template in ``page/``. Strings among the values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -216,7 +216,7 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def _chart_library() -> Markup:
-    """Return JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and its embedding, from vl-convert-python.
+    """Return the JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and vega-embed, from vl-convert-python.
 
     Building the bundle takes some seconds, so it is kept in the cache folder.
     """
@@ -235,7 +235,7 @@ def _chart_library() -> Markup:
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
-    """Return a command's W&B tracker, set up by its ``tracking`` section, with model and device as further tags."""
+    """Return a command's W&B tracker, configured by the section ``tracking``, with tags for model and device."""
     from specexp.tracking.tracker import Tracker
 
     tracking = dict(config.get("tracking"))
@@ -270,7 +270,7 @@ def _short(class_path: str) -> str:
 
 
 def files_of(report: Report) -> dict[str, str | bytes]:
-    """Return the content of every file of a report and its parts, by file name."""
+    """Return the contents of all files of a report and its parts, keyed by file name."""
     from specexp.report.pictures import png
 
     files: dict[str, str | bytes] = {}
@@ -287,7 +287,7 @@ def files_of(report: Report) -> dict[str, str | bytes]:
 
 
 def track(report: Report, folder: Path, run: TrackedRun) -> None:
-    """Write one report without its parts into a tracked run; pictures are read from the folder."""
+    """Write one report, without its parts, to a tracked run. Pictures are read from the folder."""
     from markupsafe import Markup
 
     for name, table in {**report.tables, **report.data}.items():
@@ -303,14 +303,14 @@ def track(report: Report, folder: Path, run: TrackedRun) -> None:
 
 
 class FolderBusyError(CommandError):
-    """Raised if another process is writing to the folder."""
+    """Raised if another process is already writing to the folder."""
 
 
 @contextmanager
 def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
-    """Lock a folder for this process, making it if needed; raises FolderBusyError if another process holds the lock.
+    """Lock a folder for this process, creating it if needed; raises FolderBusyError if another process holds the lock.
 
     If nothing was written into the folder, the folders made here are removed again.
     """
@@ -356,7 +356,7 @@ def _holds(config: Config, folder: Path, what: str) -> ConfigError:
 
 
 def replaced_results(config: Config, folder: Path) -> str | None:
-    """Return a notice that a run replaces finished results; None if these are of the same experiment."""
+    """Return a notice that a run replaces finished results; None if they come from the same experiment."""
     if not (folder / PAGE).exists():
         return None  # no earlier run has finished
     owner = "another command"
@@ -371,7 +371,7 @@ def replaced_results(config: Config, folder: Path) -> str | None:
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:
-    """Return the first dotted key in which two configurations differ; empty if they are equal."""
+    """Return the first dotted key at which two configurations differ; empty if they are equal."""
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return "" if one == other else key
     found = (

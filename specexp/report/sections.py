@@ -1,4 +1,4 @@
-"""Interactive parts of the HTML report: charts (Vega-Lite by altair), a folding draft tree, and decoded prompts."""
+"""Interactive sections of the HTML report: charts (Vega-Lite by altair), a folding draft tree, and decoded prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_PROMPTS, _MOST_TOKENS, _MOST_CHARACTERS = 24, 400, 1200
 _MARKS = {CORRECTED: ("u", ""), BONUS: ("b", ""), 0: ("i", "")}
-"""HTML element and CSS class of a token by its source. Accepted drafts of a rank above 0 get ``("i", "r")``."""
+"""The HTML element and CSS class of a token, by its source. Accepted drafts with a rank above 0 get ``("i", "r")``."""
 alt.data_transformers.consolidate_datasets = False  # keep each chart's rows inline, in its own layer
 
 _POINT = "#4c8ed9"
@@ -31,7 +31,7 @@ Spec = dict[str, Any]
 
 
 def _spec(chart: Any, rows: Sequence[Spec], about: str, height: Any) -> Spec | None:
-    """Return the Vega-Lite specification of ``chart`` with ``rows`` as its data; None if there are no rows."""
+    """Return ``chart``'s Vega-Lite specification with ``rows`` as its data, or None if there are no rows."""
     data = alt.InlineData(values=list(rows))
     spec: Spec = chart.properties(data=data, description=about, width="container", height=height).to_dict()
     # major version only: the page's Vega-Lite may be an older minor version than altair's and would warn
@@ -43,7 +43,7 @@ def _tips(*names: str) -> list[alt.Tooltip]:
 
 
 def first_words(text: str, most: int = 60) -> str:
-    """Return a prompt on one line, cut to ``most`` characters."""
+    """Return a prompt as one line, cut to ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[:most]}…"
 
@@ -54,7 +54,7 @@ def ratios_chart(
     titles: Mapping[str, str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Spec | None:
-    """Chart the speedup of each arm over the baseline on each prompt; None if no prompt can be compared.
+    """Return a chart of each arm's speedup over the baseline by prompt; None if no prompt can be compared.
 
     ``titles`` are displayed names by arm; arms without one are not drawn. ``texts`` are prompts by id.
     """
@@ -93,7 +93,7 @@ def ratios_chart(
 
 
 def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
-    """Chart a study's trials by nodes per step and speedup; None if no trial has both.
+    """Return a chart of a study's trials by nodes per step and speedup; None if no trial has both.
 
     Trials have ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values; ``choice`` is the searched
     key by which points are coloured.
@@ -130,7 +130,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
 
 
 def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
-    """Chart the share of the variance between ``trials`` trials that each searched key explains; None without keys."""
+    """Return a chart of the share of the variance between trials that each searched key explains; None without keys."""
     rows: list[Spec] = [
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
@@ -147,7 +147,7 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return the HTML of a folding static tree; ``accepted`` is the share of steps that accepted each node."""
+    """Return a folding static tree as HTML. ``accepted`` is the share of steps in which each node was accepted."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
@@ -155,7 +155,7 @@ def folding_tree(
 
 
 def texts_of(prompts: Iterable[Prompt]) -> dict[str, str]:
-    """Return the text of each prompt by its id."""
+    """Return the text of each prompt, keyed by the prompt's id."""
     return {prompt.prompt_id: "\n".join(prompt.turns) for prompt in prompts}
 
 
@@ -165,7 +165,7 @@ def prompts_shown(
     titles: Mapping[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Report:
-    """Return the report's part about single prompts: a table for programs (CSV), and a section of the page.
+    """Return the report's part on single prompts: a table for programs (CSV), and a section of the page.
 
     ``texts`` are prompts by id, ``titles`` displayed names by arm. The section shows the first arm's output, and
     compares its cost with the last arm's. Without a tokenizer there is no section.
@@ -189,7 +189,7 @@ def prompt_section(
     titles: Mapping[str, str],
     decode: Callable[[Sequence[int]], str],
 ) -> str:
-    """Return the HTML of prompts with the first arm's output, token by token if its steps were observed."""
+    """Return the HTML of prompts with the first arm's output, shown token by token if its steps were observed."""
     found = {(one.arm, one.prompt_id): one for one in records if one.sample == 0 and not one.error}
     first, last = ([*titles] or [""])[0], ([*titles] or [""])[-1]
     prompts = []
@@ -222,7 +222,7 @@ def _cut(text: str) -> str:
 
 
 def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iterator[dict[str, Any]]:
-    """Yield one box per step: a title, and the texts of its tokens with HTML element and class."""
+    """Yield one box per step: a title, and the texts of the step's tokens with HTML element and class."""
     texts = list(pieces(record.token_ids[:_MOST_TOKENS], decode))
     for number, step in enumerate(steps_of(record.sources, record.turn_tokens), start=1):
         if step.stop > len(texts):
@@ -240,7 +240,7 @@ def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iter
 
 
 def pieces(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield the text that each token adds; a character split over several tokens comes with the last of them."""
+    """Yield the text that each token adds. A character split over several tokens is added by the last of them."""
     first, shown = 0, ""
     for end in range(1, len(token_ids) + 1):
         text = decode(token_ids[first:end])

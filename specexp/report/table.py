@@ -1,4 +1,4 @@
-"""One set of rows, shown in the terminal, in markdown and as CSV."""
+"""One set of rows that can be shown in the terminal, in markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Column:
     interval: bool = False  # whether its cells are speedups, which CSV spreads over four columns
 
     def show(self, cell: Cell) -> str:
-        """Return a cell as formatted text."""
+        """Return the formatted text of a cell."""
         if cell is None:
             return "-"
         if isinstance(cell, Speedup):
@@ -40,7 +40,7 @@ class Column:
         return f"{cell}{self.unit}" if isinstance(cell, int) else f"{cell:.{self.digits}f}{self.unit}"
 
     def csv_cells(self, cell: Cell) -> list[str | float | int]:
-        """Return a cell in CSV: numbers unrounded, speedups as ratio, low, high and refusal."""
+        """Return the CSV cells for a cell: unrounded numbers, or a speedup's ratio, low, high and refusal."""
         if isinstance(cell, Speedup):
             ends = [cell.low, cell.high] if cell.has_interval else ["", ""]
             return ["", "", "", cell.refused] if cell.refused else [cell.ratio, *ends, ""]
@@ -48,7 +48,7 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """Return columns from one line: headings separated by bars, each with the style of its numbers after a colon.
+    """Return columns from one line of headings, separated by bars. The style of the numbers follows a colon.
 
     The styles are ``.1`` for one digit after the point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two digits
     and a unit, and ``interval`` for a speedup. The default is two digits.
@@ -66,7 +66,7 @@ def columns(heads: str) -> list[Column]:
 
 @dataclass
 class Table:
-    """Rows under columns, with a title above and notes below.
+    """Rows and columns with a title above and notes below.
 
     Example:
         >>> print(Table("Speed", columns("arm | tokens/s:.0"), [["plain", 123.4]]).to_csv(), end="")
@@ -85,19 +85,19 @@ class Table:
         return [column.title for column in self.columns]
 
     def add(self, cells: Mapping[str, Cell]) -> None:
-        """Add a row from cells by heading, other cells empty; raises ValueError if a heading does not exist."""
+        """Add a row from cells keyed by heading; other cells stay empty. ValueError if a heading does not exist."""
         if unknown := [title for title in cells if title not in self.titles]:
             raise ValueError(f"{self.title}: there is no column {unknown[0]!r}")
         self.rows.append([cells.get(title) for title in self.titles])
 
     def shown(self) -> list[list[str]]:
-        """Return the cells as text."""
+        """Return all cells as text."""
         return [
             [column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
         ]
 
     def records(self) -> list[dict[str, str | float | int | None]]:
-        """Return rows as mappings from heading to cell: numbers unrounded, speedups as text."""
+        """Return the rows as mappings from heading to cell. Numbers are not rounded, and speedups are text."""
         return [
             {
                 column.title: column.show(cell) if isinstance(cell, Speedup) else cell
@@ -107,7 +107,7 @@ class Table:
         ]
 
     def to_rich(self) -> rich.table.Table:
-        """Return the table as a rich table, for the terminal."""
+        """Return the table as a rich table for the terminal."""
         from rich.markup import escape
         from rich.table import Table as RichTable
 
