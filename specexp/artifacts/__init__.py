@@ -1,4 +1,4 @@
-"""Artifacts: the results of studies, stored as folders and read into plain values.
+"""Artifacts: the results of studies, stored in folders and read as plain values.
 
 An artifact is a folder with ``artifact.json`` (schema version, kind, provenance, metrics with intervals, fingerprint
 of tokenizer and model, hash of every payload) and payload files in JSON or safetensors. This package imports neither

@@ -94,12 +94,12 @@ class Artifact:
 
     @classmethod
     def files(cls) -> tuple[str, ...]:
-        """Return the names of all payload files that an artifact of this kind may have."""
+        """Return the names of all payload files that an artifact of this kind may contain."""
         return (*cls.required, *cls.optional, *(STATE_FILES if cls.holds_state else ()))
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the payloads for a candidate of a study, or None if the candidate is of another kind.
+        """Return the payloads for a study's candidate, or None if the candidate is of another kind.
 
         Args:
             parts: ``class_path`` and ``init_args`` of its four parts, defaults filled in.
@@ -108,43 +108,43 @@ class Artifact:
         return None
 
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Read the kind's own payloads, validated by :attr:`required`."""
+        """Read this kind's own payloads, which are validated by :attr:`required`."""
 
     def specs(self) -> dict[str, Spec]:
-        """Return the specifications of all parts by family, from ``parts.json`` and the kind's own payloads."""
+        """Return the specifications of all parts, keyed by family, from ``parts.json`` and this kind's own payloads."""
         return self.recorded
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Measured figures by name, each with ``value`` and, where known, an interval ``low``, ``high``."""
+        """Measured figures, keyed by name. Each has a ``value`` and, where known, an interval ``low``, ``high``."""
         metrics: dict[str, dict[str, Any]] = self.provenance["metrics"]
         return metrics
 
     def check(
         self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        """Raise an ArtifactError with the first recorded field that differs from the model's or tokenizer's."""
+        """Raise an ArtifactError for the first recorded field that differs from that of the model or tokenizer."""
         difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
         if difference is not None:
             raise ArtifactError(f"{self.folder}: {difference}")
 
     def where(self, file: str) -> str:
-        """Return folder and file, for messages."""
+        """Return the folder and file as text for messages."""
         return f"{self.folder}: {file}"
 
     def recorded_init_args(self, family: str) -> dict[str, Any] | None:
-        """Return the arguments of the recorded part of a family if it is of the class :attr:`made_by`."""
+        """Return the arguments of the recorded part of a family, if the part is of the class :attr:`made_by`."""
         return init_args_of(self.recorded.get(family), self.made_by)
 
     def refuse_recorded(self, families: Iterable[str], why: str) -> None:
-        """Raise an ArtifactError if ``parts.json`` records one of these families."""
+        """Raise an ArtifactError if ``parts.json`` contains one of these families."""
         for family in families:
             if family in self.recorded:
                 raise ArtifactError(f"{self.where(PARTS)}: {family} must not be recorded, because {why}")
 
 
 class LearnedArtifact(Artifact):
-    """The learned state of one part: a mapping of fields that is passed to one argument of its constructor.
+    """The learned state of one part: a mapping of fields, which is passed to one argument of the part's constructor.
 
     Attributes:
         fields: Names by file, of the arrays in safetensors or the fields of a JSON object; None allows any names.
@@ -195,5 +195,5 @@ class LearnedArtifact(Artifact):
         return {**self.recorded, self.family: part}
 
     def init_args(self, recorded: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the part's other arguments. ``recorded`` is None if ``parts.json`` has no such part."""
+        """Return the part's other arguments. ``recorded`` is None if ``parts.json`` does not contain the part."""
         return recorded or {}

@@ -1,4 +1,4 @@
-"""Files that several processes share: atomic writes, and locks that one process holds at a time."""
+"""Files shared by several processes: atomic writes, and locks that only one process holds at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from secrets import token_hex
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file (text as UTF-8) under a temporary name and then rename it. A failure keeps the earlier content.
+    """Write a file (text as UTF-8) under a temporary name, then rename it. If this fails, the earlier file remains.
 
     If several processes on any machines write the same file at once, the content of the last one remains.
 
@@ -28,7 +28,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Lock a file, which is created if it is missing. If the process dies, its lock is released.
+    """Lock a file, creating it if it is missing. If the process dies, the lock is released.
 
     Yields:
         Whether this process holds the lock. False if another process holds it or the folder does not exist. Always

@@ -26,7 +26,7 @@ PACKAGES = (
 
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
-    """Return the command (None for that of this process), git commit, versions, device and time."""
+    """Return the command (None: this process's), git commit, versions, device and time."""
     commit = git_commit()
     torch = sys.modules.get("torch")  # only if it is loaded: importing it takes a second
     return {
@@ -45,7 +45,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with every field of an artifact's provenance. A missing field is looked up, or else null.
+    """Return ``given`` with all fields of an artifact's provenance. A missing field is looked up, or null if unknown.
 
     A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
     """
@@ -75,12 +75,12 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the commit of specexp's own checkout; None outside one."""
+    """Return the commit of specexp's own checkout, or None outside a checkout."""
     return _git("rev-parse", "HEAD")
 
 
 def git_dirty() -> bool:
-    """Return whether tracked files of the checkout differ from the commit."""
+    """Return whether tracked files in the checkout differ from the commit."""
     return bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
@@ -90,13 +90,13 @@ def usable_cores() -> int:
 
 
 def high_load() -> float | None:
-    """Return the load of the last minute if it is above half of the usable cores, which distorts times; else None."""
+    """Return the load of the last minute if it exceeds half of the usable cores, which distorts times; else None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load if load > usable_cores() / 2 else None
 
 
 def device_name(device: str) -> str:
-    """Return the model of the GPU or CPU."""
+    """Return the model name of the GPU or CPU."""
     if device.startswith("cuda"):
         import torch
 

@@ -35,7 +35,7 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
 
 
 def step_costs(path: Path) -> dict[int, float]:
-    """Read the milliseconds of a step by rows: ``{"2": 27.1, "9": 31.5, ...}``."""
+    """Read the milliseconds of a step by number of rows: ``{"2": 27.1, "9": 31.5, ...}``."""
     costs: dict[int, float] = validated(_StepMs, _json_of(path), str(path))
     return costs
 
@@ -49,7 +49,7 @@ def acceptance_vector(path: Path) -> list[float]:
 
 
 def published_tree(path: Path) -> list[list[int]]:
-    """Read a tree published by another project as rank paths, sorted by length, then rank.
+    """Read a tree published by another project, as rank paths sorted by length, then rank.
 
     - Medusa and EAGLE-1: a list of rank paths, as JSON, or as the only list in a Python file, which is not run.
     - SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row; the root is row 0.
@@ -80,11 +80,11 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "static-tree": published_tree,
     "step-costs": step_costs,
 }
-"""Readers by the kind that an argument refers to. They raise an ArtifactError if the file is unreadable or wrong."""
+"""Readers, keyed by the kind of file that an argument refers to. They raise an ArtifactError for an invalid file."""
 
 
 def rank_paths(content: Any, where: str) -> list[list[int]]:
-    """Validate the rank paths of a tree and sort them by length, then rank; ``where`` names the file in errors."""
+    """Validate a tree's rank paths, and sort them by length, then rank. ``where`` names the file in errors."""
     paths = validated(_RankPaths, content, where)
     if len(paths) > MOST_NODES:
         raise ArtifactError(f"{where} lists {len(paths)} nodes; at most {MOST_NODES} are allowed")
@@ -103,7 +103,7 @@ def _json_of(path: Path) -> Any:
 
 
 def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]]:
-    """Return rank paths, given the children of every row. A child's place among its siblings is its rank."""
+    """Return rank paths, given the children of every row. A child's position among its siblings is its rank."""
     name = "Successors" if "Successors" in content else "tree_adj"
     if name not in content:
         raise ArtifactError(f"{where} must be a list of rank paths, a growmap, or an object with tree_adj")

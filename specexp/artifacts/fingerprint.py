@@ -1,4 +1,4 @@
-"""Fingerprints that bind an artifact to a model and a tokenizer."""
+"""Fingerprints, which bind an artifact to a model and a tokenizer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fingerprint(
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
-    """Return a recorded fingerprint without entries that :func:`fingerprint` does not make."""
+    """Return a recorded fingerprint without the entries that :func:`fingerprint` does not produce."""
     keys = {
         "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
         "model": ("model_type", *_SIZES),
@@ -58,7 +58,7 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
 
 
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """Return a clause about the first common entry with different values; None if there is none."""
+    """Return a clause on the first shared entry with different values; None if there is none."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():

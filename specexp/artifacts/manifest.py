@@ -1,4 +1,4 @@
-"""``artifact.json``: kind and origin of an artifact, and the hashes of its payloads.
+"""``artifact.json``: the kind and origin of an artifact, and the hashes of its payloads.
 
 The hashes detect damage but do not prove authorship: anyone who changes a payload can also update its hash.
 """
@@ -40,7 +40,7 @@ class _Metric(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The origin of an artifact. Further fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
+    """The origin of an artifact. More fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
 
     Attributes:
         config: The resolved configuration.
@@ -77,7 +77,7 @@ def _plain_name(name: str) -> str:
 
 
 class Manifest(BaseModel):
-    """The checked content of an ``artifact.json``.
+    """The checked contents of an ``artifact.json``.
 
     Attributes:
         created: UTC time, ISO 8601.
@@ -94,7 +94,7 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Parse and check ``artifact.json``; an ArtifactError names the folder (``label``) and the field."""
+        """Parse and check ``artifact.json``. An ArtifactError names the folder (``label``) and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
@@ -117,7 +117,7 @@ class Manifest(BaseModel):
 
 
 def manifest_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the content of an ``artifact.json``: the fields, the schema version, and the hash of all of them."""
+    """Return the contents of an ``artifact.json``: the fields, the schema version, and the hash of all of them."""
     whole: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **fields}
     whole["sha256"] = sha256(canonical_json(whole))
     return (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode()
@@ -129,12 +129,12 @@ def sha256(data: bytes) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the canonical form of a value, for hashes: keys sorted, no spaces."""
+    """Return the canonical form of a value for hashing, with sorted keys and without spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def most_bytes(file: str) -> int:
-    """Return the largest allowed size of a file of an artifact, by its name."""
+    """Return the largest size allowed for a file of an artifact, given its name."""
     return MOST_BYTES[file.rpartition(".")[2]]
 
 
@@ -162,7 +162,7 @@ def check_depth(data: bytes, where: str) -> None:
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
-    """Read a file of an artifact. Errors call it ``where``.
+    """Read a file of an artifact. Errors refer to it as ``where``.
 
     Raises:
         ArtifactError: The file is missing, a link, not a plain file, or larger than ``most`` bytes.

@@ -1,4 +1,4 @@
-"""Parts of a decoder as an artifact records them, and their learned state.
+"""The parts of a decoder as an artifact records them, and their learned state.
 
 ``parts.json`` holds ``class_path`` and ``init_args`` by family. ``state.json`` holds the
 :meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array.
@@ -48,7 +48,7 @@ class Recorded(TypedDict, total=False):
 
 @with_config(ConfigDict(extra="forbid"))
 class WithDrafter(Recorded, total=True):
-    """The schema of a ``parts.json`` with a drafter."""
+    """The schema of a ``parts.json`` that must contain a drafter."""
 
     drafter: PartSpec  # type: ignore[misc]
 
@@ -59,7 +59,7 @@ _States = Annotated[dict[Literal["drafter", "controller"], _State], Field(min_le
 
 
 def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
-    """Return the arguments of a specification if it is of the class ``dotted``, else None.
+    """Return the arguments of a specification if its class is ``dotted``, else None.
 
     ``dotted`` is the full path of the class. A specification may omit the module or the module's last component.
 
@@ -91,7 +91,7 @@ def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
-    """Return the learned states in payloads, by family; empty if there are none.
+    """Return the learned states in payloads, keyed by family; empty if there are none.
 
     Raises:
         ArtifactError: A tensor is missing or unused, a number is not finite, or a family cannot have state.
@@ -111,13 +111,13 @@ def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
 
 
 def check_finite(array: NDArray[Any], what: str) -> None:
-    """Raise an ArtifactError if an array of floats has an infinity or NaN; ``what`` begins the message."""
+    """Raise an ArtifactError, which begins with ``what``, if an array of floats contains an infinity or NaN."""
     if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
         raise ArtifactError(f"{what} has numbers that are not finite")
 
 
 def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
-    """Move the arrays of a value into ``arrays``, each named by its path, such as ``drafter.matrix``."""
+    """Move the arrays in a value to ``arrays``. Each is named after its path, such as ``drafter.matrix``."""
     if isinstance(value, Mapping):
         return {key: _without_arrays(inner, f"{name}.{key}", arrays) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -129,7 +129,7 @@ def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _with_arrays(value: Any, arrays: Arrays, where: str) -> Any:
-    """Put arrays back in place of their names, and remove each from ``arrays``."""
+    """Put arrays back in place of their names, removing each from ``arrays``."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             name = value[_TENSOR]

@@ -1,4 +1,4 @@
-"""Write and read artifacts. Before an artifact is written, it is checked as when it is read.
+"""Writes and reads artifacts. The checks made before writing are those made when reading.
 
 A folder such as ``artifacts/tree_shape`` holds versions ``v1``, ``v2`` and so on. An alias such as ``best`` is a small
 file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace atomically. The path of an
@@ -46,7 +46,7 @@ _ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 def all_kinds() -> dict[str, type[Artifact]]:
-    """Return the class of every kind by its name."""
+    """Return the classes of all kinds, keyed by name."""
     return classes_with("specexp.artifacts.kinds", "kind")
 
 
@@ -61,7 +61,7 @@ def write_artifact(
     aliases: Iterable[str] = ("latest", "best"),
     check: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
-    """Write the next version below ``folder``, whole or not at all, set the aliases to it, and read it back.
+    """Write the next version below ``folder``, whole or not at all, point the aliases to it, and read it back.
 
     Args:
         payloads: Content by file name, JSON values or arrays by name for safetensors, as the kind's class requires.
@@ -132,7 +132,7 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a :class:`~specexp.base.checked.Reference` names; it is cached, so do not modify it.
+    """Return the plain value that a :class:`~specexp.base.checked.Reference` names. It is cached, so do not modify it.
 
     Args:
         kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.
@@ -165,7 +165,7 @@ def kind_named(kind: str, where: str = "") -> type[Artifact]:
 
 
 def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
-    """Return the kind that stores the learned state of ``drafter`` or ``controller``; None if there is none."""
+    """Return the kind that stores the learned state of a drafter or controller; None if there is none."""
     for kind in all_kinds().values():
         if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
@@ -257,7 +257,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Return aliases and versions; empty if there is no version."""
+    """Return aliases and versions; empty if there are no versions."""
     known = versions(folder)
     return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
 
@@ -280,7 +280,7 @@ def set_alias(folder: Path, alias: str, version: str) -> None:
 
 
 def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write the folder of the next version atomically and return it."""
+    """Write the folder of the next version atomically, and return it."""
     staging = folder / f".writing-{token_hex(8)}"  # on the same file system, so that it can be renamed
     try:
         staging.mkdir(parents=True)
@@ -294,7 +294,7 @@ def _write_version(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def _claim(folder: Path, staging: Path) -> Path:
-    """Rename ``staging`` to the next free version and return that folder."""
+    """Rename ``staging`` to the next free version, and return its folder."""
     while True:  # another process may take a version between the listing and the rename
         taken = versions(folder)
         version = folder / f"v{int(taken[-1][1:]) + 1 if taken else 1}"

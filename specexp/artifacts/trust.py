@@ -24,7 +24,7 @@ from specexp.artifacts.validation import ArtifactError
 
 @dataclass(frozen=True)
 class Trust:
-    """Packages that an artifact may import in addition to specexp's own parts.
+    """The packages that an artifact may import in addition to specexp's own parts.
 
     Attributes:
         packages: Top-level names of installed packages.
@@ -36,7 +36,7 @@ class Trust:
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Return why an artifact may not import a class path outside specexp's families; None if it may."""
+        """Return the reason why an artifact may not import a class path outside specexp's families; None if it may."""
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
         if self.imported and module in sys.modules:
@@ -59,7 +59,7 @@ NO_PACKAGES = Trust()
 
 
 def trust_in(packages: Sequence[str]) -> Trust:
-    """Return a Trust in these packages; raises an ArtifactError unless all entries are top-level names."""
+    """Return a Trust for these packages; raises an ArtifactError unless all entries are top-level names."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(f"trust must be installed packages such as ('my_package',), got {packages!r}")
@@ -67,7 +67,7 @@ def trust_in(packages: Sequence[str]) -> Trust:
 
 
 def is_inside(path: str, folder: Path) -> bool:
-    """Return whether a path is in the artifact's folder or the working directory. W&B references are not."""
+    """Return whether a path is inside the artifact's folder or the working directory; False for W&B references."""
     try:
         if path.startswith("wandb:"):
             return False
@@ -101,7 +101,7 @@ def site_folders() -> list[Path]:
 
 
 def _location(spec: ModuleSpec | None) -> Path | None:
-    """Return the package's folder, or the file of a single module; None for namespace packages and built-in ones."""
+    """Return the package's folder, or a single module's file; None for namespace packages and built-in modules."""
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     origin = Path(spec.origin).resolve()
@@ -109,7 +109,7 @@ def _location(spec: ModuleSpec | None) -> Path | None:
 
 
 def _editable_sources(folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield the source folders of editable installations."""
+    """Yield the source folders of packages that are installed in editable mode."""
     for distribution in distributions(path=[str(place) for place in folders]):
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")

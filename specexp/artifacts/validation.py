@@ -15,7 +15,7 @@ _LONGEST = 1000
 
 
 class ArtifactError(ValueError):
-    """An artifact cannot be read, written or exported; one sentence names the folder and the field.
+    """An artifact cannot be read, written or exported. The message is one sentence with the folder and the field.
 
     The sentence may quote a stranger's text: control characters are escaped, and the middle of a sentence longer than
     1,000 characters is left out.
@@ -43,7 +43,7 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
 
 
 def check_fields(value: Any, names: Iterable[str], where: str, key: str = "") -> None:
-    """Raise an ArtifactError unless ``value`` is a mapping with exactly the keys ``names``, of any values."""
+    """Raise an ArtifactError unless ``value`` is a mapping with exactly the keys ``names``, with any values."""
     names = list(names)
     fields: dict[str, Any] = dict.fromkeys(names, (Any, ...))
     model = create_model("object", __base__=Section, **fields)

@@ -1,4 +1,4 @@
-"""SpecDec++: draft while a learned head expects all of the draft to be accepted (Huang et al. 2024)."""
+"""SpecDec++: drafts while a learned head expects the whole draft to be accepted (Huang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SURE = 1e-4  # clips probabilities before their log-odds
 
 
 class AcceptanceHead:
-    """Predicts whether a whole path is accepted: adds a small network to the log-odds of the draft's probability.
+    """Predicts whether a whole path is accepted, by adding a small network to the log-odds of the draft's probability.
 
     Args:
         rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
@@ -51,11 +51,11 @@ class AcceptanceHead:
         self.squares = np.zeros(size)
 
     def probability(self, features: Floats) -> Floats:
-        """Return ``[n]`` acceptance probabilities of paths with ``[n, 4]`` features."""
+        """Return ``[n]`` acceptance probabilities for paths with ``[n, 4]`` features."""
         return self._forward(features)[1]
 
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
-        """Take one training step on ``[n, 4]`` features (``n >= 1``) and ``[n]`` whether each path was accepted."""
+        """Take one training step on ``[n, 4]`` features (``n >= 1``) and ``[n]`` flags that mark accepted paths."""
         hidden, p = self._forward(features)
         # gradient of the weighted cross-entropy with respect to the log-odds
         error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight)  # [n]
@@ -136,7 +136,7 @@ _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
-    """Continues drafting while the head's probability that all drafts so far are accepted is at least a threshold.
+    """Continues a draft while the head's probability that all drafts so far are accepted is at least a threshold.
 
     Such a threshold is the optimal policy if drafting is seen as a Markov decision process (theorem 3.1). The published
     head reads the draft model's hidden states after all drafts but the newest; its probabilities are multiplied. The
@@ -238,7 +238,7 @@ class SpecDecPlusPlus(Controller):
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 
     def _features(self, log_prob: Any, last: Any, depth: Any) -> Floats:
-        """Return ``[n, 4]`` features of paths. Probabilities are at least 1e-3 (last token) and 1e-9 (path)."""
+        """Return ``[n, 4]`` features of paths, with probabilities of at least 1e-3 (last token) and 1e-9 (path)."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import executors on first use: they need torch, which takes a second."""
+    """Import executors when they are first used, because they need torch, which takes a second."""
     if name in ("Executor", "Run"):
         from specexp.scheduling import executor
 

@@ -1,4 +1,4 @@
-"""Executors of strategies that draft and verify in one thread."""
+"""Executors of strategies that draft and verify in the same thread."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Run:
 
 
 class Lanes(Decoding):
-    """The decoding loop of a run, which records a time line."""
+    """The decoding loop of a run, which also records a time line."""
 
     overlaps: ClassVar[bool] = False  # whether drafting overlaps the target's passes
 
@@ -115,12 +115,12 @@ class Lanes(Decoding):
         self.draft_span("learn", lane, (started, perf_counter()))
 
     def draft_span(self, what: What, lane: Lane, when: tuple[float, float], tokens: int = 0) -> None:
-        """Add a span of the drafter of a lane to the time line."""
+        """Add a span to the time line for the drafter of a lane."""
         if self.parts.drafter is not None:
             self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
 
     def span(self, who: str, what: What, lane: Lane, when: tuple[float, float], tokens: int) -> None:
-        """Add a span of ``who`` to the time line. For a pass over several lanes, ``lane`` is the first.
+        """Add a span of ``who`` to the time line. For a pass over several lanes, ``lane`` is the first one.
 
         Args:
             when: start and end in seconds of :func:`time.perf_counter`.
@@ -130,11 +130,11 @@ class Lanes(Decoding):
         self.timeline.add(who, what, *when, lane.context.sequence, tokens, number)
 
     def finish(self) -> None:
-        """Wait until the parts have learned from the last steps of all sequences."""
+        """Wait until the parts have learned from the last step of every sequence."""
 
 
 class Executor(AbstractContextManager["Executor"]):
-    """Runs jobs with an execution strategy, ``n`` at the same time. When a sequence ends, the next one takes its place.
+    """Runs jobs with an execution strategy, ``n`` at a time. When a sequence ends, the next one takes its place.
 
     Close an executor, or use it in a ``with`` statement. This class runs all parts in the caller's thread: every
     sequence drafts, then one target pass verifies all drafts.
@@ -156,7 +156,7 @@ class Executor(AbstractContextManager["Executor"]):
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
-        """Results of the sequences that the last run completed, by sequence, even if the run failed."""
+        """The results of the sequences that the last run completed, keyed by sequence, even if the run failed."""
         return {lane.context.sequence: lane.result for lane in self._begun if lane.ended}
 
     def run(
@@ -167,7 +167,7 @@ class Executor(AbstractContextManager["Executor"]):
         eos_token_ids: Collection[int] = frozenset(),
         observers: Sequence[OutcomeObserver] = (),
     ) -> Run:
-        """Decode at least one job. Observers are called with each step's outcome; an error in one ends the run.
+        """Decode at least one job. Observers are called with each step's outcome. An error in an observer ends the run.
 
         Raises:
             ValueError: a prompt is empty or does not fit the target's context, or two jobs have the same ``sequence``.
@@ -218,7 +218,7 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.finish()
 
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Start a sequence in a free slot, with the longest common prefix of its prompt that any slot holds."""
+        """Start a sequence in a free slot with the longest prefix of its prompt that any slot contains."""
         context = self.parts.context(job.prompt, seed, job.sequence)
         lane = Lane(
             context,
@@ -255,11 +255,11 @@ class Executor(AbstractContextManager["Executor"]):
         return Lanes(self.model, self.parts, observers, timeline)
 
     def _copies(self, parts: Parts) -> list[Parts]:
-        """Return a list with the parts of each slot."""
+        """Return a list with a copy of the parts for each slot."""
         return copies(parts, self.n)
 
     def _drafting(self, slot: int, context: Context) -> Drafting | None:
-        """Return the drafting state of a sequence in a slot, or None if workers draft."""
+        """Return the drafting state of a sequence in a slot; None if workers draft."""
         return Drafting(self._parts[slot], context)
 
     def reset(
@@ -270,12 +270,12 @@ class Executor(AbstractContextManager["Executor"]):
         self._parts = self._copies(initial(self._parts[0], drafter, controller))
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of draft models: ``weights``, shared ones counted once, and ``caches`` of all sequences."""
+        """Return the bytes of draft models: ``weights`` (shared ones count once) and ``caches`` of all sequences."""
         self._check_open()
         return bytes_of(self._parts)
 
     def close(self, at_once: bool = False) -> None:
-        """Stop the workers. ``at_once`` drops their work, as after a failure. A closed executor cannot run jobs."""
+        """Stop the workers. With ``at_once`` their work is dropped. A closed executor cannot run jobs."""
         self.closed = True
 
     @override
@@ -300,13 +300,13 @@ class Executor(AbstractContextManager["Executor"]):
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens with which both begin."""
+    """Return the number of tokens that both sequences begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (own, their) in pairs if own != their), min(len(one), len(other)))
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:
-    """Return parts for ``n`` sequences, first the given ones. All share the stateless builder and verifier."""
+    """Return parts for ``n`` sequences, the given ones first. All share the stateless builder and verifier."""
     return [parts, *(_fresh(parts) for _ in range(n - 1))]
 
 
@@ -316,7 +316,7 @@ def _fresh(parts: Parts) -> Parts:
 
 
 def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping[str, Any] | None) -> Parts:
-    """Reset the parts in place to their initial state or to saved states, and return them."""
+    """Reset the parts in place, to their initial state or to saved states, and return them."""
     for part, state in ((parts.drafter, drafter), (parts.controller, controller)):
         if part is not None:
             part.reset()
@@ -326,7 +326,7 @@ def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping
 
 
 def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:
-    """Return the bytes of draft models: ``weights``, shared ones counted once, and ``caches``."""
+    """Return the bytes of draft models: ``weights``, with shared ones counted once, and ``caches``."""
     weights: dict[int, int] = {}
     caches: dict[int, int] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Messages between the target's side and a drafting worker, and their shared memory.
+"""Messages between the target's process and a drafting worker, and their shared memory.
 
 Messages are small, because logits and draft distributions are in shared memory.
 """
@@ -30,7 +30,7 @@ _MOST_SHAPES = 1024  # most shapes that are kept; others are sent each time
 
 
 class StartSequence(NamedTuple):
-    """Request: start a sequence and draft. ``prefill`` has the target's ``[p, V]`` logits if the drafter needs them."""
+    """Request: start a sequence and draft. ``prefill`` holds the target's ``[p, V]`` logits if drafters need them."""
 
     lane: int
     context: Context
@@ -39,7 +39,7 @@ class StartSequence(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Request: learn from the verification of a draft, then draft again unless the output has ended."""
+    """Request: learn from the verification of a draft. Then draft again, unless the output has ended."""
 
     lane: int
     accepted: tuple[int, ...]
@@ -50,14 +50,14 @@ class StepResult(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """Request: reset the parts to their initial or a saved state. The reply is a :class:`MemoryReport`."""
+    """Request: reset the parts to their initial state or a saved state. The reply is a :class:`MemoryReport`."""
 
     drafter: Mapping[str, Any] | None
     controller: Mapping[str, Any] | None
 
 
 class MemoryQuery(NamedTuple):
-    """Request: report memory. The reply is a :class:`MemoryReport`."""
+    """Request: report the memory used. The reply is a :class:`MemoryReport`."""
 
 
 class NextDraft(NamedTuple):
@@ -87,13 +87,13 @@ class SequenceLearned(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    """Reply: memory of the draft models, as in :func:`specexp.scheduling.executor.bytes_of`."""
+    """Reply: the memory of the draft models, as in :func:`specexp.scheduling.executor.bytes_of`."""
 
     bytes: dict[str, int]
 
 
 class Memory:
-    """Shared memory of a lane.
+    """The shared memory of a lane.
 
     Attributes:
         logits: ``[rows, V]`` target logits of the last tree, written by the target's side. Empty if no part reads them.
@@ -107,7 +107,7 @@ class Memory:
 
 
 class Shapes:
-    """Numbers recurring tree shapes, such as a static tree, so that each is sent once and remains one object."""
+    """Numbers recurring tree shapes, such as a static tree, so that each one is sent once and remains one object."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, tuple[int, TreeShape]] = {}  # sender: id(shape) -> number, shape
@@ -123,7 +123,7 @@ class Shapes:
         return number, shape if is_new else None
 
     def unpack(self, number: int, shape: TreeShape | None) -> TreeShape:
-        """Return the shape that :meth:`pack` was given."""
+        """Return the shape that was given to :meth:`pack`."""
         if shape is not None:
             self._shapes[number] = shape
         return self._shapes[number]
@@ -134,12 +134,12 @@ def _kinds_of(builder: TreeBuilder) -> list[NodeKind]:
 
 
 def send_message(connection: Connection, message: Any) -> None:
-    """Pickle and send a message."""
+    """Send a pickled message."""
     connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))  # three times as fast as send()
 
 
 def receive_message(connection: Connection) -> Any:
-    """Wait for the next message. Raises EOFError if the other side has closed the connection."""
+    """Wait for the next message. Raises EOFError if the other side closed the connection."""
     return pickle.loads(connection.recv_bytes())
 
 

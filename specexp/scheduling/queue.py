@@ -1,4 +1,4 @@
-"""Jobs of a run, drafts that wait for the target, and policies that order these drafts."""
+"""The jobs of a run, the drafts that wait for the target, and the policies that order these drafts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Job:
 
 
 class Waiting(NamedTuple):
-    """A draft that waits for the target: its sequence, that sequence's number of new tokens, and the draft tree."""
+    """A draft that waits for the target: its sequence, the number of new tokens of the sequence, and the draft tree."""
 
     sequence: int | str
     new_tokens: int
@@ -39,13 +39,13 @@ class Waiting(NamedTuple):
 
     @property
     def log_prob(self) -> float:
-        """Draft log-probability of the tree's most probable path; 0 if unknown or if the tree is empty."""
+        """The draft's log-probability of the tree's most probable path; 0 if unknown or if the tree is empty."""
         log_probs = self.tree.log_probs
         return 0.0 if log_probs is None else float(log_probs[[*self.tree.best_path()]].sum())
 
 
 class QueuePolicy(metaclass=Checked):
-    """A rule for the order in which waiting drafts are verified. It changes the timing, never the output."""
+    """A rule for the order in which waiting drafts are verified. It changes the timing but never the output."""
 
     @abstractmethod
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
@@ -69,7 +69,7 @@ class FirstCome(QueuePolicy):
 
 
 class LeastProgress(QueuePolicy):
-    """Serves the sequence with the fewest new tokens first, so that all end at about the same time."""
+    """Serves the sequence with the fewest new tokens first, so that all sequences end at about the same time."""
 
     @override
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:
@@ -77,7 +77,7 @@ class LeastProgress(QueuePolicy):
 
 
 class MostConfident(QueuePolicy):
-    """Serves the draft with the most probable path first. Others may wait for a long time."""
+    """Serves the draft with the most probable path first. Other drafts may wait for a long time."""
 
     @override
     def choose(self, waiting: Sequence[Waiting], most: int) -> list[int]:

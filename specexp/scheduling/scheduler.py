@@ -1,4 +1,4 @@
-"""SEED's scheduled speculative execution (Algorithm 2): workers make drafts, and the target verifies their queue.
+"""SEED's scheduled speculative execution (Algorithm 2): workers draft, and the target verifies their queue.
 
 :class:`ScheduledLanes` is process V of the algorithm. Its processes D(n) are in :mod:`~specexp.scheduling.worker`.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class ScheduledLanes(Lanes):
-    """Process V (lines 11 to 26): each step verifies drafts from the queue Q while workers draft for other lanes.
+    """Process V (lines 11 to 26): each step verifies drafts from the queue Q while workers draft for the other lanes.
 
     The paper's label gamma[i] has no variable here. It is 1, so that the worker may draft, for each lane that is
     neither in the queue nor in the present step.
@@ -82,7 +82,7 @@ class ScheduledLanes(Lanes):
 
     @override
     def drafts(self) -> list[Lane]:
-        """Take the drafts of the next pass from the queue (lines 13 and 14)."""
+        """Take the drafts for the next pass from the queue (lines 13 and 14)."""
         while not self._queue:  # the target idles, which the schedule tries to avoid
             started = perf_counter()
             self._receive(self._next_worker())
@@ -104,7 +104,7 @@ class ScheduledLanes(Lanes):
 
     @override
     def finish(self) -> None:
-        """Wait until the workers have learned from all ended lanes (line 27 of Algorithm 2)."""
+        """Wait until the workers have learned from all lanes that ended (line 27 of Algorithm 2)."""
         while self._ended:
             self._receive(self._next_worker())
 
@@ -112,14 +112,14 @@ class ScheduledLanes(Lanes):
         return self.workers[lane.slot % len(self.workers)]
 
     def _next_worker(self) -> DraftWorker:
-        """Wait for a message and return its worker. A single worker is returned at once, since receiving waits too."""
+        """Wait for a message and return its worker. A single worker is returned at once: receiving waits too."""
         if len(self.workers) == 1:
             return self.workers[0]
         ready = wait([one.connection for one in self.workers])
         return next(one for one in self.workers if one.connection in ready)
 
     def _receive(self, worker: DraftWorker) -> None:
-        """Receive a message of a worker and add its draft, if it has one, to the queue (line 7)."""
+        """Receive a worker's message and, if it contains a draft, add the draft to the queue (line 7)."""
         message = worker.receive()
         assert isinstance(message, NextDraft | SequenceLearned)
         learned = isinstance(message, SequenceLearned)
@@ -142,7 +142,7 @@ class ScheduledLanes(Lanes):
         self._queue.append(lane)
 
     def _choose(self) -> list[Lane]:
-        """Remove the lanes of the next pass from the queue. SEED's policy is first come, first served."""
+        """Remove the lanes for the next pass from the queue. SEED's policy is first come, first served."""
         waiting = [
             Waiting(lane.context.sequence, len(lane.context) - lane.context.prompt_length, lane.tree)
             for lane in self._queue
@@ -161,7 +161,7 @@ class ScheduledLanes(Lanes):
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run; ``queue`` is the policy and the most drafts of a pass."""
+    """Keeps the workers from run to run. ``queue`` is the policy and the most drafts in a pass."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class ScheduledExecutor(Executor):
 
     @property
     def workers(self) -> Sequence[DraftWorker]:
-        """The drafting workers. Raises RuntimeError if the executor was closed."""
+        """The drafting workers. Raises RuntimeError if the executor is closed."""
         self._check_open()
         return self._workers
 
@@ -218,7 +218,7 @@ class ScheduledExecutor(Executor):
             self._workers.pop().stop(at_once)
 
     def _query(self, query: Reset | MemoryQuery) -> list[dict[str, int]]:
-        """Send a query to all workers and return their reports. Must be called between runs, when they are idle."""
+        """Send a query to all workers and return their reports. Call this only between runs, when they are idle."""
         workers = self.workers
         try:
             for worker in workers:

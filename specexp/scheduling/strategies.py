@@ -1,4 +1,4 @@
-"""Execution strategies for several sequences on one target. A strategy changes the timing, never the tokens."""
+"""Execution strategies for several sequences on one target. A strategy changes the timing but never the tokens."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Execution(metaclass=Checked):
 
     @abstractmethod
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Return an executor. Raises ``ValueError`` if :meth:`check` does or the target is unsuitable."""
+        """Return an executor. Raises ``ValueError`` if :meth:`check` does or if the target is unsuitable."""
 
 
 class _InOneThread(Execution):
@@ -68,7 +68,7 @@ class _InOneThread(Execution):
 
 
 class SerialSpeculative(_InOneThread):
-    """Speculative decoding, one sequence at a time (SEED, Fig. 1 b). The target idles while the drafter works.
+    """Speculative decoding of one sequence at a time (SEED, Fig. 1 b). The target idles while the drafter works.
 
     Args:
         threads: number of torch threads for target and drafter. None keeps the present number.
@@ -79,7 +79,7 @@ class SerialSpeculative(_InOneThread):
 
 
 class Serial(SerialSpeculative):
-    """Plain autoregressive decoding, one sequence at a time (SEED, Fig. 1 a). A drafter is ignored.
+    """Plain autoregressive decoding of one sequence at a time (SEED, Fig. 1 a). A drafter is ignored.
 
     Args:
         threads: number of torch threads. None keeps the present number.
@@ -92,7 +92,7 @@ class Serial(SerialSpeculative):
 
 
 class Batched(_InOneThread):
-    """Decodes ``n`` sequences in lockstep: each drafts, and one target pass verifies all drafts (SEED, Fig. 1 d).
+    """Decodes ``n`` sequences in lockstep: all draft, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts one tree level of all sequences in one pass. Drafting and verification do not overlap.
     Without a drafter this is batched plain decoding. When a sequence ends, the next one takes its place.

@@ -19,7 +19,7 @@ BUSY: tuple[What, ...] = ("prefill", "target")
 
 
 class Span(NamedTuple):
-    """One action of ``who``, which is ``target``, ``draft 1``, ``draft 2`` and so on.
+    """One action of ``who``, i.e. of ``target``, ``draft 1``, ``draft 2`` and so on.
 
     Attributes:
         start: start in seconds of ``time.perf_counter``, a clock that all processes of a machine share. So is ``end``.
@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 class TimeLine:
-    """The spans of one run, in the order of :meth:`add`. Spans of the same ``who`` do not overlap.
+    """The spans of one run, in the order of :meth:`add`. Spans with the same ``who`` do not overlap.
 
     Attributes:
         start: start time of the run, None before it begins. ``end`` is its end time.
@@ -74,7 +74,7 @@ class TimeLine:
         self.spans.append(Span(who, what, start, end, str(sequence), tokens, round))
 
     def extend(self, other: TimeLine) -> None:
-        """Append the time line of a later run, with its rounds numbered on."""
+        """Append the time line of a later run. The numbers of its rounds continue those of this one."""
         rounds = 1 + max((span.round for span in self.spans), default=-1)
         self.spans += (
             span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other
@@ -90,25 +90,25 @@ class TimeLine:
         return end - begin
 
     def busy(self, who: str = TARGET, what: Sequence[What] = (*BUSY, "draft", "learn")) -> float:
-        """Return the total seconds of the spans of ``who`` whose kind is in ``what``."""
+        """Return the total seconds of the spans of ``who`` with a kind in ``what``."""
         return sum(span.end - span.start for span in self.spans if span.who == who and span.what in what)
 
     def utilisation(self) -> float:
-        """Return the fraction of the run in which the target runs a pass or a prefill."""
+        """Return the fraction of the run during which the target runs a pass or a prefill."""
         return self.busy(TARGET, BUSY) / self.seconds
 
     def drafting(self) -> float:
-        """Return the seconds in which at least one drafter drafts, prefills or learns."""
+        """Return the seconds during which at least one drafter drafts, prefills or learns."""
         return _covered(span for span in self.spans if span.who != TARGET)
 
     def overlap(self) -> float:
-        """Return the seconds in which a drafter and the target are busy at the same time."""
+        """Return the seconds during which both a drafter and the target are busy."""
         either = [span for span in self.spans if span.who != TARGET or span.what in BUSY]
         return self.busy(TARGET, BUSY) + self.drafting() - _covered(either)
 
 
 def _covered(spans: Iterable[Span]) -> float:
-    """Return the seconds that at least one span covers."""
+    """Return the seconds covered by at least one span."""
     covered, until = 0.0, -inf
     for start, end in sorted((span.start, span.end) for span in spans):
         covered += max(0.0, end - max(start, until))
@@ -117,7 +117,7 @@ def _covered(spans: Iterable[Span]) -> float:
 
 
 def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
-    """Return time lines in the JSON object format of Chrome's trace events, one event per line.
+    """Return time lines in the JSON object format of Chrome's trace events, with one event per line.
 
     Each time line is shown as a process that starts at time 0. The target and each drafter are its threads. A span is a
     complete event (``ph: X``), and a counter shows the number of waiting drafts. Times are whole microseconds.
@@ -132,7 +132,7 @@ def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:
 
 
 def rows_of(timeline: TimeLine) -> list[str]:
-    """Return the names of the rows of a time line: the target, then the drafters by number."""
+    """Return the names of a time line's rows: the target, then the drafters by number."""
     found = {span.who for span in timeline}
     drafters = sorted(found - {TARGET}, key=lambda who: (len(who), who))
     return [TARGET, *drafters]
@@ -160,7 +160,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
 
 def served_by(timeline: TimeLine) -> dict[int, list[str]]:
-    """Return, for the number of each target pass, the drafters whose drafts it verified."""
+    """Return, for each numbered target pass, the drafters of the drafts that it verified."""
     drafter: dict[str, str] = {}
     served: defaultdict[int, list[str]] = defaultdict(list)
     for span in _in_order(timeline):

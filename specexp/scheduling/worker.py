@@ -56,7 +56,7 @@ _PATIENCE = 1.0  # seconds to wait for a worker to end before it is killed
 
 
 class DraftWorker:
-    """The target's side of a worker, which runs a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
+    """The target's side of a worker. The worker runs a draft process D(n) of SEED's Algorithm 2 for each of its lanes.
 
     Args:
         parts: the parts of every lane, in their initial state.
@@ -92,7 +92,7 @@ class DraftWorker:
 
     @property
     def pid(self) -> int:
-        """Process id of the worker."""
+        """The worker's process id."""
         return os.getpid() if self._process is None else int(self._process.pid or 0)
 
     def send(self, message: StartSequence | StepResult | Reset | MemoryQuery) -> None:
@@ -130,13 +130,13 @@ class DraftWorker:
         return message._replace(draft=replace(draft, tree=replace(draft.tree, shape=shape, q=q)))
 
     def share_logits(self, lane: int, logits: torch.Tensor) -> None:
-        """Copy ``[n + 1, V]`` logits to shared memory if a part reads them. Call it before sending their StepResult."""
+        """Copy ``[n + 1, V]`` logits to shared memory if a part reads them, before sending their StepResult."""
         there = self._memories[lane].logits
         if there.shape[0]:
             there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
-        """Stop the worker and wait until it has ended. ``at_once`` drops its work. A thread that hangs is abandoned."""
+        """Stop the worker and wait for its end. ``at_once`` drops its work. A thread that hangs is abandoned."""
         if at_once:
             if self._process is not None:
                 self._process.terminate()
@@ -172,7 +172,7 @@ class DraftWorker:
 
 
 def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
-    """Start a worker process, forked if possible from a server with all imports but no threads or models."""
+    """Start a worker process. If possible, it is forked from a server that has all imports but no threads or models."""
     contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
     if "forkserver" in torch.multiprocessing.get_all_start_methods():
         server = torch.multiprocessing.get_context("forkserver")
@@ -200,7 +200,7 @@ def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
 
 @contextmanager
 def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
-    """Prevent a new process from importing the program's script, unless a part is defined in that script."""
+    """Prevent a new process from importing the program's script, unless the script defines a part."""
     script = sys.modules["__main__"]
     finder = _Finder()
     with suppress(Exception):  # unpicklable objects raise a clear error when the process starts
@@ -218,7 +218,7 @@ def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
 
 
 class _Finder(pickle.Pickler):
-    """Finds whether an object refers to classes or functions of the program's script. Skips models and tensors."""
+    """Finds whether an object refers to classes or functions of the program's script. It skips models and tensors."""
 
     def __init__(self) -> None:
         super().__init__(BytesIO())
@@ -237,7 +237,7 @@ class _Finder(pickle.Pickler):
 def serve(
     connection: Connection, parts: Parts, memories: dict[int, Memory], threads: int | None, own_process: bool
 ) -> None:
-    """Draft until a stop message or until the connection closes. A process also ends with its parent."""
+    """Draft until a stop message arrives or the connection closes. A process also ends when its parent does."""
     if own_process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the target's side stops its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -277,7 +277,7 @@ def serve(
 
 
 def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], over: threading.Event) -> None:
-    """Reply to messages until the stop message None or until the connection closes."""
+    """Reply to messages until the stop message None arrives or the connection closes."""
     messages: list[Any] = [inbox.get()]
     while messages[-1] is not None:
         while not inbox.empty() and messages[-1] is not None:
@@ -322,7 +322,7 @@ class WorkerLanes:
         self._shapes = Shapes()
 
     def replies(self, messages: Sequence[Any]) -> Iterator[NextDraft | SequenceLearned | MemoryReport]:
-        """Handle messages up to None and yield the replies. Waiting sequences of one team draft together."""
+        """Handle messages up to None and yield the replies. Waiting sequences of the same team draft together."""
         waiting: list[_Wanted] = []
         for message in messages:
             if message is None:

@@ -22,7 +22,7 @@ _ONE_SOURCE = "the kind's own payload defines it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the fixed shape of a study's candidate as a ``StaticTree``; None if it has no rank paths."""
+    """Return the fixed shape of a study's candidate as a ``StaticTree``, or None if it has no rank paths."""
     paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):
         return None
@@ -35,7 +35,7 @@ class _Composed(WithDrafter):
 
 
 class CompositionArtifact(Artifact):
-    """``parts.json`` alone: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
+    """Only ``parts.json``: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
 
     For studies over methods, where the winner may be a tree, a threshold or a chain. A fixed tree is recorded by its
     rank paths, whichever builder found it. The deployment chooses the draft model: ``artifact.decoder(target, draft)``.
@@ -179,7 +179,7 @@ class ScheduleArtifact(Artifact):
 
 
 class PlainVerdict(Section):
-    """The reason to use plain decoding.
+    """The reason for using plain decoding.
 
     Attributes:
         reason: One sentence, with the figures and their interval.

@@ -18,7 +18,7 @@ PROFILE = "profile.json"
 
 @dataclass(frozen=True)
 class MeasuredPass:
-    """A measured pass over ``tokens`` with ``prefix`` cached tokens: median ``ms`` and its 95 % interval."""
+    """A measured pass over ``tokens`` tokens after ``prefix`` cached ones: the median ``ms`` and its 95 % interval."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class MeasuredPass:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Limits of a device for target passes (Williams, Waterman and Patterson, 2009), measured in the same run.
+    """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured in the same run.
 
     Attributes:
         parameters: Weights that each row is multiplied by.
@@ -52,18 +52,18 @@ class Roofline:
     bandwidths: tuple[float, float] | None = None
 
     def least_ms(self, rows: int) -> float:
-        """Return the least time of a pass: of reading the weights or of its products, whichever is longer."""
+        """Return the least time of a pass: to read the weights or to compute its products, whichever is longer."""
         return 1e3 * max(self.weight_bytes / self.bandwidth, 2 * self.parameters * rows / self.flops)
 
     @property
     def free_nodes(self) -> int:
-        """The most nodes that would be nearly free at these limits."""
+        """The most nodes that would be nearly free within these limits."""
         return max(int(NEARLY_FREE * self.least_ms(1) * self.flops / (2e3 * self.parameters)) - 1, 0)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements from which a profile was made.
+    """The measurements on which a profile is based.
 
     Attributes:
         threads: Number of CPU threads of torch.
@@ -83,7 +83,7 @@ class Measured:
 
 
 class LatencyProfileArtifact(Artifact):
-    """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`; token counts are text keys.
+    """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`, with token counts as text keys.
 
     A measured profile also has ``measured``: the points with their intervals, device and dtypes. Its value is the
     profile, which an experiment uses as ``latency: {artifact: PATH}``. The kind has no decoder.

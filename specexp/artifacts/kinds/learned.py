@@ -1,4 +1,4 @@
-"""Kinds of artifacts with the learned state of one part, which one argument of its constructor takes."""
+"""Kinds of artifacts with the learned state of one part, which is passed to one argument of the part's constructor."""
 
 from __future__ import annotations
 

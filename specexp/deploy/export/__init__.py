@@ -1,1 +1,1 @@
-"""``python -m specexp.export``: write an artifact in another project's format."""
+"""``python -m specexp.export``: writes an artifact in another project's format."""

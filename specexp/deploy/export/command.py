@@ -1,4 +1,4 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: convert an artifact to a file that another program reads."""
+"""``python -m specexp.export ARTIFACT --to FORMAT``: converts an artifact to a file that another program reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {
     ),
     "target": ("MODEL", "the target for --to serve-bundle, a hub id or folder (default: stdlib)"),
 }
-"""Metavar and help of the options that only some formats take."""
+"""The metavar and help of those options that only some formats have."""
 
 
 def export(
@@ -37,7 +37,7 @@ def export(
     trust: Sequence[str] = (),
     **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact, or a model for the format that takes one.
+    """Export an artifact or, for formats that accept one, a model or recording.
 
     Args:
         path_or_reference: the artifact's path or reference, as in :func:`specexp.load_artifact`.
@@ -84,7 +84,7 @@ def _exported(chosen: ExportFormat, request: ExportRequest) -> ExportedFile:
 
 
 def _as_text(content: Any) -> str:
-    """Return text unchanged, an object as indented JSON, and a list as JSON in one line."""
+    """Return text unchanged, an object as indented JSON, and a list as JSON on one line."""
     if isinstance(content, str):
         return content
     return json.dumps(content, indent=2 if isinstance(content, dict) else None) + "\n"

@@ -1,4 +1,4 @@
-"""The base class of export formats, which convert an artifact or a model for another project."""
+"""The base class of export formats. They convert an artifact, a model or a recording for another project."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def all_formats() -> dict[str, type[ExportFormat]]:
-    """Return the class of every format, by name."""
+    """Return the classes of all formats, keyed by name."""
     return classes_with("specexp.deploy.export.formats", "name")
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """The arguments of an export; ``options`` holds values by the names in :attr:`ExportFormat.options`."""
+    """The arguments of an export. ``options`` maps the names in :attr:`ExportFormat.options` to values."""
 
     source: str | Path
     output: Path | None = None
@@ -65,11 +65,11 @@ class ExportFormat:
     deployment: ClassVar[str] = ""
 
     def make(self, request: ExportRequest) -> ExportedFile:
-        """Export the artifact of a request; raises ArtifactError if that is not possible."""
+        """Export the artifact in a request; raises ArtifactError if that is not possible."""
         return self.export(self.load(request), **request.options)
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
-        """Load the artifact of a request; raises ArtifactError unless its kind is one of :attr:`kinds`."""
+        """Load the artifact in a request; raises ArtifactError unless its kind is one of :attr:`kinds`."""
         from specexp.config.artifacts import load_artifact
 
         artifact = load_artifact(request.source, request.trust)
@@ -81,9 +81,9 @@ class ExportFormat:
         return artifact
 
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
-        """Return the content of the file for an artifact; ``options`` are the options that the user gave."""
+        """Return the contents of the exported file. ``options`` are the options that the user gave."""
         raise NotImplementedError
 
     def deployed_by(self, file: str, content: Any) -> str:
-        """Return the command that deploys an exported file; ``file`` is its path, quoted for a shell."""
+        """Return the command that deploys an exported file. ``file`` is the file's path, quoted for a shell."""
         return self.deployment.format(file=file)

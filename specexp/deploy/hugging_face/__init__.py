@@ -1,1 +1,1 @@
-"""Decoding with a tuned artifact inside Hugging Face's ``generate``."""
+"""Decodes with a tuned artifact inside Hugging Face's ``generate``."""

@@ -1,4 +1,4 @@
-"""The ``generate`` function of model folders that decode with an artifact.
+"""The ``generate`` function for model folders that decode with an artifact.
 
 ``python -m specexp.export ARTIFACT --to serve-bundle`` writes such a folder. Its file ``custom_generate/generate.py``
 imports this module, and Hugging Face runs that file if it is trusted::
@@ -29,7 +29,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.deploy.hugging_face.custom_generate import CustomGenerate, custom_generate
 
 ARTIFACT, DRAFT = Path("specexp", "artifact"), Path("specexp", "draft")
-"""Paths in the model folder."""
+"""Paths within the model folder."""
 HOOK = Path("custom_generate", "generate.py")
 HOOK_TEXT = '''"""Decodes with the artifact in this folder: pip install specexp."""
 
@@ -38,7 +38,7 @@ from specexp.deploy.hugging_face.bundle import generate
 __all__ = ["generate"]
 '''
 OFF = "specexp_off"
-"""Key of a generation config that turns speculation off."""
+"""The key in a generation config that turns speculation off."""
 
 _made: WeakKeyDictionary[PreTrainedModel, CustomGenerate] = WeakKeyDictionary()
 _making = Lock()
@@ -80,7 +80,7 @@ def generate(
 
 
 def _callable_of(model: PreTrainedModel) -> CustomGenerate:
-    """Return the callable of a model, which is created at the first call."""
+    """Return a model's callable, which is created at the first call."""
     with _making:  # servers call from several threads
         if model not in _made:
             folder = Path(model.name_or_path)

@@ -1,4 +1,4 @@
-"""Decode with a tuned artifact inside Hugging Face's ``model.generate``.
+"""Decodes with a tuned artifact inside Hugging Face's ``model.generate``.
 
 From a finished study to generated text::
 
@@ -71,7 +71,7 @@ class CustomGenerate:
         seed: int | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        """Continue each row of ``input_ids`` ``[b, p]``; returns ``[b, p + new]``, padded on the right."""
+        """Continue each row of ``input_ids`` ``[b, p]``; return ``[b, p + new]``, padded on the right."""
         hidden, config = hidden_arguments(), generation_config
         mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
         padding = left_padding(input_ids, mask)
@@ -134,7 +134,7 @@ class CustomGenerate:
         return self._executor
 
     def close(self) -> None:
-        """Stop the processes of the execution strategy; the next call starts them again."""
+        """Stop the processes of the execution strategy. The next call starts them again."""
         if self._executor is not None:
             self._executor.close()
             self._executor = None
@@ -197,7 +197,7 @@ class ProcessedSampling(DeterministicVerifier):
     def set_up(
         self, processors: LogitsProcessorList, config: GenerationConfig, padding: Sequence[Sequence[int]]
     ) -> None:
-        """Set the processors and sampling of the next call; ``padding`` holds the padding tokens before each prompt."""
+        """Set the processors and sampling for the next call. ``padding`` holds the padding tokens of each prompt."""
         self._sample = bool(config.do_sample)
         # coupled drafters follow it
         self.noise_temperature = (config.temperature or 1.0) if self._sample else 0.0
@@ -230,7 +230,7 @@ class ProcessedSampling(DeterministicVerifier):
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
     def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
-        """Return the tokens for the processors, ``[1, t]``, with padding as in plain ``generate``.
+        """Return the tokens that processors get, ``[1, t]``, with padding as in plain ``generate``.
 
         Without processors the result is empty, ``[1, 0]``.
         """
@@ -252,7 +252,7 @@ class ProcessedSampling(DeterministicVerifier):
 def _stop(
     criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int
 ) -> Callable[[Sequence[int]], bool] | None:
-    """Return a function of a row's new tokens that checks all criteria but length and EOS, which the loop checks."""
+    """Return a function of a row's new tokens that checks all criteria except length and EOS, which the loop checks."""
     others = StoppingCriteriaList(
         one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
     )

@@ -1,4 +1,4 @@
-"""Checks of a call of ``generate``: raise for config fields and arguments that our loop does not support.
+"""Checks of a call of ``generate``, which raise for config fields and arguments that our loop does not support.
 
 A field that no table lists, such as a new field of a later transformers version, is rejected if it is set.
 """
@@ -28,7 +28,7 @@ OBEYED = frozenset((
 ))  # fmt: skip
 """Supported fields. ``generate`` turns most of them into logits processors and stopping criteria."""
 WITHOUT_EFFECT = frozenset(("disable_compile", "decoder_start_token_id", "transformers_version"))
-"""Ignored fields. They cannot change an output, since there is no compilation and no encoder."""
+"""Ignored fields. They cannot change an output, because there is no compilation and no encoder."""
 _ADVICE = {
     "use num_beams=1, since beam search is not available": "num_beams num_beam_groups diversity_penalty length_penalty "
     "early_stopping constraints force_words_ids low_memory",
@@ -48,7 +48,7 @@ _DEFAULTS = {
     "num_assistant_tokens": 20, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.4,
     "assistant_lookbehind": 10, "target_lookbehind": 10,
 }  # fmt: skip
-"""Documented defaults of the rejected fields; the others default to null or false."""
+"""Documented defaults of the rejected fields. All other fields default to null or false."""
 HIDDEN_ARGUMENTS = (
     "streamer", "assistant_model", "synced_gpus", "negative_prompt_ids", "negative_prompt_attention_mask",
 )  # fmt: skip
@@ -83,7 +83,7 @@ def hidden_arguments() -> dict[str, Any]:
 
 
 def serves(runtime: Runtime, model: PreTrainedModel) -> bool:
-    """Return whether a runtime holds this model, on the model's current device and in its current dtype."""
+    """Return whether a runtime holds this model, on the model's current device and with its current dtype."""
     return runtime.model is model and runtime.device == compute_device(model) and runtime.dtype == model.dtype
 
 
@@ -178,7 +178,7 @@ def _refused_fields(config: GenerationConfig) -> Iterator[str]:
 
 
 def _count_from_zero(positions: torch.Tensor, padding: Sequence[int]) -> bool:
-    """Return whether positions ``[..., b or 1, p]`` number the unpadded tokens of each row from 0."""
+    """Return whether positions ``[..., b or 1, p]`` count the unpadded tokens of each row from 0."""
     counted = torch.arange(positions.shape[-1], device=positions.device)
     rows = positions.expand(*positions.shape[:-2], len(padding), -1)
     return all(

@@ -41,13 +41,13 @@ access = logging.getLogger("specexp.deploy.server.access")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _BODY_SECONDS = 30.0  # without a limit, a client that sends single bytes could keep a connection forever
 _SHORT_BODY = 10_000
-"""Size in bytes up to which a body is tokenized in the event loop, since a thread would cost more time."""
+"""The largest body, in bytes, that is tokenized in the event loop, because a thread would cost more time."""
 _CANCELLED = 499
-"""The status, as in nginx, that is logged if the client disconnects before the response."""
+"""The status that is logged, as in nginx, if the client disconnects before the response."""
 
 
 class Figures:
-    """The metrics of a server for Prometheus."""
+    """A server's metrics for Prometheus."""
 
     def __init__(self, thread: DecodingThread) -> None:
         self._registry = CollectorRegistry()
@@ -69,7 +69,7 @@ class Figures:
         waiting.set_function(lambda: thread.waiting)
 
     def add(self, end: Ended) -> None:
-        """Add the counts of a complete output."""
+        """Add the counts of a completed output."""
         self.cached.inc(end.cached)
         self.new_tokens.inc(len(end.result.token_ids))
         self.steps.inc(end.result.steps)
@@ -77,7 +77,7 @@ class Figures:
         self.accepted.inc(end.result.accepted_drafts)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
@@ -165,7 +165,7 @@ class Server:
             self._end(served, request, status)
 
     async def _events(self, served: ServedRequest, request: Request) -> AsyncIterator[bytes]:
-        """Yield the response as server-sent events; an error after the first chunk is sent as an event."""
+        """Yield the response as server-sent events. An error after the first chunk is sent as an event."""
         try:
             async for chunk in served.chunks():
                 yield format_sse_event(data_str=json.dumps(chunk, ensure_ascii=False))
@@ -176,7 +176,7 @@ class Server:
         yield format_sse_event(data_str="[DONE]")
 
     def _end(self, served: ServedRequest, request: Request, status: int) -> None:
-        """Free the lanes of a request, and count and log its end; further calls do nothing."""
+        """Free the lanes of a request, and count and log its end. Later calls do nothing."""
         if served.logged:  # a failed stream calls this twice: for the error, and when the response is closed
             return
         served.logged = True
@@ -214,13 +214,13 @@ class Server:
         )
 
     def _log(self, request: Request, status: int, **figures: Any) -> None:
-        """Log a request as one line of JSON, without its prompt and output."""
+        """Log a request as one line of JSON, without its prompt or output."""
         client = request.client.host if request.client is not None else None
         about = {"time": round(time(), 3), "client": client, "path": request.url.path[:200], "status": status}
         access.info(json.dumps({**about, **figures}))
 
     def authorise(self, request: Request) -> None:
-        """Raise a RequestError unless the request sends the API key."""
+        """Raise a RequestError unless the request contains the API key."""
         given = request.headers.get("authorization", "")
         # compare_digest takes constant time, which prevents guessing the key by timing
         if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
@@ -256,7 +256,7 @@ class Server:
 
 
 class _Request(Request):
-    """A request that checks its body: JSON, within the size limit, and complete in time."""
+    """A request with checks of its body: it must be JSON, within the size limit, and complete in time."""
 
     _data: bytes | None = None
 
@@ -292,7 +292,7 @@ class _Request(Request):
 
 
 class _Route(APIRoute):
-    """A route that checks the API key before it reads the body."""
+    """A route that checks the API key before reading the body."""
 
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -50,11 +50,11 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
      "acceptance, the other requests and the cost of passes (profile.lanes)"),
     ("save-state", str, None, "FOLDER", "at shutdown, write the learned state to this folder as an artifact"),
 )  # fmt: skip
-"""Name, type, default, metavar and help of each option."""
+"""The name, type, default, metavar and help of each option."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server until SIGTERM or Ctrl-C and the last accepted request; returns the exit code."""
+    """Run the server until SIGTERM or Ctrl-C and the last accepted request; return the exit code."""
     options = _parser().parse_args(arguments)
     from specexp.artifacts import ArtifactError
     from specexp.models.sources import PairError
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _target_of(artifact: LoadedArtifact) -> str:
-    """Return the model that an artifact was measured with; ConfigError if it has no name of ours."""
+    """Return the model with which an artifact was measured; raises ConfigError if it has no name of ours."""
     from specexp.models.smollm2 import SMOLLM2
 
     pair = (artifact.provenance.get("config") or {}).get("pair") or {}
@@ -177,7 +177,7 @@ def _serve(
 
 
 def _key(file: str | None) -> str | None:
-    """Return the API key, from a file or the environment."""
+    """Return the API key from a file or the environment."""
     key, where = os.environ.get(KEY), KEY
     if file is not None:
         where = f"--api-key-file {file}"

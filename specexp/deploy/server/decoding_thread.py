@@ -1,4 +1,4 @@
-"""The decoding thread of the server: continuous batching, in which outputs join and leave the loop between steps."""
+"""The server's decoding thread. It batches continuously: outputs join and leave the loop between steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
 _PREFILL_TOKENS = 512
-"""Prefill budget between two steps, in tokens: it keeps a long queue of prompts from stalling the running outputs."""
+"""Prefill tokens allowed between two steps, so that a long queue of prompts does not stall the running outputs."""
 
 
 class TokenLogProbs(NamedTuple):
@@ -49,7 +49,7 @@ class StepCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Ended:
-    """A complete output.
+    """The end of a complete output.
 
     Attributes:
         cached: number of prompt tokens that were in the cache before the prefill.
@@ -113,7 +113,7 @@ class Output:
 
 @dataclass(eq=False)
 class _Running:
-    """An output that has a lane."""
+    """An output that is being decoded in a lane."""
 
     output: Output
     lane: Lane
@@ -127,7 +127,7 @@ class _Running:
 
 
 class UnavailableError(Exception):
-    """Outputs are not accepted now; asking again may help after ``retry_after`` seconds."""
+    """Outputs are not accepted now. Another request may succeed after ``retry_after`` seconds."""
 
     def __init__(self, sentence: str, retry_after: int) -> None:
         super().__init__(sentence)
@@ -135,7 +135,7 @@ class UnavailableError(Exception):
 
 
 class SeparatePasses(Decoding):
-    """A loop that runs one lane in each pass, in turn, so that rounding does not depend on the other lanes."""
+    """A loop that runs one lane per pass, in turn, so that rounding does not depend on other lanes."""
 
     @override
     def drafts(self) -> list[Lane]:
@@ -146,7 +146,7 @@ class SeparatePasses(Decoding):
 
 
 class PrefixSlots:
-    """The KV cache slots of a target. Free slots keep their tokens; with ``reuse``, prompts reuse shared prefixes."""
+    """The KV cache slots of a target. Free slots keep their tokens. With ``reuse``, prompts reuse shared prefixes."""
 
     def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
         self._target = target
@@ -175,7 +175,7 @@ class PrefixSlots:
         return slot, self._target.length(slot)
 
     def occupy(self, slot: int, context: Context) -> None:
-        """Record the sequence that is decoded in a taken slot, so that other prompts can reuse its prefix."""
+        """Record the sequence decoded in a taken slot, so that other prompts can reuse its prefix."""
         self._held[slot] = context
 
     def free(self, slot: int, context: Context | None) -> None:
@@ -197,7 +197,7 @@ class PrefixSlots:
 
 
 class DecodingThread:
-    """Decodes up to ``lanes`` outputs concurrently, in its own thread, with one target pass for all of them.
+    """Decodes up to ``lanes`` outputs concurrently in a separate thread, with one target pass for all of them.
 
     An output depends only on its prompt, seed and sequence, except for rounding: the logits of a row may be rounded
     differently if other rows share the pass. ``deterministic`` prevents this: if the target's rows are not independent,
@@ -259,7 +259,7 @@ class DecodingThread:
 
     @property
     def running(self) -> int:
-        """Number of outputs that are being decoded."""
+        """Number of outputs being decoded."""
         return len(self._running)
 
     @property
@@ -277,7 +277,7 @@ class DecodingThread:
         self._thread.start()
 
     def close(self, within: float = inf) -> None:
-        """Stop accepting outputs, and wait for the accepted ones; after ``within`` seconds they are aborted."""
+        """Stop accepting outputs and wait for the accepted ones, which are aborted after ``within`` seconds."""
         with self._changed:
             self._closing = True
             self._give_up_at = min(self._give_up_at, monotonic() + within)
@@ -286,11 +286,11 @@ class DecodingThread:
             self._thread.join()
 
     def give_up(self) -> None:
-        """Abort incomplete outputs before the next step. It takes no lock, so signal handlers may call it."""
+        """Abort incomplete outputs before the next step. This takes no lock, so that signal handlers may call it."""
         self._give_up_at = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
-        """Queue the outputs of a request, either all of them or none.
+        """Queue either all outputs of a request or none.
 
         Raises:
             UnavailableError: the queue is full, or the server is shutting down.
@@ -382,7 +382,7 @@ class DecodingThread:
                 self._notify(output, Update(end=GivenUp("error", 0)))
 
     def _begin(self, output: Output, waited: float) -> int:
-        """Start an output in a free lane; returns the number of prompt tokens that were prefilled."""
+        """Start an output in a free lane; return the number of prompt tokens that were prefilled."""
         prompt = output.prompt
         parts = self.parts if output.speculative else Parts()
         slot, cached = self._slots.take(prompt, at_least=2 if parts.wants_prefill_logits else 1)
@@ -413,7 +413,7 @@ class DecodingThread:
         self._slots.free(lane.slot, lane.context)
 
     def _start_over(self) -> None:
-        """Drop all running outputs and empty their slots, since the caches are undefined after a failed step."""
+        """Drop all running outputs and empty their slots, because the caches are undefined after a failed step."""
         for context, running in list(self._running.items()):
             if running.lane.slot in self._decoding.lanes:
                 self._decoding.remove(running.lane)
@@ -429,7 +429,7 @@ class DecodingThread:
             running.log_probs += _log_probs(outcome, running.output.log_probs)
 
     def _send(self, running: _Running, end: Ended | GivenUp | None = None) -> None:
-        """Send an output's tokens since the last update."""
+        """Send the tokens that an output got since its last update."""
         # text is decoded here and not after each step, so that fewer updates cost less
         lane, text = running.lane, running.output.text
         tokens = lane.context.token_ids[lane.context.prompt_length + running.sent :].tolist()
@@ -449,7 +449,7 @@ class DecodingThread:
 
 
 def _log_probs(outcome: Outcome, best: int) -> list[TokenLogProbs]:
-    """Return the new tokens of a step with their log-probabilities and those of the target's top tokens."""
+    """Return a step's new tokens with their log-probabilities and those of the target's top tokens."""
     rows = (0, *outcome.accepted)[: len(outcome.new_token_ids)]
     # the rows of the root and of the accepted nodes hold the target's logits of the new tokens
     log_probs = outcome.logits[list(rows)].float().log_softmax(dim=-1)  # [t, V]

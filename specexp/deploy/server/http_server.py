@@ -1,4 +1,4 @@
-"""The HTTP server: limits on connections, and a shutdown that saves the learned state without waiting for clients."""
+"""The HTTP server. It limits connections, and its shutdown saves the learned state without waiting for clients."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from specexp.deploy.server.app import Server
 
 BACKLOG = 64
-"""Number of connections that the kernel queues, and that asyncio accepts in one go."""
+"""The number of connections that the kernel queues and that asyncio accepts at a time."""
 READ_SECONDS = 5.0
 """Seconds that clients have to read the rest of their answers after the decoding thread has stopped."""
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if the headers do not arrive in time, or if there are too many connections.
+    """A connection that is closed if the headers do not arrive in time or if there are too many connections.
 
     Uvicorn limits neither, so idle and slow connections could use up all file descriptors.
     """
@@ -67,7 +67,7 @@ class Connection(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the maximal number of connections: half of the process's file descriptors, at most 1024."""
+    """Return the maximum number of connections: half of the process's file descriptors, but at most 1024."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1024 if descriptors == resource.RLIM_INFINITY else min(1024, descriptors // 2)
 
@@ -122,7 +122,7 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket for a host name or address (IPv6 if it has colons); port 0 takes any free port.
+    """Return a listening socket for a host name or address (IPv6 if it has colons). Port 0 selects any free port.
 
     Raises:
         ConfigError: the address cannot be used.

@@ -1,4 +1,4 @@
-"""Create the decoding thread of the server from an artifact, and save its learned state as an artifact."""
+"""Creates the server's decoding thread from an artifact, and saves the learned state as an artifact."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decoding_thread_of(
 
 
 def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: str) -> Path:
-    """Save the parts with their learned state as a new version of the artifact ``folder``; returns its path.
+    """Save the parts with their learned state as a new version of the artifact ``folder``; return its path.
 
     Raises:
         ArtifactError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""The schema of request bodies, with OpenAI's field names. Unsupported fields are rejected with an error."""
+"""The schema of request bodies, with OpenAI's field names. Unsupported fields cause an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_TEMPERATURE = 0.01
 
 
 class RequestError(HTTPException):
-    """An error response. ``key`` is the field of the body at fault, ``retry_after`` is in seconds."""
+    """An error response. ``key`` is the body's field at fault, and ``retry_after`` is in seconds."""
 
     def __init__(
         self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
@@ -38,7 +38,7 @@ class RequestError(HTTPException):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object that OpenAI's clients read."""
+        """Return the error object that OpenAI's clients read."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
         message = " ".join(self.detail.split())[:900]  # it may quote long values of the client
         return {"error": {"message": message, "type": kind, "param": self.key, "code": self.status_code}}
@@ -46,7 +46,7 @@ class RequestError(HTTPException):
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits of a request."""
+    """Upper limits for a request."""
 
     body_bytes: int = 1_000_000
     prompt_tokens: int | None = None  # length of each prompt; None for the model's context
@@ -61,7 +61,7 @@ def _check_temperature(value: float) -> float:
 
 
 def _as_prompts(value: Any) -> Any:
-    """Put a single prompt, a text or a list of token ids, into a list."""
+    """Convert a single prompt, a text or a list of token ids, to a list of prompts."""
     is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
     return [value] if is_ids or isinstance(value, str) else value
 
@@ -155,7 +155,7 @@ class GenerationRequest(Section):
 
 
 class CompletionRequest(GenerationRequest):
-    """The body of ``/v1/completions``; ``prompt`` is a text, a list of token ids, or a list of either."""
+    """The body of ``/v1/completions``. ``prompt`` is a text, a list of token ids, or a list of either."""
 
     prompt: _Prompts
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -174,7 +174,7 @@ class _TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A chat message: a role, by any name in :data:`~specexp.data.own_prompts.ROLES`, and a text or a list of texts."""
+    """A chat message: a role, by any name in :data:`~specexp.data.own_prompts.ROLES`, and a text or a list of them."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -185,12 +185,12 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content as one text."""
+        """The content joined to one text."""
         return self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
 
 
 class ChatRequest(GenerationRequest):
-    """The body of ``/v1/chat/completions``; ``max_completion_tokens`` is an alias of ``max_tokens``."""
+    """The body of ``/v1/chat/completions``. ``max_completion_tokens`` is an alias of ``max_tokens``."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     max_completion_tokens: _Count | None = None
@@ -217,7 +217,7 @@ class ChatRequest(GenerationRequest):
 
 
 def refusal_of(error: RequestValidationError) -> RequestError:
-    """Convert FastAPI's error for an invalid body to a RequestError with a one-sentence message."""
+    """Convert FastAPI's error about an invalid body to a RequestError with a one-sentence message."""
     # FastAPI puts "body" before the location of each error
     details = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
     pydantics: Any = SimpleNamespace(errors=lambda **_: details)

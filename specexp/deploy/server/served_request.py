@@ -1,4 +1,4 @@
-"""A running request: collects updates of the decoding thread in the event loop, formatted as OpenAI's responses."""
+"""A running request. In the event loop, it collects the decoding thread's updates, formatted as OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from specexp.verifiers import KeyedSampling
 _COMPLETION_TOKENS = 16
 """OpenAI's default of ``max_tokens`` for completions. For chats the default is the model's context."""
 _UPDATE_SECONDS = 0.025
-"""Minimal time between two chunks of a stream: waking the event loop for each token would slow decoding down."""
+"""Minimum time between two chunks of a stream. Waking the event loop for each token would slow decoding down."""
 
 
 class ServedRequest:
@@ -126,7 +126,7 @@ class ServedRequest:
             output.cancelled = True
 
     async def answer(self) -> dict[str, Any]:
-        """Return the whole response once all outputs have ended.
+        """Return the complete response after all outputs have ended.
 
         Raises:
             RequestError: an output missed its deadline, or the server failed or shut down.
@@ -161,7 +161,7 @@ class ServedRequest:
             yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
 
     def usage(self) -> dict[str, Any]:
-        """Return the token counts of the request; each prompt counts once, whatever ``n`` is."""
+        """Return the token counts of the request. Each prompt counts once, whatever ``n`` is."""
         prompt, new = sum(map(len, self.prompts)), self._new_tokens
         # only the first output of each prompt: the other outputs reuse its prefill
         cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
@@ -174,11 +174,11 @@ class ServedRequest:
 
     @property
     def finish_reason(self) -> str:
-        """OpenAI's ``finish_reason`` of the first output; empty while that is incomplete."""
+        """OpenAI's ``finish_reason`` for the first output; empty until it is complete."""
         return _finish_reason(self.ended[0]) or ""
 
     async def _news(self) -> AsyncIterator[tuple[int, Update]]:
-        """Yield the updates until all outputs have ended."""
+        """Yield updates until all outputs have ended."""
         while None in self.ended:
             number, update = await self._updates.get()
             self._new_tokens += len(update.tokens)
@@ -212,7 +212,7 @@ class ServedRequest:
         return {"seed": self.seed, "metrics": metrics}
 
     def _choice(self, number: int, update: Update, chat: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry of ``choices``; ``chat`` is its content if the request is a chat."""
+        """Return an entry of ``choices``. For a chat, ``chat`` is its content."""
         log_probs = None
         if self.request.top_log_probs is not None and (update.log_probs or not self.request.stream):
             log_probs = (self._chat_log_probs if self.is_chat else self._log_probs)(update.log_probs)
@@ -251,7 +251,7 @@ def _finish_reason(end: Ended | GivenUp | None) -> str | None:
 
 
 def speculative_decoding(steps: Sequence[StepCounts], max_nodes: int) -> dict[str, Any]:
-    """Return the speculation metrics of an output in vLLM's schema, ``metrics.speculative_decoding``.
+    """Return an output's speculation metrics in vLLM's schema, ``metrics.speculative_decoding``.
 
     All nodes of a draft tree count as drafted tokens, and its depth is the draft length. The acceptance length includes
     the bonus token.

@@ -1,4 +1,4 @@
-"""Conversion between text and token ids: prompts, chats, and the text of an output while it is generated."""
+"""Conversion between text and token ids: prompts, chats, and the text of an output as it is generated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _INCOMPLETE = "\ufffd"
-"""Replacement character, to which tokenizers decode the bytes of an incomplete character."""
+"""The replacement character, to which tokenizers decode the bytes of an incomplete character."""
 
 
 class Texts:
@@ -37,7 +37,7 @@ class Texts:
         self._lock = Lock()  # a call of a tokenizer changes its padding settings, so it is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
-        """Return the token ids of a request's prompts; text prompts include the tokenizer's special tokens.
+        """Return the token ids of a request's prompts. Text prompts include the tokenizer's special tokens.
 
         Raises:
             RequestError: the chat template raises an error for the messages.
@@ -61,7 +61,7 @@ class Texts:
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Decode tokens to text; special tokens are left out unless ``special`` is set."""
+        """Decode tokens to text, without special tokens unless ``special`` is set."""
         text: str = self.tokenizer.decode(
             list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
         )
@@ -93,7 +93,7 @@ class OutputText:
         self._stopped = False
 
     def __call__(self, new_tokens: Sequence[int]) -> bool:
-        """Add the last token of ``new_tokens``; returns whether a stop string is complete."""
+        """Add the last token of ``new_tokens``; return whether a stop string is complete."""
         self.extend((int(new_tokens[-1]),))
         return self._stopped
 
@@ -111,13 +111,13 @@ class OutputText:
             self._decoded, self._shown = self._shown, len(self._tokens)
 
     def take(self) -> str:
-        """Return the text that became final since the last call."""
+        """Return the text that has become final since the last call."""
         end = len(self._waiting) - (0 if self._stopped else self._beginning_of_stop())
         text, self._waiting = self._waiting[:end], self._waiting[end:]
         return text
 
     def rest(self) -> str:
-        """Return the remaining text once the output has ended."""
+        """Return the remaining text after the output has ended."""
         if not self._stopped:
             self._add(self._new_text())
         text, self._waiting = self._waiting, ""

@@ -1,1 +1,1 @@
-"""Export formats. Every format class in the modules of this package is found by its ``name``."""
+"""Export formats. Every format class in this package's modules is found by its ``name``."""

@@ -1,4 +1,4 @@
-"""Settings of other engines, which draft chains: from the best chain of an artifact, or from a study of the engine."""
+"""Settings of other engines, which draft chains: from an artifact's best chain, or from a study of the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
 Expressed = tuple[Settings, tuple[str, ...]]
-"""Settings, and descriptions of the parts of the artifact that they cannot express."""
+"""Settings, and descriptions of those parts of the artifact that they cannot express."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class ChainDraft:
     lost: tuple[str, ...]
 
     def set_arguments(self, *names: str) -> tuple[str, ...]:
-        """Return descriptions of the named arguments that are set, that is not None, False or 1."""
+        """Return descriptions of the named arguments that are set, i.e. not None, False or 1."""
         values = {name: self.arguments.get(name) for name in names}
         given = {name: value for name, value in values.items() if value not in (None, False, 1)}
         return tuple("the corpus" if name == "corpus" else f"{name}={value}" for name, value in given.items())
 
 
 def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
-    """Return the chain in an artifact's tree; ``name`` is the format in errors.
+    """Return the chain in an artifact's tree. ``name`` is the format to name in errors.
 
     Raises:
         ArtifactError: the artifact's trees differ from step to step.
@@ -92,7 +92,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
 
 
 class ChainFormat(ExportFormat):
-    """Settings of an engine: for a chain of a draft model or prompt lookup, or as found by a study of it."""
+    """Settings for an engine: for a chain by a draft model or prompt lookup, or as a study of the engine found them."""
 
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
@@ -167,7 +167,7 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
     ),
     OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
 }
-"""For each engine: the settings of a chain by a draft model, from its length and the draft model."""
+"""For each engine, the settings of a chain drafted by a model, given its length and the draft model."""
 _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     VllmSettings: lambda length, shortest, longest: (
         VllmSettings("ngram", length, prompt_lookup_min=shortest, prompt_lookup_max=longest),
@@ -196,7 +196,7 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
         ("the order of matches (OpenVINO GenAI has its own)", *_shortest(shortest)),
     ),
 }
-"""For each engine: the settings of a chain by prompt lookup, from its length and the shortest and longest n-gram."""
+"""For each engine, the settings of a chain from prompt lookup, given its length and the limits of the n-gram."""
 
 
 def _shortest(shortest: int) -> tuple[str, ...]:
@@ -234,8 +234,8 @@ _SUFFIXES: dict[type[Settings], Callable[[ChainDraft], Expressed]] = {
 
 
 class Vllm(ChainFormat):
-    """vLLM's ``--speculative-config``, a JSON object. Draft lengths by batch size depend on vLLM's costs, so they are
-    exported only from a study of vLLM.
+    """vLLM's ``--speculative-config``, a JSON object. Draft lengths by batch size depend on vLLM's costs, so that only
+    a study of vLLM can export them.
     """
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
@@ -243,7 +243,7 @@ class Vllm(ChainFormat):
 
 
 class Sglang(ChainFormat):
-    """SGLang's flags. The file for adaptive speculation needs EAGLE heads, and a study of SGLang."""
+    """SGLang's flags. The file for adaptive speculation requires EAGLE heads and a study of SGLang."""
 
     name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
     deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
@@ -266,7 +266,7 @@ class LlamaCpp(ChainFormat):
 
 
 class OpenVino(ChainFormat):
-    """OpenVINO GenAI's ``generation_config.json``; Hugging Face uses the same file name for other keys.
+    """OpenVINO GenAI's ``generation_config.json``. Hugging Face uses the same file name with other keys.
 
     The draft model or ``prompt_lookup=True`` is an argument of the pipeline's constructor.
     """
@@ -285,7 +285,7 @@ class OpenVino(ChainFormat):
 
 
 class HfGenerationConfig(ChainFormat):
-    """``generation_config.json`` for Hugging Face's assisted generation and prompt lookup.
+    """Hugging Face's ``generation_config.json``, for assisted generation and prompt lookup.
 
     A tree tuned with ``PromptLookup`` becomes prompt lookup. Any other tree becomes assisted generation, which needs
     an ``assistant_model``. An artifact's schedule is dropped: Hugging Face drafts for one sequence at a time.
@@ -318,8 +318,8 @@ class HfGenerationConfig(ChainFormat):
 
 
 class Endpoint(ExportFormat):
-    """The shell command that starts a server with the fastest settings of a study. The deployment fills in ``{port}``
-    and ``{target}``.
+    """The shell command that starts a server with the fastest settings of a study. A deployment fills in ``{port}`` and
+    ``{target}``.
     """
 
     name, kinds = "endpoint", ("engine-settings",)

@@ -1,4 +1,4 @@
-"""Model folders for Hugging Face: an ordinary model folder, and one that decodes with an artifact."""
+"""Model folders for Hugging Face: an ordinary one, and one that decodes with an artifact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HuggingFaceModel(ExportFormat):
-    """An ordinary model folder in bfloat16: a model, such as ``stdlib`` or ``stdlib-draft``, with its tokenizer.
+    """An ordinary model folder in bfloat16, with a model such as ``stdlib`` or ``stdlib-draft`` and its tokenizer.
 
     Other programs cannot read the 8-bit format in which the embedded models are stored.
     """
@@ -35,7 +35,7 @@ class HuggingFaceModel(ExportFormat):
 
 
 class ServeBundle(ExportFormat):
-    """A portable model folder: target, tokenizer, artifact, draft, and a hook of three lines that loads them.
+    """A portable model folder with target, tokenizer, artifact and draft, and a hook of three lines that loads them.
 
     To load the folder, specexp must be installed and ``trust_remote_code`` set, so that the hook runs.
     """
