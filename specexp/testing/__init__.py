@@ -1,4 +1,4 @@
-"""Conformance tests: one test class per family of parts, which the tests of an implementation inherit.
+"""Conformance tests: one test class per family of parts, from which the tests of an implementation inherit.
 
 A part, also one outside this project, meets its family's contract if a class like this passes under pytest. It need not
 be registered::

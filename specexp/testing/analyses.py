@@ -1,4 +1,4 @@
-"""Conformance tests for analyses, for an implementation to inherit, also outside this project."""
+"""Conformance tests for analyses, which implementations inherit, also outside this project."""
 
 import io
 import json
@@ -44,7 +44,7 @@ class AnalysisContract(ABC):
 
     @abstractmethod
     def make_analysis(self) -> Analysis:
-        """Return a new analysis, equal at every call."""
+        """Return a new analysis, equal in every call."""
 
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -113,7 +113,7 @@ def make_arms() -> list[DecoderArm]:
 def watch(
     analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
 ) -> list[PromptRecord]:
-    """Decode two prompts with every arm; return the records.
+    """Decode two prompts with each arm; return the records.
 
     An analysis that does not watch steps receives groups of one sequence and their time lines, which are made up from
     the records' counts.
@@ -150,7 +150,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:
-    """Return a time line: a prefill, then per step a draft (overlapping the previous pass), a pass and a decision."""
+    """Return a time line: a prefill, then for each step a draft (overlapping the last pass), a pass and a decision."""
     line, at, length = TimeLine(), 0.002, 0.001  # seconds
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
@@ -167,7 +167,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
 
 
 def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
-    """Return a group of one sequence, from a record and its time line."""
+    """Return a group with one sequence, given a record and its time line."""
     role = Role(
         sequences=1,
         tokens=record.new_tokens,
@@ -183,7 +183,7 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:
-    """Observe a step, and check that its arrays are unchanged."""
+    """Observe a step, and check that the arrays of its outcome are unchanged."""
     before = [array.copy() for array in _arrays(outcome)]
     look(outcome)
     assert all((one == other).all() for one, other in zip(before, _arrays(outcome), strict=True))
@@ -198,5 +198,5 @@ def _arrays(outcome: Outcome) -> Iterator[Any]:
 
 
 def texts(report: Report) -> dict[str, str]:
-    """Return all tables and files as text."""
+    """Return all tables and files of a report as text."""
     return {**{name: table.to_csv() for name, table in report.tables.items()}, **report.files}

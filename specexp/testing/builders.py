@@ -1,4 +1,4 @@
-"""Conformance tests for tree builders, for an implementation to inherit, also outside this project."""
+"""Conformance tests for tree builders, which implementations inherit, also outside this project."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ def grow(
     requests: list[Request] | None = None,
     swap: tuple[RankPath, int] | None = None,
 ) -> TokenTree:
-    """Build one tree, with candidates from a function, and return it.
+    """Build one tree with candidates from a function, and return the tree.
 
     The candidates of a node have the probabilities 1/2, 1/4, 1/8, ... by rank. For a builder that draws, they are draws
     in this order, and the last one has the remaining probability. A phrase begins with one of the last candidates and
@@ -91,7 +91,7 @@ def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
 
 
 def plenty(path: tuple[int, ...]) -> list[int]:
-    """Return 64 distinct candidates that depend on the path."""
+    """Return 64 distinct candidates, which depend on the path."""
     start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY  # any arithmetic that differs from path to path
     return [(start + number) % _VOCABULARY for number in range(64)]
 
@@ -140,7 +140,7 @@ class TreeBuilderContract(ABC):
 
     @abstractmethod
     def make_builder(self) -> TreeBuilder:
-        """Return a new builder, equal at every call."""
+        """Return a new builder, equal in every call."""
 
     @pytest.fixture
     def builder(self) -> TreeBuilder:
@@ -186,7 +186,7 @@ class TreeBuilderContract(ABC):
                 assert all(token >= 0 for token in request.path_tokens(row))
 
     def test_the_controller_may_stop_it_at_any_request(self, builder: TreeBuilder) -> None:
-        """A tree that is stopped at the first request, or gets no candidates, is the root alone."""
+        """A tree that stops at the first request, or gets no candidates, consists of the root alone."""
         assert grow(builder, none).tokens.tolist() == [7]
         sizes = [grow(builder, plenty, stop_after=answers).num_nodes for answers in range(5)]
         assert sizes[0] == 0
@@ -219,7 +219,7 @@ class TreeBuilderContract(ABC):
         assert tree.draws is None or builder.kind is not NodeKind.POINT_MASS
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
-        """A builder that declares a shape builds it from any candidates, if there are enough."""
+        """A builder that declares a shape builds this shape from any candidates, if there are enough."""
         assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
             pytest.skip("its shape depends on the candidates")
@@ -240,7 +240,7 @@ class TreeBuilderContract(ABC):
 
 
 class DrawingTreeBuilderContract(TreeBuilderContract):
-    """Additional tests for a builder with drawn nodes."""
+    """Additional tests for a builder that draws nodes."""
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_draws_come_with_their_distribution(self, builder: TreeBuilder, guess: Guess) -> None:
@@ -255,8 +255,8 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                 assert set(tree.draw_order(row)) == set(children)
 
     def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
-        """A node's children are the first draws, in the order drawn. A verifier tries them in this order, and repeats a
-        child that was drawn again.
+        """A node's children are its first draws, in the order in which they were drawn. A verifier tries them in this
+        order, and repeats a child that was drawn again.
         """
         for guess in (plenty, some):
             tree = grow(builder, guess)
@@ -269,7 +269,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                     assert order == below
 
     def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
-        """A different token with a different probability at the same rank becomes a node too: no draw is pruned."""
+        """Another token with another probability at the same rank also becomes a node: no draw is pruned."""
         for guess in (plenty, some):
             tree = grow(builder, guess)
             assert tree.num_nodes > 0

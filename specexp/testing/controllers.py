@@ -1,4 +1,4 @@
-"""Conformance tests for controllers, for an implementation to inherit, also outside this project."""
+"""Conformance tests for controllers, which implementations inherit, also outside this project."""
 
 from abc import abstractmethod
 
@@ -45,7 +45,7 @@ class ControllerContract(LearnedStateContract):
 
     @abstractmethod
     def make_controller(self) -> Controller:
-        """Return a new controller in its initial state, equal at every call."""
+        """Return a new controller in its initial state, equal in every call."""
 
     def new(self) -> Controller:
         return self.make_controller()
@@ -90,8 +90,8 @@ class ControllerContract(LearnedStateContract):
         assert self.answers(one, contexts[0]) == self.answers(other, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
-        """A controller with ``same_plan`` plans the same for each step and ends no draft. With ``changes_nothing``, its
-        plan also has no limits.
+        """A controller with ``same_plan`` has the same plan for each step and ends no draft. With ``changes_nothing``,
+        its plan has no limits either.
         """
         assert controller.same_plan or not controller.changes_nothing
         if not controller.same_plan:
@@ -103,7 +103,7 @@ class ControllerContract(LearnedStateContract):
         assert not controller.changes_nothing or plan == Plan()
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
-        """In steps where drafting does not pay, nothing is drafted and no draft pass runs."""
+        """In steps where drafting does not pay, nothing is drafted and no draft pass is made."""
         wrapped = RuleBandit([controller, Fixed(max_depth=0)], exploration=0.0)
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)

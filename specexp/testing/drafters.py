@@ -1,4 +1,4 @@
-"""Conformance tests for drafters, for an implementation to inherit, also outside this project."""
+"""Conformance tests for drafters, which implementations inherit, also outside this project."""
 
 import json
 from abc import abstractmethod
@@ -47,10 +47,10 @@ class DrafterContract(LearnedStateContract):
 
     @abstractmethod
     def make_drafter(self) -> Drafter:
-        """Return a new drafter in its initial state, equal at every call."""
+        """Return a new drafter in its initial state, equal in every call."""
 
     def make_target(self) -> Runtime:
-        """Return the target model; override it for a drafter that uses the target's weights."""
+        """Return the target model. Override this for a drafter that uses the target's weights."""
         return LanguageModel(hashed_model(self.vocab_size))
 
     @pytest.fixture
@@ -58,7 +58,7 @@ class DrafterContract(LearnedStateContract):
         return self.new()
 
     def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
-        """``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
+        """Candidates are ``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
         context = self.observe_steps(drafter)
         assert drafter.max_candidates >= 1
         for k in range(1, drafter.max_candidates + 1):
@@ -100,7 +100,7 @@ class DrafterContract(LearnedStateContract):
             assert single.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_answers_and_states_are_snapshots(self, drafter: Drafter) -> None:
-        """A state holds tensors and plain values."""
+        """A state contains tensors and plain values."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         kept, state = answer.tokens.copy(), drafter.state_dict()
@@ -111,7 +111,7 @@ class DrafterContract(LearnedStateContract):
         json.dumps(stored)
 
     def test_draft_passes_are_counted_where_they_are_declared(self, drafter: Drafter) -> None:
-        """No draft pass runs if ``costs_pass`` is False, or if no model is declared, also by an inner drafter."""
+        """No draft pass runs if ``costs_pass`` is False, or if no model is declared. This includes inner drafters."""
         context = self.observe_steps(drafter)
         request = self._request(context, [0], 1)
         costs_pass = drafter.costs_pass(request)
@@ -134,7 +134,7 @@ class DrafterContract(LearnedStateContract):
         assert self.answers(first, self.observe_steps(first)) == self.answers(second, changed)
 
     def test_what_it_can_do_is_tested(self, drafter: Drafter) -> None:
-        """Draws are tested by :class:`DrawingDrafterContract`, phrases by :class:`PhraseDrafterContract`."""
+        """Draws are tested by :class:`DrawingDrafterContract`, and phrases by :class:`PhraseDrafterContract`."""
         assert drafter.draws == isinstance(self, DrawingDrafterContract)
         assert (drafter.phrase_length > 1) == isinstance(self, PhraseDrafterContract)
 
@@ -154,7 +154,7 @@ class DrafterContract(LearnedStateContract):
         return drafter
 
     def _states(self, tokens: NDArray[np.int64]) -> torch.Tensor:
-        """Return ``[n, d]`` hidden states, one for every token."""
+        """Return ``[n, d]`` hidden states, one per token."""
         table = np.random.default_rng(0).standard_normal((self.vocab_size, self.hidden_size))
         return torch.from_numpy(table[tokens])
 
@@ -231,7 +231,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
-        """Rows of ``q`` ``[f, V]`` sum to one. A draw has a probability above 0, and its log-probability."""
+        """Each row of ``q`` ``[f, V]`` sums to one. A draw has a probability above 0, and its log-probability."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
@@ -249,7 +249,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``k`` and ``enough`` limit the number of draws (to at least one), and never change the draws."""
+        """``k`` and ``enough`` limit the number of draws (to at least one), but never change the draws."""
         context = self.observe_steps(drafter)
         rows = [0, 1, 4]
         most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
@@ -271,7 +271,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
-        """Draws depend on seed, sequence, root position and rank path, not on the order of calls or the other rows."""
+        """Draws depend on seed, sequence, root position and rank path, not on the order of calls or on other rows."""
         first, second = self.new(), self.new()
         context, again = self.observe_steps(first), self.observe_steps(second)
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
@@ -294,7 +294,7 @@ class PhraseDrafterContract(DrafterContract):
     """Additional tests for a drafter with phrases."""
 
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
-        """Phrases ``[f, k, length]`` are at most ``phrase_length`` long, and requesting them changes no answer."""
+        """Phrases ``[f, k, length]`` have at most ``phrase_length`` tokens, and requesting them changes no answer."""
         context = self.observe_steps(drafter)
         before = self.answers(drafter, context)
         for length in range(2, drafter.phrase_length + 3):
@@ -313,7 +313,7 @@ class PhraseDrafterContract(DrafterContract):
 
 
 def _plain(value: Any) -> Any:
-    """Return a state with lists in place of tensors; raises ``TypeError`` for anything else."""
+    """Return a state with lists in place of tensors; raises ``TypeError`` for any other type."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):

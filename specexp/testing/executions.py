@@ -1,4 +1,4 @@
-"""Conformance tests for execution strategies, for an implementation to inherit, also outside this project."""
+"""Conformance tests for execution strategies, which implementations inherit, also outside this project."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOISE = hashed_model(VOCABULARY, seed=2)
 
 
 def two_in_a_row(tokens: Sequence[int]) -> bool:
-    """Return whether an output ends with a repeated token."""
+    """Return whether an output ends with the same token twice."""
     return len(tokens) > 1 and tokens[-1] == tokens[-2]
 
 
@@ -52,7 +52,7 @@ JOBS = (
     Job((1, 2, 3, 1, 2), "e", max_new_tokens=12),
     Job((9, 9, 3, 5), "f", max_new_tokens=9),
 )
-"""Jobs with equal and different prompts, also of one token; one generates a single token, one has a stop."""
+"""Jobs with equal and different prompts, one of a single token. One generates a single token, one has a stop."""
 
 
 def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
@@ -66,7 +66,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 
 def draft_model() -> FakeCausalLM:
-    """Return a draft model: its logits agree with the target's in the part that depends on the last token."""
+    """Return a draft model. Its logits agree with the target's in the part that depends on the last token."""
     # right often enough that drafts are accepted, and wrong often enough that some are rejected
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
@@ -94,7 +94,7 @@ COMPOSITIONS: dict[str, Callable[[], Parts]] = {
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
 }
-"""Parts by name. Those with *carry* in the name share learned state between sequences."""
+"""Parts, keyed by name. Those with *carry* in the name share learned state between sequences."""
 DRAWN: dict[str, Callable[[], Parts]] = {
     "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
     "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),
@@ -119,7 +119,7 @@ def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
-    """Return the outputs of rejection sampling, with sequences decoded one after the other."""
+    """Return the outputs of rejection sampling when sequences are decoded one after the other."""
     parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
     with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
         return outputs_of(executor.run(JOBS, eos_token_ids=EOS))
@@ -136,7 +136,7 @@ def opened(execution: Execution, parts: Parts) -> Executor:
 
 
 class ExecutionContract:
-    """Base class for tests of an execution strategy. Define the fixture ``execution``; pytest collects the tests.
+    """Base class for tests of an execution strategy. Define the fixture ``execution``, and pytest collects the tests.
 
     Attributes:
         concurrent: whether several sequences are decoded at a time, so that learned state is shared in an order that
@@ -154,7 +154,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", COMPOSITIONS)
     def test_tokens_are_those_of_plain_decoding(self, execution: Execution, composition: str) -> None:
-        """The second run starts with the state learned in the first."""
+        """The second run starts with the state learned in the first run."""
         parts = COMPOSITIONS[composition]()
         for name, verifier in VERIFIERS.items():
             with opened(execution, parts._replace(verifier=verifier())) as executor:
@@ -164,7 +164,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
-        """Learned state that sequences share is refused with rejection sampling, since draws depend on the draft."""
+        """Rejection sampling with learned state shared by sequences is an error, because draws depend on the draft."""
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
@@ -176,7 +176,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["k-config", "recycling, cold"])
     def test_counts_and_seconds_add_up(self, execution: Execution, composition: str) -> None:
-        """A result's tokens are its accepted drafts and bonus tokens; the time line has all steps and nodes."""
+        """A result's tokens are its accepted drafts and bonus tokens. The time line has all steps and nodes."""
         with opened(execution, COMPOSITIONS[composition]()) as executor:
             run = executor.run(JOBS, eos_token_ids=EOS)
         for job, result in zip(JOBS, run.results, strict=True):
@@ -218,7 +218,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["dynamic tree", "recycling, cold", "recycling, carry"])
     def test_after_a_reset_a_run_repeats_the_first(self, execution: Execution, composition: str) -> None:
-        """A reset clears learned state. If sequences share no state, the steps are the same too."""
+        """A reset clears the learned state. If sequences do not share state, the steps are the same too."""
         with opened(execution, COMPOSITIONS[composition]()) as executor:
             runs = [executor.run(JOBS)]
             executor.reset()
@@ -320,7 +320,7 @@ class DraftingExecutionContract(ExecutionContract):
             assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
 
     def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """A note of the error names the sequence. The closed executor keeps the results of finished sequences."""
+        """A note in the error names the sequence. The closed executor keeps the results of finished sequences."""
         jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
         drafter = FakeDrafter(partial(_no_more_than, 50))
         with opened(execution, Parts(drafter, Chain(2))) as executor:

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Question], Answer]) -> Result:
-    """Run a builder or a search, answer its requests by ``answer``, and return its result."""
+    """Run a builder or a search, answer its requests with ``answer``, and return its result."""
     try:
         question = next(steps)
         while True:
@@ -85,7 +85,7 @@ class FakeCausalLM(torch.nn.Module):
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits ``[b, rows, V]``; without a cache the tokens are one sequence."""
+        """Return logits ``[b, rows, V]``. Without a cache, the tokens are one sequence."""
         if past_key_values is None or position_ids is None or attention_mask is None:
             past_key_values, rows = DynamicCache(), input_ids.shape[1]
             position_ids = torch.arange(rows)[None]
@@ -107,12 +107,12 @@ class FakeCausalLM(torch.nn.Module):
         return CausalLMOutputWithPast(logits=logits)
 
     def visible(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return whether each row attends to each key, from additive masks."""
+        """Return whether each row attends to each key, given additive masks."""
         return mask == 0
 
 
 def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
-    """Return a model that continues t with t + 1, and the last token with 0, with certainty."""
+    """Return a model that continues t with t + 1, and the last token with 0, each with certainty."""
     certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()  # softmax of 50 against 0: 1 in float64
     return bigram_model(certain, context_limit)
 
@@ -125,7 +125,7 @@ def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) ->
 def hashed_model(
     vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
 ) -> FakeCausalLM:
-    """Return a model with pseudo-random logits, by the last three visible tokens; ``spread`` scales them."""
+    """Return a model with pseudo-random logits that depend on the last three visible tokens. ``spread`` scales them."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
 
@@ -143,7 +143,7 @@ def _drawn_for(key: tuple[int, ...], size: int, spread: float) -> tuple[float, .
 
 
 class Pause:
-    """Sleeps for a random time at every call.
+    """Sleeps for a random time in every call.
 
     Args:
         most_ms: longest time, in milliseconds.
@@ -167,7 +167,7 @@ class Pause:
 
 
 class PausingDrafter(DrafterWrapper):
-    """Wraps a drafter, and pauses before each call of ``begin``, ``propose`` and ``observe``."""
+    """Wraps a drafter and pauses before each call of ``begin``, ``propose`` and ``observe``."""
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
         self.inner = (drafter,)
@@ -187,7 +187,7 @@ class PausingDrafter(DrafterWrapper):
 
 
 class FakeDrafter(Drafter):
-    """A drafter with candidates from a function of the committed tokens and the path. It records its requests.
+    """A drafter that gets candidates from a function of the committed tokens and the path. It records its requests.
 
     Args:
         guess: function from the tokens up to and including the frontier node to its candidates, best first.
@@ -212,7 +212,7 @@ class FakeDrafter(Drafter):
 
 
 class DistributionDrafter(Drafter):
-    """A drafter that ranks, or draws from, distributions of a function. Draws are keyed by the node's place.
+    """A drafter that ranks tokens, or draws them, by a function's distributions. Draws are keyed by the node's path.
 
     Args:
         distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of
@@ -238,11 +238,11 @@ class DistributionDrafter(Drafter):
         self._known: set[tuple[int, ...]] = set()  # paths with an answer in this step
 
     def costs_pass(self, request: Request) -> bool:
-        """Return whether a path has no answer yet in this step."""
+        """Return whether a path does not have an answer yet in this step."""
         return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
 
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Rank or draw candidates. This counts as one pass if a row is new."""
+        """Rank or draw candidates. This counts as one pass if any row is new."""
         self.requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
         committed = tuple(context.token_ids.tolist())
         paths = [request.path_tokens(row) for row in request.rows.tolist()]
@@ -273,7 +273,7 @@ class DistributionDrafter(Drafter):
 
 
 def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement: bool) -> list[int]:
-    """Return one draw per uniform number, from the remaining tokens, or ``NO_CANDIDATE`` when none is left."""
+    """Return one draw per uniform number from the remaining tokens, or ``NO_CANDIDATE`` when none are left."""
     left = q.astype(np.float64)
     tokens = []
     for uniform in uniforms.tolist():  # inversion: the first token with F(token) > u * F(all)
@@ -286,7 +286,7 @@ def _drawn(q: NDArray[np.float32], uniforms: NDArray[np.float64], *, replacement
 
 
 def _candidates(q: NDArray[np.float32], tokens: NDArray[np.int64], k: int) -> Candidates:
-    """Pad tokens ``[f, j]`` to candidates ``[f, k]``, and remove those of probability 0 in ``q`` ``[f, V]``."""
+    """Pad tokens ``[f, j]`` to candidates ``[f, k]``, and remove those with probability 0 in ``q`` ``[f, V]``."""
     padded = np.full((q.shape[0], k), NO_CANDIDATE, dtype=np.int64)
     padded[:, : tokens.shape[1]] = tokens
     probabilities = np.where(padded >= 0, np.take_along_axis(q, np.maximum(padded, 0), axis=1), 0.0)

@@ -12,7 +12,7 @@ from specexp.core.outcome import Outcome
 
 
 def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) -> dict[str, Any]:
-    """Write a state into an artifact, and return it as a deployment reads it."""
+    """Write a state to an artifact, and return it as a deployment reads it."""
     payloads = state_payloads({family: state})
     if STATE in payloads:
         payloads[STATE] = json.loads(json.dumps(payloads[STATE], allow_nan=False))
@@ -20,7 +20,7 @@ def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) ->
 
 
 class LearnedStateContract(ABC):
-    """Tests of a part that learns. A subclass makes the part, lets it observe steps and returns its answers."""
+    """Tests for a part that learns. A subclass makes the part, lets it observe steps and returns its answers."""
 
     family: ClassVar[Literal["drafter", "controller"]]
 
@@ -30,11 +30,11 @@ class LearnedStateContract(ABC):
 
     @abstractmethod
     def observe_steps(self, part: Any, seed: int = 1) -> Context:
-        """Let a part observe some steps, which depend only on ``seed``, and return their context."""
+        """Let a part observe some steps that depend only on ``seed``, and return their context."""
 
     @abstractmethod
     def answers(self, part: Any, context: Context) -> Any:
-        """Return the decisions of a part, in a form that can be compared."""
+        """Return a part's decisions in a form that can be compared."""
 
     def prefill(self, part: Any, context: Context) -> Outcome | None:
         return None
@@ -54,7 +54,7 @@ class LearnedStateContract(ABC):
 
     @pytest.mark.parametrize("in_an_artifact", [False, True])
     def test_a_saved_state_gives_the_same_answers(self, in_an_artifact: bool) -> None:
-        """``state_dict`` and an artifact's files hold everything learned, except the committed tokens."""
+        """``state_dict`` and an artifact's files contain everything learned, except the committed tokens."""
         part, restored = self.new(), self.new()
         context = self.observe_steps(part)
         restored.begin(context, self.prefill(restored, context))

@@ -1,4 +1,4 @@
-"""Conformance tests for prompt sets, for an implementation to inherit, also outside this project."""
+"""Conformance tests for prompt sets, which implementations inherit, also outside this project."""
 
 import inspect
 
@@ -47,6 +47,6 @@ class PromptSetContract:
 
 
 def unannotated(part: object) -> list[str]:
-    """Return the constructor's parameters without an annotation, which a configuration could not check."""
+    """Return the constructor's parameters that have no annotation, which a configuration could not check."""
     parameters = inspect.signature(type(part)).parameters.values()
     return [one.name for one in parameters if one.annotation is inspect.Parameter.empty]

@@ -1,4 +1,4 @@
-"""Conformance tests for runtimes, for an implementation to inherit, also outside this project."""
+"""Conformance tests for runtimes, which implementations inherit, also outside this project."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specexp.verifiers import Greedy, KeyedSampling
 
 SHAPE = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])
 PATH = (0, 1, 3, 6)
-"""Rows of one path of :data:`SHAPE`, from the root down; they are not adjacent."""
+"""The rows of one path in :data:`SHAPE`, from the root down. They are not adjacent."""
 
 
 class RuntimeContract(ABC):
@@ -37,7 +37,7 @@ class RuntimeContract(ABC):
 
     @abstractmethod
     def runtime(self) -> Runtime:
-        """Return a new runtime with empty slots; its model has at least 60 tokens and 120 positions."""
+        """Return a new runtime with empty slots. Its model has at least 60 tokens and 120 positions."""
 
     def test_a_row_of_a_tree_answers_as_its_path_alone_and_is_committed_with_it(self) -> None:
         runtime, prompt = self.runtime(), _tokens(11)
@@ -55,7 +55,7 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
 
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
-        """Each tree gets the same logits as in one pass over the whole tree alone."""
+        """Each tree gets the same logits as in a single pass over the whole tree alone."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
         cuts = {
@@ -105,7 +105,7 @@ class RuntimeContract(ABC):
     def test_a_pass_computes_the_tokens_that_the_verifier_chooses_from_its_logits(
         self, verifier: DeterministicVerifier
     ) -> None:
-        """In slots that request tokens, until the request is withdrawn."""
+        """This holds in slots that request tokens, until the request is withdrawn."""
         runtime, prompt, temperature = self.runtime(), _tokens(9), verifier.noise_temperature or 0.0
         runtime.cache.reserve(0, 2)
         if not runtime.computes_tokens(verifier):
@@ -147,7 +147,7 @@ class RuntimeContract(ABC):
 
     @torch.inference_mode()
     def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
-        """Each fed row has a hidden state, and the output layer maps it to the logits."""
+        """Each row that is fed has a hidden state, and the output layer maps it to the logits."""
         runtime, prompt = self.runtime(), _tokens(9)
         try:
             runtime.keep_hidden(True)

@@ -1,4 +1,4 @@
-"""Conformance tests for searches over thoughts, for an implementation to inherit, also outside this project."""
+"""Conformance tests for searches over thoughts, which implementations inherit, also outside this project."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Worth = Callable[[State], float]
 
 
 def text_of(state: State, number: int) -> str:
-    """Return the text of a state's continuation, which contains its own path."""
+    """Return the text of a state's continuation, which contains the state's path."""
     return "thought " + ".".join(map(str, (*state.path, number)))
 
 
@@ -32,7 +32,7 @@ def alike(state: State) -> float:
 
 
 def deeper_is_worse(state: State) -> float:
-    """Return a value that falls with the depth, which tempts a search back to the root."""
+    """Return a value that falls with the depth, which tempts a search to go back to the root."""
     return -float(state.depth)
 
 
@@ -79,7 +79,7 @@ class SearchContract(ABC):
 
     @abstractmethod
     def make_search(self) -> Search:
-        """Return a new search, equal at every call."""
+        """Return a new search, equal in every call."""
 
     @pytest.fixture
     def search(self) -> Search:
@@ -96,7 +96,7 @@ class SearchContract(ABC):
 
     @pytest.fixture
     def driven(self, search: Search, depth: int, worth: Worth) -> tuple[list[Request], SearchResult]:
-        """Return the requests of a search, and its result."""
+        """Return the requests and the result of a search."""
         requests: list[Request] = []
         return requests, drive(search, depth, worth, requests=requests)
 
@@ -118,7 +118,7 @@ class SearchContract(ABC):
     def test_requests_are_about_known_states(
         self, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """A state can be expanded and valued once each, after it was generated. The root has no value."""
+        """Each state can be expanded and valued once, after it was generated. The root has no value."""
         known, valued = {State()}, {State()}
         expanded: set[State] = set()
         for request in driven[0]:
@@ -142,7 +142,7 @@ class SearchContract(ABC):
     def test_ends_with_one_generation_from_the_best_state(
         self, depth: int, worth: Worth, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """Algorithm 1, line 9: the best state has the highest value of the deepest states; ties go to the first."""
+        """Algorithm 1, line 9: the best state has the highest value among the deepest states. Ties go to the first."""
         requests, result = driven
         assert requests[-1] == Continuations((result.best,), 1, last=True)
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
@@ -177,7 +177,7 @@ class SearchContract(ABC):
         assert requests == [Continuations((State(),), 1, last=True)]
 
     def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
-        """Another, unfinished search of the same object must not matter."""
+        """Another, unfinished search with the same object must have no effect."""
         first: list[Request] = []
         again: list[Request] = []
         expected = drive(self.make_search(), 4, worth, requests=first)

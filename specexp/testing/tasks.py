@@ -1,4 +1,4 @@
-"""Conformance tests for reasoning tasks, for an implementation to inherit, also outside this project."""
+"""Conformance tests for reasoning tasks, which implementations inherit, also outside this project."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class TaskContract(ABC):
 
     @abstractmethod
     def solution(self, item: Item) -> Sequence[str]:
-        """Return a correct solution of an item: at most ``depth`` texts, the final generation last."""
+        """Return a correct solution of an item: at most ``depth`` texts, with the final generation last."""
 
     @abstractmethod
     def evaluations(self) -> Mapping[str, float]:
-        """Return example evaluations in the format of the prompt's examples, with their values."""
+        """Return example evaluations, in the format of the prompt's examples, with their values."""
 
     def test_its_attributes_and_constructor_are_declared(self, task: Task) -> None:
         assert task.name
@@ -70,7 +70,7 @@ class TaskContract(ABC):
                 assert all(thought in prompt for thought in thoughts[:length])
 
     def test_a_prompt_ends_where_the_answer_begins(self, task: Task) -> None:
-        """A prompt must not end with a space, since tokenizers join a space with the word after it."""
+        """A prompt must not end with a space, because tokenizers join a space with the word after it."""
         item = task.load()[0]
         thoughts = ["one", "two"][: max(1, task.depth - 1)]
         prompts = [task.thought_prompt(item, thoughts), task.thought_prompt(item, thoughts, last=True)]

@@ -1,4 +1,4 @@
-"""Conformance tests for verifiers, for an implementation to inherit, also outside this project."""
+"""Conformance tests for verifiers, which implementations inherit, also outside this project."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
@@ -36,7 +36,7 @@ class VerifierContract(ABC):
 
     @abstractmethod
     def make_verifier(self) -> Verifier:
-        """Return a new verifier, equal at every call."""
+        """Return a new verifier, equal in every call."""
 
     @pytest.fixture
     def verifier(self) -> Verifier:
@@ -47,7 +47,7 @@ class VerifierContract(ABC):
     def test_accepts_a_path_of_the_tree_and_adds_a_token(
         self, verifier: Verifier, dtype: torch.dtype, kind: NodeKind
     ) -> None:
-        """Each row of ``accepted`` is the parent of the next, and the bonus is in the vocabulary.
+        """Each row in ``accepted`` is the parent of the next one, and the bonus token is in the vocabulary.
 
         The tree and the logits must not be changed.
         """
@@ -124,7 +124,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
     """Additional tests for a :class:`~specexp.core.contracts.DeterministicVerifier`."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
-        """Each accepted token, and the bonus, equals the token that the verifier takes at that place without a
+        """Each accepted token, and the bonus, equals the token that the verifier chooses at that position without a
         draft.
         """
         for seed in range(50):
@@ -156,7 +156,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
 
 @lru_cache(maxsize=1 << 12)
 def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
-    """Return three tokens, a random tree below them and random logits, cached for all verifiers."""
+    """Return three tokens, a random tree below them and random logits. They are cached for all verifiers."""
     generator = np.random.default_rng(seed)
     tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
     tree = _tree(tokens[-1], vocab_size, kind, generator)
