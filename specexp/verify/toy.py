@@ -143,7 +143,9 @@ class ToyModel(Runtime):
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         self.passes += 1
         self.cache.reserve(0, max(slots) + 1)
-        return [self._grow(slot, growth) for slot, growth in zip(slots, growths, strict=True)]
+        answers = [self._grow(slot, growth) for slot, growth in zip(slots, growths, strict=True)]
+        self.hidden = answers if self.keeps_hidden else ()
+        return answers
 
     def _grow(self, slot: int, growth: Growth) -> torch.Tensor:
         committed, fed = self.cache.tokens[slot], self.cache.fed[slot]
@@ -155,6 +157,12 @@ class ToyModel(Runtime):
             above = next((at for at in range(row - 1, -1, -1) if visible[at]), None)
             before.append((committed[-1] if committed else LIVE) if above is None else fed[above])
         return torch.from_numpy(self.table[classes(before), classes(growth.tokens)])
+
+    @override
+    def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
+        if isinstance(wanted, tuple):
+            super().keep_hidden(wanted)
+        self.keeps_hidden = wanted  # of a draft: the logits stand for its states
 
     @override
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
