@@ -17,7 +17,7 @@ from specexp.core.contracts import Controller
 from specexp.core.dialogue import DraftState, Plan
 from specexp.core.outcome import Outcome
 
-Floats = NDArray[np.float64]
+Floats = NDArray[Any]  # float64, of states float32
 
 FEATURES = 4
 """Number of features: log-probability of the path and of its last token, log of its length, recent acceptance rate."""
@@ -102,7 +102,7 @@ class StateHead(AcceptanceHead):
 
     @override
     def clear(self) -> None:
-        self.weights = self.squares = np.zeros(0, dtype=np.float32)
+        self.weights = self.squares = np.zeros(0)
 
     @override
     def _forward(self, features: Floats) -> tuple[Any, Floats]:

@@ -212,7 +212,8 @@ class ModelSource(DraftSource):
         slots = [source.slot for source, _, _ in questions]
         answered = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
         answers = []
-        hidden = [(states,) for states in self.model.hidden] or [()] * len(answered)  # kept for a controller
+        # kept for a controller
+        hidden: list[tuple[Any, ...]] = [(one,) for one in self.model.hidden] or [()] * len(answered)
         for logits, states, (_, context, fed) in zip(answered, hidden, questions, strict=True):
             if on_host(logits):  # logits on a GPU are checked by rank(), which copies the candidates anyway
                 check_logits(logits, "draft", context)
