@@ -38,7 +38,7 @@ SECONDS = 15.0
 _SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
 ArmsOf = Callable[["ModelPair"], "tuple[LearningArm, Sequence[LearningArm]]"]
-"""A function that makes the plain decoding arm, and the arms to compare with it, on a pair of models."""
+"""A function that makes the arms on a pair of models: plain decoding, and those to compare with it."""
 
 
 def near_tie_sentence(dtype: str) -> str:

@@ -29,7 +29,7 @@ _SMALL = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     from specexp.sweep.command import main as sweep
 
     typed = list(sys.argv[1:] if arguments is None else arguments)

@@ -27,7 +27,7 @@ _MINUTES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     return answered(lambda: _act(given))
 

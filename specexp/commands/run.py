@@ -64,7 +64,7 @@ WHOLE = "whole.txt"  # has the digest of a shard's configuration; written once a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return run_sharded(USAGE, arguments, _act)
 
 

@@ -153,7 +153,7 @@ class ServerCosts(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not any(one.partition("=")[0] == ENDPOINT for one in given):
         return why.main(arguments)

@@ -13,7 +13,7 @@ python -m specexp.config schema > specexp/config/schema.json"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given != ["schema"]:
         print(USAGE)

@@ -104,7 +104,7 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """Convert an error of a prompt set or workload to a ConfigError that names the file and the key that caused it."""
+    """Convert a prompt set's or workload's error to a ConfigError that names the file and key at fault."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it is the end of the search's prompts

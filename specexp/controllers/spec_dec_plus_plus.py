@@ -64,7 +64,7 @@ class AcceptanceHead:
         self.weights -= self.rate * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Copy ``weights`` and ``squares``; raises ``ValueError`` for another width."""
+        """Copy ``weights`` and ``squares`` from ``arrays``; raises ``ValueError`` for another width."""
         weights, squares = (np.array(arrays[name]) for name in ("weights", "squares"))
         if not weights.shape == squares.shape == self.weights.shape and self.width:
             given = f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
@@ -91,7 +91,7 @@ class AcceptanceHead:
 
 
 class StateHead(AcceptanceHead):
-    """Predicts from ``[n, d]`` states after tokens whether each is accepted if all before it are, as published.
+    """Predicts for ``[n, d]`` states after tokens whether each token is accepted if all before it are, as published.
 
     A residual network: layers ``x + SiLU(W x + b)``, then the log-odds ``w x + b``. All weights are zero at first.
     """

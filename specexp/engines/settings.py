@@ -50,7 +50,7 @@ class Settings(metaclass=Checked):
 
 @dataclass(frozen=True)
 class VllmSettings(Settings):
-    """The fields of vLLM's ``--speculative-config``, under its own names.
+    """The fields of vLLM's ``--speculative-config``, under vLLM's names.
 
     Args:
         num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
@@ -135,7 +135,7 @@ class SglangSettings(Settings):
 
 @dataclass(frozen=True)
 class TrtllmSettings(Settings):
-    """The fields of TensorRT-LLM's ``speculative_config``, under its own names.
+    """The fields of TensorRT-LLM's ``speculative_config``, under TensorRT-LLM's names.
 
     Args:
         max_draft_len: length of a chain, or depth of a tree.
@@ -177,7 +177,7 @@ class TrtllmSettings(Settings):
 
 @dataclass(frozen=True)
 class OpenVinoSettings(Settings):
-    """The fields of OpenVINO GenAI's generation config, under its own names.
+    """The fields of OpenVINO GenAI's generation config, under OpenVINO's names.
 
     The pipeline's constructor chooses between a draft model and prompt lookup.
 
@@ -199,7 +199,7 @@ class OpenVinoSettings(Settings):
 
 @dataclass(frozen=True)
 class HuggingFaceSettings(Settings):
-    """The fields of transformers' generation config, under its own names.
+    """The fields of transformers' generation config, under the names used there.
 
     Args:
         prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.

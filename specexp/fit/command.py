@@ -100,7 +100,7 @@ def fit(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         overrides = [argument for argument in given[1:] if argument not in OPTIONS]

@@ -362,7 +362,7 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
 
 
 _Coordinates = NDArray[np.float64]
-"""Coordinates ``[n + 1]`` of the rows of a tree."""
+"""The coordinates ``[n + 1]`` of a tree's rows."""
 
 
 def _draw_edges(

@@ -52,7 +52,7 @@ NO_GAIN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns 1 if the study cannot continue, 2 for a mistake, and 3 without a required gain."""
+    """Run the command. Return 1 if the study cannot continue, 2 for a mistake, 3 if a required gain is missing."""
     try:
         cluster, arguments = take_options(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:

@@ -119,7 +119,7 @@ class RejectionSampling(SamplingVerifier):
 
 
 class SampleMatch(SamplingVerifier):
-    """Draws one token of the target after every visited node and follows the child with this token.
+    """Draws one token of the target after every visited node, and follows the child with this token.
 
     It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts at most as much as
     rejection sampling with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not depend
@@ -128,7 +128,7 @@ class SampleMatch(SamplingVerifier):
 
     @override
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Walk down from the root until no child has the target's token."""
+        """Walk down from the root while a child has the target's token."""
         uniforms = context.uniforms("verify", len(context) - 1, size=tree.shape.max_depth + 1).tolist()
         accepted: list[int] = []
         row = 0

@@ -31,7 +31,7 @@ e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.tem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if any(one.partition("=")[0] == ENDPOINT for one in given):
         from specexp.verify.endpoint import verify_endpoint

@@ -39,7 +39,7 @@ e.g. --what_if.max_nodes 128 --recording recordings/mine --tracking.mode disable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return run_command(USAGE, arguments, _act)
 
 

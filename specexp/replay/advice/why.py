@@ -57,7 +57,7 @@ class Change:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return run_command(USAGE, arguments, _act)
 
 

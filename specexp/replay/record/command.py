@@ -72,7 +72,7 @@ class NotRecordableError(CommandError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     return run_sharded(USAGE, arguments, _act, GOES_ON)
 
 

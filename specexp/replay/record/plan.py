@@ -184,7 +184,7 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
 
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
-    """Return a verifier for plain decoding with the configured sampling settings, and its configuration."""
+    """Return a plain-decoding verifier with the configured sampling settings, and its section of the configuration."""
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
