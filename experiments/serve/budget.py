@@ -1,7 +1,8 @@
 """Tokens per second of a mixed load at 1, 4, 8 and 16 lanes, by the rule that sets draft lengths.
 
 The rules are a fixed length, a table of lengths by lanes (vLLM's), a goodput rule, and one budget of nodes for all.
-All decode the same requests to edit, summarise, write code, chat and explain, in turns. Writes
+All decode the same requests to edit, summarise, write code, chat and explain, in turns. Rates are those while no lane
+is idle: the end of a run lasts as long as its slowest requests, whatever the others gain. Writes
 runs/serve_budget/{budget.md,rounds.json}. Each output is compared with that of plain decoding.
 
     python -m experiments.serve.budget --lanes 1 4 8 16 --rounds 3
@@ -51,18 +52,25 @@ def controllers() -> dict[str, Controller]:
 
 
 class Round:
-    """One run of all requests: its tokens per second, and the seconds per token of each request."""
+    """One run of all requests: its tokens per second without prefills while no lane is idle, and the seconds per token
+    of each request.
+    """
 
     def __init__(self, executor: Executor, jobs: Sequence[Job]) -> None:
         times: dict[int | str, list[float]] = defaultdict(list)
+        busy: list[tuple[float, int]] = []  # time and tokens of each step while no lane is idle
 
         def note(outcome: Outcome) -> None:
             times[outcome.context.sequence].append(perf_counter())
+            if outcome.context.lanes == executor.n:
+                busy.append((perf_counter(), len(outcome.new_token_ids)))
 
         run = executor.run(jobs, observers=[note])
         self.texts = [result.token_ids for result in run.results]
-        tokens = sum(map(len, self.texts))
-        self.rate = tokens / run.decode_seconds
+        begin, end = busy[0][0], busy[-1][0]
+        prefills = (one for one in run.timeline if one.what == "prefill" and begin < one.start < end)
+        seconds = end - begin - sum(one.end - one.start for one in prefills)
+        self.rate = sum(tokens for _, tokens in busy[1:]) / seconds
         self.steps = sum(result.steps for result in run.results)
         self.each = [
             (times[job.sequence][-1] - times[job.sequence][0]) / max(1, len(text) - 1)
@@ -93,11 +101,13 @@ def mixed_load(options: argparse.Namespace) -> tuple[ModelPair, list[Prompt]]:
 
 def main() -> None:
     """Measure all rules at all loads, and print and write the table."""
-    options = load_parser(__doc__, "runs/serve_budget", rounds=3, requests=15, tokens=48).parse_args()
+    options = load_parser(__doc__, "runs/serve_budget", rounds=3, requests=60, tokens=48).parse_args()
     pair, prompts = mixed_load(options)
     found: dict[int, dict[str, list[Round]]] = defaultdict(lambda: defaultdict(list))
-    jobs = [Job(tuple(one.token_ids), one.prompt_id, options.max_tokens) for one in prompts]
+    every = [Job(tuple(one.token_ids), one.prompt_id, options.max_tokens) for one in prompts]
+    tasks = [one.category for one in prompts]
     for lanes in options.lanes:
+        jobs = every[: max(10, 4 * lanes)]
         with ExitStack() as stack:
             executors = {
                 name: stack.enter_context(
@@ -118,11 +128,10 @@ def main() -> None:
             for number in range(options.rounds):
                 for name in np.random.default_rng(number).permutation(list(executors)).tolist():
                     found[lanes][name].append(Round(executors[name], jobs))
-            print(*rows_of(lanes, found[lanes], [one.category for one in prompts]), sep="\n", flush=True)
+            print(*rows_of(lanes, found[lanes], tasks), sep="\n", flush=True)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     head = "| lanes | rule | tokens/s | over plain | slowest task | tokens/step | outputs equal |"
-    tasks = [one.category for one in prompts]
     lines = [
         head,
         "|---" * 7 + "|",
@@ -142,6 +151,7 @@ def main() -> None:
 def rows_of(lanes: int, rounds: dict[str, list[Round]], tasks: Sequence[str]) -> list[str]:
     """Return the table's rows of a load."""
     rows, plain = [], rounds[PLAIN]
+    tasks = tasks[: len(plain[0].each)]
     for name, own in rounds.items():
         logs = np.log([one.rate / other.rate for one, other in zip(own, plain, strict=True)])
         low, high = np.exp(bootstrap_interval(logs))

@@ -1,7 +1,9 @@
 """Seconds per token of mixed requests: plain, always drafting, and with drafts that each request switches off.
 
 All arms decode the same greedy requests to edit, summarise, write code, chat and explain, in turns and in the server's
-decoding thread. Writes runs/serve_switch_off/switch_off.md. Each output is compared with that of plain decoding.
+decoding thread, as many at once as there are lanes. Requests of a group start together: otherwise the prefill of the
+next request, at other times in each arm, would interrupt those that are decoded. Writes
+runs/serve_switch_off/switch_off.md. Each output is compared with that of plain decoding.
 
     python -m experiments.serve.switch_off --lanes 1 4 --rounds 2
 """
@@ -69,16 +71,17 @@ def decode(
     parts = Parts(PromptLookup(min_ngram=2), Chain(6), controller=controller)
     thread = DecodingThread(target, parts, lanes=lanes, waiting=len(prompts))
     clients = [Client(prompt, tokens, arm != PLAIN) for prompt in prompts]
-    thread.submit([client.output for client in clients])
-    with torch.inference_mode():
-        while thread.waiting or thread.running:
-            thread.round()
+    for first in range(0, len(clients), lanes):
+        thread.submit([client.output for client in clients[first : first + lanes]])
+        with torch.inference_mode():
+            while thread.waiting or thread.running:
+                thread.round()
     return clients
 
 
 def main() -> None:
     """Measure all arms at all loads, and print and write the tables."""
-    options = load_parser(__doc__, "runs/serve_switch_off", rounds=2, requests=10, tokens=96).parse_args()
+    options = load_parser(__doc__, "runs/serve_switch_off", rounds=2, requests=20, tokens=96).parse_args()
     pair, prompts = mixed_load(options)
     target = pair.target_runtime()
     lines = ["| lanes | arm | task | over plain | slowest request | outputs equal |", "|---" * 6 + "|"]
