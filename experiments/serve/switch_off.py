@@ -1,9 +1,9 @@
 """Seconds per token of mixed requests: plain, always drafting, and with drafts that each request switches off.
 
 All arms decode the same greedy requests to edit, summarise, write code, chat and explain, in turns and in the server's
-decoding thread, as many at once as there are lanes. Requests of a group start together: otherwise the prefill of the
-next request, at other times in each arm, would interrupt those that are decoded. Writes
-runs/serve_switch_off/switch_off.md. Each output is compared with that of plain decoding.
+decoding thread. They decode as many at once as there are lanes. Requests of a group start together, so that the prefill
+of a next request never interrupts the others. Writes runs/serve_switch_off/switch_off.md. Each output is compared with
+that of plain decoding.
 
     python -m experiments.serve.switch_off --lanes 1 4 --rounds 2
 """

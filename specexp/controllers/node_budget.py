@@ -18,9 +18,10 @@ from specexp.core.outcome import Outcome
 
 _WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 1000  # effective numbers of remembered steps
 _PROBE = 2  # nodes that a probe adds
-_TRIES = 4  # first drafts of a lane, which are valued higher
+_FEW = 8  # drafts of a lane until which its values change fast
 _REFIT = 8  # passes after which costs and plans are computed anew
-_KNEES = np.array([0, 4, 6, 8, 12, 16, 32])
+_SOON = 4  # passes after which plans are if a lane has few drafts
+_KNEES = np.array([0, 4, 6, 8, 12, 16, 24, 32])
 """Numbers of rows above which the cost of a pass may jump and the cost of each further row may grow."""
 _OFF = Plan(max_nodes=0, max_depth=0)
 
@@ -41,11 +42,10 @@ class NodeBudget(Controller):
     (lanes + sum of values) / seconds. A lane without gain drafts nothing. One lane at a time probes now and then.
     Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length.
 
-    The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. The first
-    drafts of a lane are valued one standard deviation higher, so that a lane shows early whether it gains. Seconds of a
-    pass follow from the latency profile. Without one they are measured: a function of the rows of the pass with jumps,
-    plus a constant for each lane and one for drafts. Until enough is known, one lane at a time uses the builder's own
-    budget, in every other pass.
+    The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. Seconds of
+    a pass follow from the latency profile. Without one they are measured: a function of the rows of the pass with
+    jumps, plus a constant for each lane and one for drafts. Until enough is known, one lane at a time uses the
+    builder's own budget, in every other pass.
 
     Args:
         shared_steps: weight, in steps, of the acceptance of all lanes in a lane's values. With a large weight all lanes
@@ -64,12 +64,13 @@ class NodeBudget(Controller):
     _step: int
     _fitted: int
     _observed: bool
-    _drafted: bool  # whether to plan anew before the next pass
+    _drafted: bool  # whether to plan anew soon
+    _passes: list[tuple[int, int, float]]
     _plans: dict[Context, Plan]
 
     def __init__(
         self,
-        shared_steps: Annotated[float, Field(gt=0)] = 2.0,
+        shared_steps: Annotated[float, Field(gt=0)] = 8.0,
         least_steps: Annotated[int, Field(ge=1)] = 8,
         probe_every: Annotated[int, Field(ge=2)] = 32,
         margin: Annotated[float, Field(ge=0)] = 0.15,
@@ -88,6 +89,8 @@ class NodeBudget(Controller):
 
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
+        if self._profile is None:
+            import scipy.optimize  # noqa: F401 - takes a second, which no step should
         self._lanes[context] = _Lane(self._step)
         self._plans = {}
 
@@ -96,9 +99,14 @@ class NodeBudget(Controller):
         if self._observed:  # the first plan of a pass
             self._observed = False
             self._step += 1
-            if self._drafted or self._probes or self._step % _REFIT == 0 or not self.knows:
-                self._plans = {}
-            self._drafted = False
+            begins = self._step % self.probe_every == 0  # after a probe
+            if (
+                self._probes
+                or begins
+                or self._step % (_SOON if self._drafted else _REFIT) == 0
+                or not self.knows
+            ):
+                self._plans, self._drafted = {}, False
         if context not in self._plans:
             recent = [
                 one for one, lane in self._lanes.items() if lane.step >= self._step - 1 and one is not context
@@ -112,16 +120,16 @@ class NodeBudget(Controller):
         turn = self._step // (self.probe_every if self.knows else 2) % len(together)
         if not self.knows:
             return [_OFF if number != turn or self._step % 2 else Plan() for number in range(len(together))]
-        nodes = self.share([self._values(self._lanes.get(one)) for one in together], lanes)
+        nodes = self.share(self._values([self._lanes.get(one) for one in together]), lanes)
         if self._probes:
             nodes[turn] += _PROBE
-            self._drafted = True  # plan anew after this pass
         return [Plan(max_nodes=number) if number else _OFF for number in nodes]
 
     @override
     def observe(self, outcome: Outcome) -> None:
         context, nodes, seconds = outcome.context, outcome.tree.num_nodes, outcome.seconds
-        lane = self._lanes.setdefault(context, _Lane(self._step))
+        planned = self._plans.get(context, _OFF).max_nodes or nodes
+        lane = self._lanes.get(context) or self._lanes.setdefault(context, _Lane(self._step))
         lane.step = self._step
         drafting = seconds.get("draft", 0.0) + seconds.get("build", 0.0)
         if nodes:
@@ -129,14 +137,13 @@ class NodeBudget(Controller):
             hits[[row - 1 for row in outcome.accepted]] = 1
             self._sums = _added(self._sums, hits, _WINDOW)
             lane.sums = _added(lane.sums, hits, _OWN_WINDOW)
-            self._drafting = (1 - 1 / _WINDOW) * self._drafting + (nodes, outcome.draft_passes, drafting)
-            # a lane with few drafts is judged at once, since planning takes time too
-            self._drafted |= bool(lane.sums[1, 0] < 2 * _TRIES)
+            self._drafted |= bool(lane.sums[1, 0] < _FEW)
+        if planned:
+            counts = nodes, outcome.draft_passes, drafting, max(nodes, planned)
+            self._drafting = (1 - 1 / _WINDOW) * self._drafting + counts
         whole = context.lanes * (sum(seconds.values()) - drafting)  # lanes have equal shares of a pass
-        if not self._observed and whole > 0:
-            terms = self._terms(context.lanes, np.array([context.rows or nodes + 1]))[0] / whole
-            self._costs *= 1 - 1 / _COST_WINDOW
-            self._costs += np.outer(terms, [*terms, 1.0])
+        if not self._observed and whole > 0 and self._profile is None:
+            self._passes.append((context.lanes, context.rows or nodes + 1, whole))
         self._observed = True
 
     @property
@@ -149,24 +156,30 @@ class NodeBudget(Controller):
     def _probes(self) -> bool:
         return self._step % self.probe_every == self.probe_every - 1
 
-    def share(self, values: Sequence[NDArray[np.float64]], lanes: int) -> list[int]:
+    def share(self, values: Sequence[NDArray[np.float64]] | NDArray[np.float64], lanes: int) -> list[int]:
         """Return the number of nodes for each sequence, given the values ``[n]`` of its nodes in descending order.
 
-        The other ``lanes`` of the pass draft nothing.
+        The other ``lanes`` of the pass draft nothing. A node for which the drafter has no candidate costs nothing.
         """
-        worth = np.concatenate(values) / (1 + self.margin)
+        drafted, _, _, planned = self._drafting
+        used = drafted / planned if planned else 1.0
+        worth = used * np.concatenate(values) / (1 + self.margin)
         owners = np.repeat(np.arange(len(values)), [one.size for one in values])
         order = np.argsort(-worth, kind="stable")
         tokens = lanes + np.cumsum([0.0, *worth[order]])
-        rates = tokens / self.seconds(lanes, np.arange(tokens.size))
+        nodes = used * np.arange(tokens.size)
+        # of their number, if a draft has two nodes; costs may jump within it
+        spread = np.sqrt(2 * (1 - used) * nodes)
+        less, more = (self.seconds(lanes, np.maximum(nodes + by, 0)) for by in (-spread, spread))
+        rates = tokens / (less + more)
         best = int(rates.argmax())
-        nodes: list[int] = np.bincount(owners[order[:best]], minlength=len(values)).tolist()
-        return nodes
+        found: list[int] = np.bincount(owners[order[:best]], minlength=len(values)).tolist()
+        return found
 
-    def seconds(self, lanes: int, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the seconds of a step with this many lanes, which draft these numbers of nodes together."""
+    def seconds(self, lanes: int, nodes: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the seconds of a step with this many lanes, which draft these mean numbers of nodes together."""
         found: NDArray[np.float64]
-        drafted, passes, drafting = self._drafting
+        drafted, passes, drafting, _ = self._drafting
         profile = self._profile
         if profile is not None:
             each = passes / drafted * profile.draft_seconds(1) if passes else 0.0
@@ -181,7 +194,7 @@ class NodeBudget(Controller):
         return found
 
     @staticmethod
-    def _terms(lanes: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _terms(lanes: int | NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
         """Return the terms ``[n, t]`` whose weighted sums are the seconds of passes with these numbers of rows."""
         beyond = np.maximum(0, rows[:, None] - _KNEES)
         begun = np.column_stack([np.full(rows.size, lanes), rows > lanes])  # a pass with drafts may cost more
@@ -192,38 +205,48 @@ class NodeBudget(Controller):
         """Fit non-negative weights ``[t]`` by least squares of the passes' relative errors, and return them."""
         from scipy.optimize import nnls
 
+        self._add_passes()
         squares, products = self._costs[:, :-1], self._costs[:, -1]
         root = np.linalg.cholesky(squares + 1e-9 * (np.trace(squares) + 1e-9) * np.eye(products.size))
         weights: NDArray[np.float64] = nnls(root.T, np.linalg.solve(root, products))[0]
         return weights
 
-    def _values(self, lane: _Lane | None) -> NDArray[np.float64]:
-        """Return the acceptance probability of each node of a lane, in the builder's order."""
+    def _add_passes(self) -> None:
+        """Add the passes since the last fit to the sums of least squares."""
+        if self._passes:
+            lanes, rows, seconds = np.array(self._passes).T
+            terms = self._terms(lanes, rows) / seconds[:, None]  # [n, t]
+            self._costs *= (1 - 1 / _COST_WINDOW) ** seconds.size
+            self._costs += terms.T @ np.column_stack([terms, np.ones(seconds.size)])
+            self._passes = []
+
+    def _values(self, lanes: Sequence[_Lane | None]) -> NDArray[np.float64]:
+        """Return the probabilities of acceptance ``[lanes, n]`` of the nodes of lanes, in the order of the builder."""
         accepted, drafted = self._sums
-        values: NDArray[np.float64] = accepted / np.maximum(drafted, 1e-9)
-        if lane is not None:
-            size = lane.sums.shape[1]
-            hits, tries = np.pad(lane.sums, ((0, 0), (0, values.size - size)))
-            values = (hits + self.shared_steps * values) / (tries + self.shared_steps)
-            spread = np.sqrt(values * (1 - values) / (1 + tries + self.shared_steps))
-            values = np.where(tries < _TRIES, values + spread, values)
-        return np.minimum.accumulate(values)
+        # for all lanes at once, since planning is part of a step
+        sums = np.zeros((2, len(lanes), drafted.size))
+        for number, lane in enumerate(lanes):
+            if lane is not None:
+                sums[:, number, : lane.sums.shape[1]] = lane.sums
+        hits, tries = sums
+        values = hits + self.shared_steps * (accepted / np.maximum(drafted, 1e-9))
+        values /= tries + self.shared_steps
+        return np.minimum.accumulate(values, axis=1)
 
     @override
     def watched(self) -> dict[str, float]:
         lanes = [one for one in (1, 4, 16) if self.knows]
         return {
-            f"nodes_at_{one}_lanes": sum(self.share([self._values(None)] * one, one)) / one for one in lanes
+            f"nodes_at_{one}_lanes": sum(self.share(self._values([None] * one), one)) / one for one in lanes
         }
 
     @override
     def reset(self) -> None:
         self._sums = np.zeros((2, 0))  # [2, n]
-        self._drafting = np.zeros(3)  # drafted nodes, draft passes, seconds of drafting
-        self._costs = np.zeros(
-            (2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size)
-        )  # of least squares: matrix and right side
-        self._weights = None
+        self._drafting = np.zeros(4)  # drafted nodes, draft passes, seconds of drafting, planned nodes
+        # of least squares: matrix and right side
+        self._costs = np.zeros((2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size))
+        self._weights, self._passes = None, []
         self._step = self._fitted = 0  # passes so far, and at the last fit
         self._observed = self._drafted = False  # since the last plan
         self._lanes: PerSequence[_Lane] = PerSequence()
@@ -231,6 +254,7 @@ class NodeBudget(Controller):
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        self._add_passes()
         own = {"sums": self._sums.copy(), "drafting": self._drafting.copy(), "costs": self._costs.copy()}
         return own | {"passes": self._step}
 
@@ -245,7 +269,7 @@ class NodeBudget(Controller):
             raise ValueError(f"the state of NodeBudget must have {shapes}")
         self._sums, self._costs, self._step = sums, costs, int(state["passes"])
         self._drafting = np.array(state["drafting"], dtype=np.float64)
-        self._weights, self._plans = None, {}
+        self._weights, self._passes, self._plans = None, [], {}
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:

@@ -112,6 +112,19 @@ def test_a_new_lane_starts_with_the_acceptance_of_all():
     assert controller.plan(context) == Plan(max_nodes=2)
 
 
+def test_more_nodes_are_planned_if_the_drafter_often_has_no_candidate():
+    """Four rows more are free. In one of four steps a draft exists, so eight planned nodes are two on average."""
+    profile, chances = (
+        LatencyProfile("four rows are free", {1: 10.0, 5: 10.0, 6: 20.0, 9: 20.0}),
+        [np.full(8, 0.3)],
+    )
+    controller = taught(accepted=4, profile=profile)
+    assert controller.share(chances, 1) == [4]
+    for _ in range(30):
+        step(controller, [0], nodes=0)
+    assert controller.share(chances, 1) == [8]
+
+
 def test_costs_are_measured_without_a_profile():
     controller = NodeBudget(least_steps=4)
     for nodes in (0, 1, 2, 4) * 15:
