@@ -70,11 +70,11 @@ class Sources:
 
     def __call__(self, outcome: Outcome) -> None:
         """Add the sources of one step's tokens and nodes."""
-        tree, shape = outcome.tree, outcome.tree.shape
-        for row in range(1, tree.num_nodes + 1) if self._drafter is not None else ():
+        tree, shape, drafter = outcome.tree, outcome.tree.shape, self._drafter
+        for row in () if drafter is None else range(1, tree.num_nodes + 1):
             path = tuple(tree.tokens[list(shape.path(row))].tolist())
             grafted = tree.grafted is not None and tree.grafted[row]
-            source = GRAFTED if grafted else self._drafter.source_of(outcome.context, path)
+            source = GRAFTED if grafted or drafter is None else drafter.source_of(outcome.context, path)
             self.nodes[source] += 1
             self.accepted[source] += row in outcome.accepted
         self.found += [int(shape.ranks[row]) for row in outcome.accepted]
