@@ -45,7 +45,7 @@ BACKENDS = ("eager", "compiled", "packed", "llama.cpp", "llama.cpp Q4_1", "openv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     options, rest = parser.parse_known_args(sys.argv[1:] if arguments is None else arguments)

@@ -61,7 +61,7 @@ def test_help_of_a_key_after_a_file_shows_the_value_of_the_file(write, capsys):
 def test_help_of_a_choice_and_of_a_part_lists_the_alternatives():
     assert "one of top-k, drawn" in explain("Chain")
     shown = explain("builder")
-    assert "Chain: One candidate after the other" in shown
+    assert "Chain: A chain of single candidates" in shown
     assert "DySpecGreedy:" in shown
     shown = explain("builder.init_args.nodes")
     assert "of ParametricTree" in shown
