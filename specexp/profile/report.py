@@ -46,7 +46,7 @@ def report(
         data={"profile": Table("Passes", points, rows)},
         sentences=[
             *([verdict(profile, measured.roofline)] if measured.roofline else []),
-            *filter(None, [measured.roofline and changed(measured.roofline)]),
+            *filter(None, [changed(measured.roofline) if measured.roofline else ""]),
             *([f"{experts}."] if experts else []),
             f"The profile is in {artifact.folder}.",
         ],
