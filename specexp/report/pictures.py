@@ -131,9 +131,12 @@ def legend_below(figure: Figure, columns: int, *given: Any) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the figure as the bytes of a PNG file."""
-    content = BytesIO()
-    figure.savefig(content, format="png")
+    """Return the picture as the bytes of a PNG file with 128 colours, a third of the bytes of one with all."""
+    from PIL import Image
+
+    whole, content = BytesIO(), BytesIO()
+    figure.savefig(whole, format="png")
+    Image.open(whole).convert("RGB").quantize(128).save(content, "PNG", optimize=True)
     return content.getvalue()
 
 
