@@ -66,8 +66,8 @@ REFERENCE = "reference.json"
 WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65)
 """Numbers of rows, root included, of the trees that are timed."""
-STEPS = 6
-"""The number of steps that measure the time of each tree."""
+STEPS, ROUNDS = 6, 3
+"""The time of each tree is measured by this many steps per round, in this many rounds."""
 FIRST = 4
 """The number of prompts that plain decoding decodes before the duration of the study is forecast."""
 WINDOW = 3
@@ -356,18 +356,21 @@ class Study:
     def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
         """Return the median milliseconds of a step by rows, of trees that draft with the state an arm has learned."""
         found: dict[int, list[float]] = defaultdict(list)
+        taken: list[float] = []
         learned.remember()
 
         def observe(outcome: Outcome) -> None:
-            found[outcome.tree.num_nodes + 1].append(1e3 * outcome_seconds(outcome, self.latency))
-            if sum(map(len, found.values())) % STEPS == 0:
+            taken.append(1e3 * outcome_seconds(outcome, self.latency))
+            found[outcome.tree.num_nodes + 1].append(taken[-1])
+            if len(taken) == STEPS:
                 raise EnoughError
 
-        for rows in ROWS:
+        for rows in ROWS * ROUNDS:  # in rounds, because the bandwidth of shared memory changes within seconds
             tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
             arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
             arm.drafter_state = learned.drafter_state
             arm.reset()
+            taken.clear()
             with suppress(EnoughError):
                 arm.decode_observed(prompt, 0, observe)
         # Rows of the last steps of an answer are rare, and a first pass may compile.
