@@ -34,7 +34,8 @@ class Eagle3(StatesDrafter):
     the best are read. The draft's distribution is over the tokens of the head, which may be fewer than the target's.
 
     Args:
-        head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id.
+        head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id;
+            ``smollm2:eagle3`` is the embedded head of SmolLM2-135M-Instruct.
         layers: the hidden states to read, numbered as ``hidden_states`` of transformers (k: after k layers), without a
             comparison.
         temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
@@ -107,9 +108,11 @@ class Eagle3(StatesDrafter):
 
 
 def folder_of(head: str) -> Path:
-    """Return a head's folder, given a folder or a hub id; raises ``ValueError`` for anything else."""
-    if Path(head).is_dir():
-        return Path(head)
+    """Return the folder of an embedded head, a folder or a hub id; raises ``ValueError`` for anything else."""
+    family, _, name = head.partition(":")
+    embedded = Path(__file__).parents[1] / "models" / family / name
+    if Path(head).is_dir() or (name and embedded.is_dir()):
+        return Path(head) if Path(head).is_dir() else embedded
     from huggingface_hub import snapshot_download
 
     try:

@@ -14,6 +14,8 @@ from transformers import AutoConfig
 
 from specexp import load_pair
 from specexp.core.packed import DRAFT_VOCABULARY, has_embeddings, unpack
+from specexp.drafters.eagle3 import folder_of
+from specexp.drafters.eagle3_network import Eagle3Network
 from specexp.models import smollm2
 from specexp.models.pair import load_tokenizer
 from specexp.models.smollm2 import FILE, fetch_smollm2, smollm2_file
@@ -145,3 +147,12 @@ def test_its_draft_is_embedded_without_embeddings_and_tokenizer():
     assert kept[-1] < config.vocab_size == 49152
     assert not has_embeddings(str(folder))
     assert not list(folder.glob("tokenizer*"))
+
+
+def test_its_eagle3_head_is_embedded_with_the_rows_of_the_target():
+    folder = folder_of("smollm2:eagle3")
+    network = Eagle3Network.load(folder)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 6e6
+    assert network.lm_head is None and network.embed_tokens is None
+    assert network.kept.numel() == 8192
+    assert network.config.state_layers == (2, 15, 27)

@@ -7,7 +7,7 @@ import torch
 
 from specexp import Decoder, load_artifact, load_pair
 from specexp.builders import Chain, StaticTree
-from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
+from specexp.drafters import DraftModel, Eagle3, PromptLookup, TokenRecycling
 from specexp.models.pair import load_tokenizer
 from specexp.models.smollm2 import smollm2_file
 
@@ -79,8 +79,9 @@ def test_weights_tokenizer_template_and_end_are_those_of_transformers(reference,
         (TokenRecycling(), StaticTree(TREE)),
         tuple(load_artifact("smollm2:tree")),
         (DraftModel(), Chain(4)),
+        (Eagle3("smollm2:eagle3"), Chain(3)),
     ],
-    ids=["lookup", "recycling", "tree", "shipped tree", "draft"],
+    ids=["lookup", "recycling", "tree", "shipped tree", "draft", "head"],
 )
 def test_greedy_answers_are_those_of_generate(parts, pair, prompts, answers):
     if isinstance(parts[0], DraftModel):
