@@ -81,7 +81,8 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
             "devices cannot be compared; use the study's device, or give this study another name (--name NEW)"
         )
     if kept != wanted:
-        changed = " and ".join(key for key in wanted if kept.get(key) != wanted[key])
+        named = {"workload": "workload (models, prompts or shared settings)"}
+        changed = " and ".join(named.get(key, key) for key in wanted if kept.get(key) != wanted[key])
         raise StudyError(
             f"the study {name!r} exists already with another {changed}: its trials cannot be compared with these; "
             "give this study another name (--name NEW) or remove the old one"

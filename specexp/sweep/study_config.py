@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
+PIECE = 2**16
+"""Bytes of a piece of a file that enters its digest; a file of up to 64 pieces is read whole."""
 
 
 class StudyError(CommandError):
@@ -42,6 +45,30 @@ class StudyError(CommandError):
 def digest_of(value: Any) -> str:
     """Return a short digest of a JSON value, independent of the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def digest_of_files(path: Path) -> str:
+    """Return a short digest of a file, or of all files of a folder, from sizes and at most 65 pieces of each file."""
+    found = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if not file.is_file():
+            continue
+        size = file.stat().st_size
+        found.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as opened:
+            for place in range(0, size, max(size // 64, PIECE)):
+                opened.seek(place)
+                found.update(opened.read(PIECE))
+    return found.hexdigest()[:16]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value, without the keys of its mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(one)
 
 
 class StudyConfig(Config):
@@ -138,8 +165,16 @@ class StudyConfig(Config):
         return found
 
     def workload(self) -> dict[str, Any]:
-        """Return the settings that all candidates share. Seconds from different workloads cannot be compared."""
+        """Return the settings that all candidates share. Seconds from different workloads cannot be compared.
+
+        The content of the files that they name belongs to them: models are trained again and prompts edited in place.
+        """
         shared = {section: self.get(section) for section in SHARED}
+        shared["content"] = {
+            name: digest_of_files(Path(name))
+            for name in texts_in([shared["pair"], shared["data"]])
+            if os.path.exists(name)  # noqa: PTH110 - false, not an error, for a text that cannot be a path
+        }
         if self.of_engine:
             shared["engine"] = self.get("engine.class_path")
         if self.multi_sequence:

@@ -153,6 +153,7 @@ def test_its_eagle3_head_is_embedded_with_the_rows_of_the_target():
     folder = folder_of("smollm2:eagle3")
     network = Eagle3Network.load(folder)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 6e6
-    assert network.lm_head is None and network.embed_tokens is None
+    assert network.lm_head is None
+    assert network.embed_tokens is None
     assert network.kept.numel() == 8192
     assert network.config.state_layers == (2, 15, 27)
