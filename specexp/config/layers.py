@@ -270,6 +270,8 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
         raise ConfigError(f"{where}{path} does not exist{_suggestion(near)}") from error
     except (OSError, UnicodeDecodeError) as error:
         hint = _suggestion([one for one in (path / "config.yaml",) if one.is_file()])
+        if isinstance(error, IsADirectoryError):
+            raise ConfigError(f"{where}{path} must be a YAML file, but it is a folder{hint}") from error
         if isinstance(error, UnicodeDecodeError):
             hint = ": save the file as UTF-8"
         raise ConfigError(f"{where}{path} cannot be read ({first_line(error)}){hint}") from error

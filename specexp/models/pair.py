@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TENSOR_PARALLEL = "tensor-parallel"
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", _TENSOR_PARALLEL)
 _DTYPES = ("bfloat16", "float16", "float32")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,10 @@ def check_device(device: str) -> None:
     import torch
 
     with _blamed("device", f"device {device!r} cannot be used here"):
+        try:
+            torch.device(device)
+        except RuntimeError as error:  # its message lists all types, most of them of other machines
+            raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
         torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
 
 
@@ -190,6 +195,9 @@ class _Files:
                 return gguf_tokenizer(self.source)
             # AutoTokenizer chooses the class by the model's type, whatever the tokenizer of a GGUF file is
             kind: Any = PreTrainedTokenizerFast if is_unpacked(self.source) else AutoTokenizer
+            folder = Path(self.source)
+            if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+                raise PairError(self.role, f"{self.name} has no tokenizer.json")
             tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(self.source, **self._options)
             return tokenizer
 

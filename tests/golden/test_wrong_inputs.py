@@ -57,6 +57,7 @@ WRONG: dict[str, Wrong] = {
     "a misspelt key": typed("--generation.max_tokens 3", "generation.max_tokens", "max_new_tokens"),
     "a misspelt argument": typed("--builder.init_args.lenght 3", "builder.init_args.lenght", "length"),
     "a key given twice": yaml("name: a\nname: b", "line 9", "name"),
+    "a folder for a file": ("run . --dry-run", (".", "must be a YAML file, but it is a folder"), {}),
     "a misspelt option": ("run mine.yaml --dryrun", ("--dryrun", "--dry-run"), {}),
     "an option of another command": typed("--confirm-again", "confirm-again"),
     # types and bounds

@@ -82,8 +82,12 @@ def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
         load_pair(target, other)
 
 
-def without(name: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).unlink()
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return remove
 
 
 def with_config(**values: int) -> Callable[[Path], None]:
@@ -105,6 +109,7 @@ def cut_short(folder: Path) -> None:
         (without("config.json"), "without config.json"),
         (without("model.safetensors"), "model.safetensors"),
         (cut_short, ""),
+        (without("tokenizer.json", "tokenizer_config.json"), "has no tokenizer.json"),
         # transformers warns of these, and makes the weights up
         (with_config(num_hidden_layers=2), r"9 tensors .* 'model\.layers\.1\."),
         (with_config(intermediate_size=32), r"3 tensors .* 'model\.layers\.0\.mlp"),
@@ -113,6 +118,7 @@ def cut_short(folder: Path) -> None:
         "no configuration",
         "no weights",
         "weights cut short",
+        "no tokenizer",
         "missing tensors",
         "tensors of another shape",
     ],
@@ -139,7 +145,7 @@ def test_damaged_files_are_refused_in_one_sentence(
         ("target", "sdtlib", "must be 'stdlib', 'stdlib-middle'"),
         ("target_dtype", "int8", "target_dtype must be one of bfloat16, float16, float32, got 'int8'"),
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
-        ("device", "toaster", "device 'toaster' cannot be used here"),
+        ("device", "toaster", "device 'toaster' cannot be used here: name cpu, cuda, cuda:N, mps or xpu"),
         ("device", "meta", "device 'meta' cannot be used here"),
         ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'"),
         ("mode", "compiled", "heads of 8 numbers"),
