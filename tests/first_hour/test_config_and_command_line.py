@@ -17,7 +17,7 @@ FILES = [
     file("builder:\n\tclass_path: Chain\n", "mine.yaml, line 2: not valid YAML"),
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
-    Row("run folder --dry-run", "folder cannot be read", {"folder/x": ""}),
+    Row("run folder --dry-run", "folder must be a YAML file, but it is a folder", {"folder/x": ""}),
     Row("run runs/mine --dry-run", "did you mean 'runs/mine/config.yaml'?", {"runs/mine/config.yaml": FILE}),
     file(FILE.replace("tokens: 8", "tokens: 010"), "mine.yaml, line 5 ... YAML reads 010 as 8"),
 ]

@@ -78,7 +78,9 @@ SPOILT = [
     # models that take no tree passes
     spoil(of_type("bloom"), "bloom model states no max_position_embeddings"),
     # tokenizers
-    spoil(without("model/tokenizer.json", "model/tokenizer_config.json"), "the tokenizer of target 'model'"),
+    spoil(
+        without("model/tokenizer.json", "model/tokenizer_config.json"), "target 'model' has no tokenizer.json"
+    ),
     spoil(written("model/tokenizer.json", "{}"), "the tokenizer of target 'model' ... 'added_tokens'"),
     spoil(one_more_token, "gives 257 logits ... its tokenizer has 258 tokens"),
     # a tree that is larger than the context
