@@ -68,15 +68,20 @@ class Sources:
         self.accepted: Counter[str] = Counter()
         self._drafter = drafter
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Add the sources of one step's tokens and nodes."""
-        tree, shape, drafter = outcome.tree, outcome.tree.shape, self._drafter
-        for row in () if drafter is None else range(1, tree.num_nodes + 1):
-            path = tuple(tree.tokens[list(shape.path(row))].tolist())
+    def _count(self, outcome: Outcome, drafter: Drafter) -> None:
+        tree = outcome.tree
+        for row in range(1, tree.num_nodes + 1):
+            path = tuple(tree.tokens[list(tree.shape.path(row))].tolist())
             grafted = tree.grafted is not None and tree.grafted[row]
-            source = GRAFTED if grafted or drafter is None else drafter.source_of(outcome.context, path)
+            source = GRAFTED if grafted else drafter.source_of(outcome.context, path)
             self.nodes[source] += 1
             self.accepted[source] += row in outcome.accepted
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Add the sources of one step's tokens and nodes."""
+        shape = outcome.tree.shape
+        if self._drafter is not None:
+            self._count(outcome, self._drafter)
         self.found += [int(shape.ranks[row]) for row in outcome.accepted]
         if not ended_inside(outcome):
             last = outcome.accepted[-1] if outcome.accepted else 0
