@@ -235,7 +235,8 @@ def resolve(path: Path) -> Path:
                 return _target(path, BEST)
             if known := _names_in(path):
                 raise ArtifactError(f"{path}: {BEST}.json is missing; name one of {', '.join(known)}")
-            raise ArtifactError(f"{path}: {MANIFEST} is missing")
+            advice = ": it is a model, not an artifact" if (path / "config.json").exists() else ""
+            raise ArtifactError(f"{path}: {MANIFEST} is missing{advice}")
         if _ALIAS.fullmatch(path.name) and (path.parent / f"{path.name}.json").is_file():
             return _target(path.parent, path.name)
         known = _names_in(path.parent)
@@ -243,7 +244,7 @@ def resolve(path: Path) -> Path:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise ArtifactError(f"{str(path)!r} cannot be read as an artifact folder ({error})") from error
-    hint = f"; {path.parent} has {', '.join(known)}" if known else ""
+    hint = f"; {path.parent} has {', '.join(known)}" if known else "; a sweep writes artifacts/NAME/best"
     hint = ", it is a file" if path.is_file() else hint
     raise ArtifactError(f"{path}: there is no such artifact folder{hint}")
 

@@ -47,6 +47,7 @@ SAME_MEANING = tuple(
         "prompts dataset data_set",
         "to output out folder path",
         "seed random_state",
+        "target_dtype dtype torch_dtype precision",
     )
 )
 """Synonyms, between our keys and those of other projects."""

@@ -6,8 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from specexp.base.messages import did_you_mean
 from specexp.commands.init import shipped
-from specexp.config.command import HELP, say
+from specexp.config.command import HELP, fail, say
 
 USAGE = """usage: specexp demo [smollm2] [--key value ...]
 
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return say(USAGE)
     if typed[:1] == ["smollm2"]:
         return sweep([str(shipped("experiments/tree_shape.yaml")), *typed[1:]])
+    if typed and not typed[0].startswith("-"):
+        return fail(f"demo takes smollm2 or options, got {typed[0]!r}{did_you_mean(typed[0], ['smollm2'])}")
     known = {one.removeprefix("--").partition("=")[0] for one in typed}
     small = [f"--{key}={value}" for key, value in _SMALL.items() if key not in known]
     return sweep([str(shipped("experiments/demo.yaml")), *small, *typed])

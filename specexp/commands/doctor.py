@@ -16,7 +16,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from specexp.base.messages import counted, first_line
-from specexp.config.command import Options
+from specexp.config.command import Options, fail
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
@@ -288,6 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="?", help="judge the drafts of this run's folder instead, by acceptance")
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
+    if given.run is not None and not Path(given.run, "records.jsonl").is_file():
+        why = "has no records.jsonl" if Path(given.run).exists() else "does not exist"
+        return fail(f"{given.run} {why}: name a folder that specexp.run wrote")
     failed = False
     for diagnosis in examine() if given.run is None else acceptance(given.run):
         failed |= diagnosis.verdict == "problem"

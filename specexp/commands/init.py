@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from specexp.config.command import Options, answered
+from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
@@ -23,6 +24,7 @@ from specexp.config.next_step import command_line
 FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
 _EXAMPLES = 50
+_EMBEDDED = "stdlib", "smollm2", "smollm2.gguf"
 _MINUTES = 10
 
 
@@ -33,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _act(given: argparse.Namespace) -> int:
-    from specexp.models.sources import PairError, check_source
+    from specexp.models.sources import PairError, check_reachable, check_source
 
     for role, source in (("target", given.target), ("draft", given.draft)):
-        if source not in (None, "stdlib", "smollm2", "smollm2.gguf"):
+        if source not in (None, *_EMBEDDED):
             try:
                 check_source(role, source)
             except PairError as error:
@@ -49,6 +51,13 @@ def _act(given: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"FOLDER must be new or an empty folder, got {folder}")
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
+    check_writable(folder, ConfigError("FOLDER"))
+    for role, source in (("target", given.target), ("draft", given.draft)):
+        if source not in (None, *_EMBEDDED):
+            try:
+                check_reachable(role, source)
+            except PairError as error:  # the study may run elsewhere
+                print(f"warning: --{role}: {error}", file=sys.stderr)
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
     for file in _write(folder, _files(folder, given)):
         print(file)

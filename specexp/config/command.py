@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 from pydantic_core import to_json
@@ -311,6 +312,11 @@ def check_tracking(config: Config) -> None:
 def check_writable(folder: Path, error: ConfigError) -> None:
     """Raise a ConfigError that begins with ``error`` if a folder cannot be created or written to."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = f"no permission in {there}" if there.is_dir() else f"{there} is not a folder"
-        raise ConfigError(f"{error}: {folder} cannot be written ({why}): name another folder")
+    try:
+        with TemporaryDirectory(dir=there):  # permissions alone do not tell: a file system may refuse
+            return
+    except PermissionError:
+        why = f"no permission in {there}"
+    except OSError as failed:
+        why = f"{there} is not a folder" if not there.is_dir() else f"{there}: {failed.strerror}"
+    raise ConfigError(f"{error}: {folder} cannot be written ({why}): name another folder")

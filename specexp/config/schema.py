@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,6 +13,7 @@ from specexp.config.sweep import Count, Sweep
 from specexp.core.runtime import RowOrder
 
 Dtype = Literal["bfloat16", "float16", "float32"]
+Mode = Literal["auto", "eager", "compiled", "packed", "graphed"]
 
 
 class Pair(Section):
@@ -46,7 +48,7 @@ class Pair(Section):
     offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
     row_order: RowOrder = "built"
-    mode: str = "auto"
+    mode: Mode = "auto"
 
 
 class Generation(Section):
@@ -69,6 +71,14 @@ class Generation(Section):
     stop_at_eos: bool = True
     stop_at_repetition: bool = True
     threads: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_the_verifier(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "temperature" in given:
+            to = "the verifier's: set verifier to {class_path: KeyedSampling, init_args: {temperature: T}}"
+            raise refusal(("temperature",), f" is {to}")
+        return given
 
 
 class Reasoning(Section):

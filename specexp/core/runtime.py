@@ -435,7 +435,7 @@ def tree_error(runtime: Runtime) -> float:
 def check_model(model: object) -> None:
     """Raise ``ValueError`` if an object is not a Hugging Face model but, for example, a name or a pair."""
     if not hasattr(getattr(model, "config", None), "get_text_config"):
-        raise ValueError(
-            f"a model was expected and {shown(model)} is a {type(model).__name__}: load one with specexp.load_pair "
-            "or AutoModelForCausalLM.from_pretrained"
-        )
+        advice = "load one with specexp.load_pair or AutoModelForCausalLM.from_pretrained"
+        if hasattr(model, "target"):
+            advice = "pass its attribute target"
+        raise ValueError(f"a model was expected, got a {type(model).__name__}, {shown(model)}: {advice}")

@@ -23,6 +23,7 @@ FIELDS = (
     *("messages", "conversations", "conversation", "body"),
 )
 """The fields from which prompts are read by default."""
+_LISTED = 8  # fields of a row in an error
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
@@ -151,9 +152,11 @@ def _recognised_field(row: Row) -> str:
     if len(found) == 1:
         return found[0]
     names = found or list(map(str, row.values))
+    listed = [*names[:_LISTED], *(["..."] if names[_LISTED:] else [])]
+    example = next((name for name in names if is_text(row.values.get(name))), "NAME")
     raise row.refusal(
-        f" has the fields {', '.join(names) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
-        f"example, --data.field {(names or ['NAME'])[0]}."
+        f" has the fields {', '.join(listed) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
+        f"example, --data.field {example}."
     )
 
 

@@ -24,6 +24,7 @@ from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
+from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
 log = logging.getLogger(__name__)
@@ -520,10 +521,7 @@ class PackedModel(CompiledModel):
         super().check_mode(models := list(models), device)
         for target in models[:1]:
             if getattr(target, "gguf_file", None) is None or target.dtype != torch.bfloat16:
-                raise CannotCompileError(
-                    f"mode {cls.kind!r} needs a GGUF file as the target, in bfloat16: name smollm2 or such a file, or "
-                    "set mode to compiled"
-                )
+                raise CannotCompileError(NEEDS_BLOCKS)
 
     @override
     def weight_bytes(self) -> dict[int, int]:

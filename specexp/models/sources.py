@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from difflib import get_close_matches
@@ -15,6 +16,9 @@ from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _PATIENCE_SECONDS = 5.0  # timeout of one request to the hub, whose client would retry for most of a minute
+NEEDS_BLOCKS = (
+    "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
+)
 
 
 class PairError(ValueError):
@@ -75,6 +79,8 @@ def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -
 
 
 def _checked(role: str, name: str, source: str, mode: str) -> str:
+    if mode == "packed" and role == "target" and not is_gguf(source):
+        raise PairError("mode", NEEDS_BLOCKS)
     try:
         if source == str(smollm2_file()):
             fetch_smollm2()
@@ -109,8 +115,28 @@ def check_source(role: str, source: str) -> None:
         inside = sorted(path.glob("*.gguf"))
         other = f"name one of its GGUF files, such as {str(inside[0])!r}" if inside else ""
         why = f"is a folder without config.json: {other or 'name the folder of a saved Hugging Face model'}"
+    else:
+        why = _damage(path)
     if why:
         raise PairError(role, f"{role} {source!r} {why}")
+
+
+def _damage(folder: Path) -> str:
+    """Return why the weights in a saved model's folder cannot be read, from the headers of their files."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and any(folder.glob("*.bin")):
+        return "has its weights in .bin files only: save the model as safetensors"
+    for file in files:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            try:
+                header = json.loads(opened.read(length)) if length < file.stat().st_size else {}
+                ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+                ends = []
+        if not ends or 8 + length + max(ends) != file.stat().st_size:
+            return f"is damaged: {file.name} does not have the size that its header states; copy it again"
+    return ""
 
 
 def check_reachable(role: str, source: str) -> bool:

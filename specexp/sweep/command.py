@@ -68,6 +68,8 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
     config, settings = read_sweep(experiment)
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
     _check_folders(config, settings)
+    if not config.replayed:
+        config.check_rows()
     if settings.storage is not None:
         from specexp.sweep.storage import check_storage
 

@@ -19,6 +19,7 @@ from specexp.config import (
     build_generation,
     build_latency,
     build_task_items,
+    build_workload,
     has_key,
     is_multi_sequence,
     is_replayed,
@@ -163,6 +164,15 @@ class StudyConfig(Config):
             except PromptSetError as error:
                 raise prompts_error(staged, error) from error
         return found
+
+    def check_rows(self) -> None:
+        """Raise ConfigError if a stage has no prompts. No models are loaded, which takes seconds."""
+        for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
+            staged = with_prompts_of(self, stage)
+            try:
+                build_workload(staged).rows()
+            except PromptSetError as error:
+                raise prompts_error(staged, error) from error
 
     def workload(self) -> dict[str, Any]:
         """Return the settings that all candidates share. Seconds from different workloads cannot be compared.

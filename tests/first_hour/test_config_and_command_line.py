@@ -47,6 +47,15 @@ VALUES = [
         "--verifier RejectionSampling --baselines '[plain, hf-eager]'",
         "baselines ... hf-eager cannot follow RejectionSampling ... [plain]",
     ),
+    dry(
+        "--pair.mode packd", "command line: pair.mode must be 'auto', ... got 'packd'; did you mean 'packed'?"
+    ),
+    dry("--pair.dtype float32", "command line: pair.dtype is unknown; did you mean 'pair.target_dtype'?"),
+    dry(
+        "--generation.temperature 1",
+        "command line: generation.temperature is the verifier's: set verifier to",
+    ),
+    dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
     dry("--tracking.mode offline --tracking.project '\"\"'", "tracking.project ... got ''"),
@@ -87,7 +96,8 @@ STUDIES = [
     study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
-        "sweep.confirm.data: no prompts are left after the search ... lower data.max_prompts",
+        "sweep.confirm.data: no prompts are left, since few.jsonl has 4 prompts and the search takes "
+        "the first 4: lower data.max_prompts",
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(
@@ -103,6 +113,9 @@ STUDIES = [
     ),
 ]
 COMMANDS = [
+    Row("demo smolm2", "demo takes smollm2 or options, got 'smolm2'; did you mean 'smollm2'?"),
+    Row("serve smollm2", "smollm2: there is no such artifact folder; a sweep writes artifacts/NAME/best"),
+    Row("doctor runs/none", "runs/none does not exist: name a folder that specexp.run wrote"),
     Row(
         "run mine.yaml --shard 0/2 --on local --workers 2",
         "--shard must not be given with --on, which gives each worker its shard",

@@ -158,12 +158,12 @@ def test_obeyed_settings_give_the_tokens_of_plain_generate(model, settings):
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
-    [(("stdlib",), "'stdlib' is a str"), ((None,), "None is a NoneType"), (("model", "x"), "'x' is a str")],
+    [(("stdlib",), "str, 'stdlib'"), ((None,), "NoneType, None"), (("model", "x"), "str, 'x'")],
 )
 def test_an_artifact_needs_models(model, given, sentence, tmp_path):
     payloads = {"tree.json": [[0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
     artifact = save_artifact(tmp_path, "static-tree", payloads)
     with pytest.raises(
-        ValueError, match=f"a model was expected and {sentence}: load one with specexp.load_p"
+        ValueError, match=f"a model was expected, got a {sentence}: load one with specexp.load_p"
     ):
         artifact.decoder(*(model if one == "model" else one for one in given))

@@ -85,9 +85,17 @@ SPOILT = [
     spoil(one_more_token, "gives 257 logits ... its tokenizer has 258 tokens"),
     # a tree that is larger than the context
     (lambda folder: None, Row(f"{TYPED} --builder.init_args.length 200", "192 ... lower its budget")),
-    # weights, which a dry run does not read
+    # weights, of which a dry run reads only the headers
     spoil(without("model/model.safetensors"), "model.safetensors", LOADED),
-    spoil(half("model/model.safetensors"), "'model'", LOADED),
+    spoil(
+        half("model/model.safetensors"),
+        "damaged: model.safetensors does not have the size that its header states",
+    ),
+    spoil(written("model/model.safetensors", "x"), "damaged: model.safetensors"),
+    spoil(
+        lambda folder: (folder / "model/model.safetensors").rename(folder / "model/pytorch_model.bin"),
+        "has its weights in .bin files only: save the model as safetensors",
+    ),
     spoil(changed(hidden_size=64), "12 tensors are missing or misshapen", LOADED),
     spoil(changed(quantization_config={"quant_method": "gptq", "bits": 4}), "'model'", LOADED),
 ]

@@ -1,9 +1,10 @@
-"""One file in ``specexp/models`` is a mode: ``pair.mode`` names it, ``auto`` tries it by its rank."""
+"""One file in ``specexp/models`` is a mode: ``mode`` of ``load_pair`` names it, ``auto`` tries it by its rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from helpers.small_models import FULL_ATTENTION, build
 
 import specexp.models
 from specexp import Decoder, load_pair
-from specexp.config import load_config
+from specexp.config.schema import Mode
 from specexp.models.pair import PairError
-from specexp.models.runtime import modes, runtime_of, set_mode
+from specexp.models.runtime import AUTO, modes, runtime_of, set_mode
 
 GRAPHED = """
 from specexp.core.language_model import LanguageModel
@@ -67,10 +68,11 @@ def test_auto_falls_back_with_a_reason(rank: int) -> None:
     assert ("graphs of GPT-2 are not captured" in told[0]) == (rank > 1)
 
 
-def test_a_configuration_names_it(rank: int, tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text("pair: {mode: mirrored}\n")
-    assert load_config(file).get("pair.mode") == "mirrored"
+def test_a_pair_names_it(rank: int) -> None:
     assert load_pair("stdlib", mode="mirrored", weights=False).target is not None
     with pytest.raises(PairError, match="mode must be eager or auto if a device_map"):
         load_pair("stdlib", mode="mirrored", device_map="auto")
+
+
+def test_configurations_know_every_mode() -> None:
+    assert set(get_args(Mode)) == {AUTO, *modes()}

@@ -99,8 +99,8 @@ def test_the_drafts_of_a_run_are_judged_by_position(capsys, tmp_path):
 
 
 def test_a_folder_without_a_run_is_a_problem(capsys, tmp_path):
-    assert main([str(tmp_path)]) == 1
-    assert "records.jsonl" in capsys.readouterr().out
+    assert main([str(tmp_path)]) == 2
+    assert "has no records.jsonl: name a folder that specexp.run wrote" in capsys.readouterr().err
     (tmp_path / "records.jsonl").write_text("{}\n{}\n")
     assert main([str(tmp_path)]) == 1
     assert "line 1: not a prompt record" in capsys.readouterr().out

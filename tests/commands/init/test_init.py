@@ -63,6 +63,7 @@ def test_few_prompts_are_halved_between_search_and_confirmation(here):
         (["study", "--draft", "empty"], "--draft: draft 'empty' is a folder without config.json"),
         (["study", "--prompts", "none.jsonl"], "--prompts: "),
         (["study", "--prompts", "two.txt"], "--prompts: two.txt must have at least 6 prompts"),
+        (["/proc/study"], "FOLDER: /proc/study cannot be written"),
         (["x: y"], "FOLDER must be a plain folder name such as tree_shape, got 'x: y'"),
         (["study", "--device", "tpu"], "--device must be a torch device such as cpu or cuda:1, got 'tpu'"),
         (["study", "--temperature", "-1"], "--temperature must be from 0 (greedy) to 10, got -1.0"),
