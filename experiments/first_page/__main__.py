@@ -27,7 +27,7 @@ STUDY, TASKS, CONTEST = (Path("runs", name) for name in ("tree_shape", "workload
 MAIN_JOB = "python -m specexp.sweep experiments/tree_shape.yaml"
 BY_TASK = "python -m specexp.run experiments/workloads.yaml"
 ENGINES = (
-    "python -m experiments.engine.contest experiments/engine/smollm2.yaml "
+    "python -m experiments.passes.contest experiments/passes/smollm2.yaml "
     "--profile.prompts 3 --profile.repeats 6 --profile.max_new_tokens 32"
 )
 RATIO = re.compile(r"(\d+\.\d+)x \[(\d+\.\d+), (\d+\.\d+)\]")

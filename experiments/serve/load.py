@@ -44,7 +44,7 @@ PARTS = {
     "verifier": {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7}},
     "controller": None,
 }
-"""The parts of the default artifact: ``tree`` of experiments/engine/lanes.yaml."""
+"""The parts of the default artifact: ``tree`` of experiments/passes/lanes.yaml."""
 
 
 @dataclass
@@ -213,7 +213,7 @@ def llama_servers(
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Server]:
     """Return llama.cpp's server on the same pair, with at most 2,048 tokens a slot."""
-    export = [sys.executable, "-m", "experiments.engine.gguf_writer", "stdlib", str(files)]
+    export = [sys.executable, "-m", "experiments.passes.gguf_writer", "stdlib", str(files)]
     subprocess.run([*export, "--precision", "bf16"], check=True)
 
     def command(port: int, *more: str) -> list[str]:

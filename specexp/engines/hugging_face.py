@@ -99,7 +99,7 @@ class _Generate(RunningEngine):
         settings = engine.settings.given("num_assistant_tokens_schedule")
         try:
             arm = HuggingFaceArm(
-                "engine", loop, pair.target, pair.tokenizer, generation, draft=pair.draft, **settings
+                "generate", loop, pair.target, pair.tokenizer, generation, draft=pair.draft, **settings
             )
         except ValueError as error:
             raise EngineError(str(error)) from error

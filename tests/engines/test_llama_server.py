@@ -32,7 +32,7 @@ def pair():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     pytest.importorskip("gguf", reason="pip install 'specexp[llama-cpp]'")
-    from experiments.engine.gguf_writer import main as write
+    from experiments.passes.gguf_writer import main as write
 
     folder = tmp_path_factory.mktemp("gguf")
     write(["stdlib", str(folder)])

@@ -13,6 +13,6 @@ def main_of(module: str) -> Callable[[Sequence[str]], int]:
     name = module.removeprefix("specexp.")
     if name in COMMANDS:
         return lambda arguments: main([name, *arguments])
-    runs = module if module == "experiments.engine.contest" else f"{module}.__main__"
+    runs = module if module == "experiments.passes.contest" else f"{module}.__main__"
     found: Callable[[Sequence[str]], int] = import_module(runs).main
     return found

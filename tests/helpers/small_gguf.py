@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from experiments.engine.gguf_writer import write_gguf
+from experiments.passes.gguf_writer import write_gguf
 from helpers.small_models import byte_tokenizer
 from specexp.models.llama_cpp import LlamaCppModel
 from specexp.models.llama_file import LlamaFile, LlamaSettings

@@ -11,7 +11,7 @@ import pytest
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
-from experiments.engine.gguf_writer import write_gguf
+from experiments.passes.gguf_writer import write_gguf
 from specexp.models.sources import PAIRS
 
 CODE = "class A:\n    def f(self, x):\n        if x:\n            return self.f(x - 1)\n        return None\n"

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
 pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
 
-from experiments.engine.gguf_writer import main as write
+from experiments.passes.gguf_writer import main as write
 from specexp import load_artifact
 from specexp.commands.run import main as run
 from specexp.fit.command import main as fit

@@ -95,7 +95,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             raise
         raise ConfigError(
             f"{error}; to measure this device into artifacts/profile, run python -m specexp.profile "
-            "experiments/engine/profile.yaml"
+            "experiments/passes/profile.yaml"
         ) from error
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
     found |= {

@@ -1,4 +1,4 @@
-"""``python -m experiments.engine.gguf_writer TARGET FOLDER``: write a pair as ``target.gguf`` and ``draft.gguf``.
+"""``python -m experiments.passes.gguf_writer TARGET FOLDER``: write a pair as ``target.gguf`` and ``draft.gguf``.
 
 Unlike llama.cpp's ``convert_hf_to_gguf.py`` it can write the embedded pair and models that exist only in memory. Each
 file includes the whole ``tokenizer.json``.
@@ -32,7 +32,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a pair and print the paths of its files."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.engine.gguf_writer")
+    parser = argparse.ArgumentParser(prog="python -m experiments.passes.gguf_writer")
     parser.add_argument("target", help="hub id or folder of the target, or stdlib")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draft", help="hub id or folder of the draft; stdlib has its own")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.engine.contest import DECODE, Contest
-from experiments.engine.tables import paired, passes_table, points_table, report, steps_table
+from experiments.passes.contest import DECODE, Contest
+from experiments.passes.tables import paired, passes_table, points_table, report, steps_table
 from specexp.profile.check import checks_of
 from specexp.profile.measure import StepTiming, TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass

@@ -18,7 +18,7 @@ from specexp.report.publish import Attached, Report
 from specexp.report.table import Column, Table, columns
 
 if TYPE_CHECKING:
-    from experiments.engine.loops import TimedLoop
+    from experiments.passes.loops import TimedLoop
     from specexp.config.artifacts import LoadedArtifact
     from specexp.profile.check import LiveCheck
     from specexp.profile.measure import StepTiming, TimedBackend

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from experiments.engine.contest import main
+from experiments.passes.contest import main
 from specexp.config.artifacts import load_artifact
 
 SHORT = {"max_tokens": 4, "prefixes": [8], "repeats": 2, "prompts": 2, "max_new_tokens": 10}

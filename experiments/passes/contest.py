@@ -1,4 +1,4 @@
-"""``python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: compare backends.
+"""``python -m experiments.passes.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: compare backends.
 
 Measures passes and steps of a pair in every backend, interleaved with plain decoding by other engines' own loops.
 Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.engine.gguf_writer import write_gguf
-from experiments.engine.loops import LlamaCppLoop, LlamaDecode, OpenVinoLoop
-from experiments.engine.tables import DECODE, Contest, report
+from experiments.passes.gguf_writer import write_gguf
+from experiments.passes.loops import LlamaCppLoop, LlamaDecode, OpenVinoLoop
+from experiments.passes.tables import DECODE, Contest, report
 from specexp.artifacts import ArtifactError
 from specexp.base.messages import first_line
 from specexp.bench.experiment import load_prompts, use_threads
@@ -40,7 +40,7 @@ from specexp.profile.command import check_profiling, list_measurements, save_pro
 from specexp.profile.measure import dtype_of, measure, pass_samples, text_of, time_backend
 from specexp.report.publish import publish, terminal, tracker_of
 
-USAGE = "usage: python -m experiments.engine.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
+USAGE = "usage: python -m experiments.passes.contest EXPERIMENT.yaml [--backends NAME ...] [--dry-run] [--key value]"
 BACKENDS = ("eager", "compiled", "packed", "llama.cpp", "llama.cpp Q4_1", "openvino")
 
 

@@ -19,7 +19,7 @@ def llama_loop():
         "llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
     )
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
-    from experiments.engine.loops import LlamaCppLoop
+    from experiments.passes.loops import LlamaCppLoop
     from specexp.models.llama_file import LlamaFile, LlamaSettings
 
     return LlamaCppLoop(LlamaFile(written("Llama"), LlamaSettings("float32", flash_attention=False)), 64)
@@ -46,7 +46,7 @@ def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
     pytest.importorskip(
         "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
     )
-    from experiments.engine.loops import OpenVinoLoop
+    from experiments.passes.loops import OpenVinoLoop
 
     model = small_llama("Llama")
     loop = OpenVinoLoop(model, threads=1)

@@ -9,7 +9,7 @@ import torch
 import transformers
 from helpers.small_gguf import tokenizer
 
-from experiments.engine.gguf_writer import main, write_gguf
+from experiments.passes.gguf_writer import main, write_gguf
 from specexp import load_pair
 from specexp.models.llama_file import LlamaCppError
 
