@@ -40,8 +40,8 @@ class _Given(ctypes.Structure):
     ]
 
 
-class _Reading(ctypes.Structure):
-    """Mirrors ``Reading`` of the C++ code."""
+class _Results(ctypes.Structure):
+    """Mirrors ``Results`` of the C++ code."""
 
     _fields_ = [
         ("best", ctypes.c_int64),
@@ -110,7 +110,7 @@ class _GrowingForm(_Form):
     Attributes:
         tokens: ``[n + 1]`` output: the tokens of the tree, without the root's.
         growing: the tree in the form of C++.
-        reading: the choices of a pass, as candidates or drawn tokens.
+        results: the choices of a pass, as candidates or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -134,7 +134,7 @@ class _GrowingForm(_Form):
         addresses = [one.ctypes.data for one in (*arrays, self.numbers, self.tokens[1:])]
         self.growing = _Growing(shape.max_depth, widest, *addresses)
         chosen = [one.ctypes.data for one in found]
-        self.reading = _Reading(self.best, 0, *chosen, 0, 0, self.best, *chosen)
+        self.results = _Results(self.best, 0, *chosen, 0, 0, self.best, *chosen)
 
 
 class _Choices:
@@ -154,7 +154,7 @@ class _Choices:
         self.top = np.empty((rows, self.best), np.int64), np.empty((rows, self.best), np.float32)
         self.drawn = np.empty(rows, np.int64), np.empty(rows, np.float32)
         top, drawn = ([one.ctypes.data for one in arrays] for arrays in (self.top, self.drawn))
-        self.reading = _Reading(self.best, 0, *top, 0, self.temperature, 1, *drawn)
+        self.results = _Results(self.best, 0, *top, 0, self.temperature, 1, *drawn)
 
     def tokens(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, TargetTokens]:
         """Return the tokens of the last pass, keyed by slot."""
@@ -264,7 +264,7 @@ class CompiledModel(HuggingFaceRuntime):
         with torch.inference_mode():
             rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
             choices = self._chosen(slots, trees, rows)
-            logits = self._forward(rows, choices.reading)
+            logits = self._forward(rows, choices.results)
             self.tokens = choices.tokens(slots, trees)
             sizes = [tree.tokens.size for tree in trees]
             self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
@@ -319,15 +319,15 @@ class CompiledModel(HuggingFaceRuntime):
         if choices is None or count > choices.rows:
             choices = self._choices[key] = _Choices([self.requests.get(slot) for slot in slots], 2 * count)
         if choices.temperature:
-            reading, first = choices.reading, 0
+            results, first = choices.results, 0
             for tree, request in zip(trees, choices.requests, strict=True):
                 assert request is not None  # else nothing is drawn
                 context, end = request.context, first + tree.tokens.size
                 made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
                 if first:  # steps count from the noise of the first tree, in numbers of 4 bytes
-                    rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
+                    rows.numbers[-1, first:end] += (made.data_ptr() - results.noise) // 4
                 else:
-                    reading.noise = made.data_ptr()
+                    results.noise = made.data_ptr()
                 first = end
         return choices
 
@@ -383,21 +383,21 @@ class CompiledModel(HuggingFaceRuntime):
         form = known.get(pending.size)
         if form is None:
             form = known[pending.size] = _GrowingForm(shape, pending.size)
-        past, growing, reading = self.cache.lengths[slot], form.growing, form.reading
+        past, growing, results = self.cache.lengths[slot], form.growing, form.results
         self._make_room(past + form.size, slot + 1)
         self._room(form.size)
         form.given.past, form.given.slot = past, slot
         form.numbers[0, : pending.size] = pending
         if noise is None:
-            reading.best, reading.noise = form.best, None
+            results.best, results.noise = form.best, None
         else:  # nodes are drawn
-            reading.best, reading.noise, reading.temperature = 0, noise.data_ptr(), temperature
+            results.best, results.noise, results.temperature = 0, noise.data_ptr(), temperature
             growing.stride = noise.stride(0)
         growing.kept = None if kept is None else kept.data_ptr()
         logits = self._scratch(2 * growing.widest)
         if self.dtype == torch.bfloat16:  # rounded logits are in the second half
-            reading.rounded = logits + 4 * growing.widest * self._weights.outputs
-        given = self._weights.model, form.given, self._cache(), reading, growing, self._addresses, logits
+            results.rounded = logits + 4 * growing.widest * self._weights.outputs
+        given = self._weights.model, form.given, self._cache(), results, growing, self._addresses, logits
         is_nan = self._kernels.grow(*given, torch.get_num_threads())
         if is_nan:
             return None  # the caller then drafts pass by pass, which raises a clear error
@@ -469,22 +469,22 @@ class CompiledModel(HuggingFaceRuntime):
         states: torch.Tensor = self.model.model.norm(rows)
         return states
 
-    def _forward(self, rows: _Rows, reading: _Reading | None = None) -> torch.Tensor:
+    def _forward(self, rows: _Rows, results: _Results | None = None) -> torch.Tensor:
         """Run a pass and return the logits ``[answered, V]`` of its last rows."""
         self.passes += 1
-        reading = _Reading() if reading is None else reading
+        results = _Results() if results is None else results
         size = rows.given.answered, self._weights.outputs
         if layers := self._noted_layers.size:
             self._noted = torch.empty((rows.given.count, layers * self._weights.widths[0]))
-            reading.noted_layers, reading.states = self._noted_layers.ctypes.data, self._noted.data_ptr()
-        reading.noted = layers
+            results.noted_layers, results.states = self._noted_layers.ctypes.data, self._noted.data_ptr()
+        results.noted = layers
         if self.dtype == torch.bfloat16:
             answers, logits = torch.empty(size, dtype=self.dtype), self._scratch(size[0])
-            reading.rounded = answers.data_ptr()
+            results.rounded = answers.data_ptr()
         else:
             answers = torch.empty(size, dtype=torch.float32)
             logits = answers.data_ptr()
-        given = self._weights.model, rows.given, self._cache(), reading, self._addresses, logits
+        given = self._weights.model, rows.given, self._cache(), results, self._addresses, logits
         self._kernels.forward(*given, torch.get_num_threads())
         answers = answers if size[1] == self.vocab_size else answers[:, : self.vocab_size]
         return answers.half() if self.dtype == torch.float16 else answers
@@ -530,9 +530,9 @@ class PackedModel(CompiledModel):
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     """Set the types of a library's arguments, so that structures are passed by address."""
-    model, rows, cache, reading, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Reading, _Growing))
+    model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
-    kernels.forward.argtypes = model, rows, cache, reading, *buffers
-    kernels.grow.argtypes = model, rows, cache, reading, growing, *buffers
+    kernels.forward.argtypes = model, rows, cache, results, *buffers
+    kernels.grow.argtypes = model, rows, cache, results, growing, *buffers
     kernels.keep.argtypes = model, cache, number, number, ctypes.c_void_p, ctypes.c_int
     return kernels

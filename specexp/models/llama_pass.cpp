@@ -447,14 +447,14 @@ struct Rows {  // `count` rows, each with its own place in the cache
     int64_t past, slot;                        // added to the numbers of every row
     const int64_t *tokens, *positions, *places, *pasts, *slots;  // place: row of the key in its slot
     const int64_t *starts, *lengths;           // attends to keys [0, past), and to key past + i ...
-    const int64_t* steps;                      // first number of the row's noise, counted from reading.noise
+    const int64_t* steps;                      // first number of the row's noise, counted from results.noise
     const uint8_t* visible;                    // ... if visible[start + i] is not 0, for i < length
 
     long past_of(long row) const { return past + pasts[row]; }
     long slot_of(long row) const { return slot + slots[row]; }
 };
 
-struct Reading {  // results computed from the logits, for the verifier and the drafter
+struct Results {  // results computed from the logits, for the verifier and the drafter
     int64_t best;               // number of top tokens per row, the most probable first; may be 0
     uint16_t* rounded;          // output: logits in bfloat16, in rows of whole panels; null for no rounding
     int64_t* tokens;            // [answered, best], ties ordered by token id
@@ -526,7 +526,7 @@ struct Pass {
     const Model& m;
     const Rows& rows;
     const Cache& cache;
-    const Reading& reading;
+    const Results& results;
     float *x, *wide, *angles;
     Input* mixed;
     float* logits;
@@ -779,10 +779,10 @@ struct Pass {
     // Copies this thread's rows after `number` layers, if a drafter reads them.
     void note(long number) const {
         const Share share(rows.count, thread, threads);
-        for (long one = 0; one < reading.noted; ++one)
-            if (reading.noted_layers[one] == number)
+        for (long one = 0; one < results.noted; ++one)
+            if (results.noted_layers[one] == number)
                 for (long row = share.first; row < share.last; ++row)
-                    std::memcpy(reading.states + (row * reading.noted + one) * m.hidden, x + row * m.hidden,
+                    std::memcpy(results.states + (row * results.noted + one) * m.hidden, x + row * m.hidden,
                                 m.hidden * sizeof(float));
     }
 
@@ -810,7 +810,7 @@ struct Pass {
         }
         panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
                (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
-        if (reading.best || reading.rounded || reading.noise) {
+        if (results.best || results.rounded || results.noise) {
             meet();
             read();
         }
@@ -822,19 +822,19 @@ struct Pass {
         const Share share(rows.answered, thread, threads);
         for (long row = share.first; row < share.last; ++row) {
             float* from = logits + row * stride;
-            if (reading.rounded)
+            if (results.rounded)
                 for (long k = 0; k < stride; k += LANES) {
-                    uint16_t* to = reading.rounded + row * stride + k;
+                    uint16_t* to = results.rounded + row * stride + k;
                     store(to, load(from + k));
                     store(from + k, load(to));  // tokens are chosen from the rounded logits, which are returned
                 }
-            const long best = reading.best;
-            if (best) choose(Given{from}, best, reading.tokens + row * best, reading.scores + row * best);
-            if (reading.noise) {
+            const long best = results.best;
+            if (best) choose(Given{from}, best, results.tokens + row * best, results.scores + row * best);
+            if (results.noise) {
                 const long step = rows.steps[rows.count - rows.answered + row];
-                const Noisy noisy{from, reading.noise + step, reading.temperature};
-                const long place = row * reading.draws;
-                choose(noisy, reading.draws, reading.drawn + place, reading.drawn_scores + place);
+                const Noisy noisy{from, results.noise + step, results.temperature};
+                const long place = row * results.draws;
+                choose(noisy, results.draws, results.drawn + place, results.drawn_scores + place);
             }
         }
     }
@@ -877,14 +877,14 @@ struct Pass {
 };
 
 template <class Kind>
-void run_all(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading, float* const* buffers,
+void run_all(const Model* model, const Rows* rows, const Cache* cache, const Results* results, float* const* buffers,
              float* logits, int threads) {
     Meeting meeting;
     const Keys keys(*model, *rows, cache->capacity);
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const int here = omp_get_num_threads();  // may be fewer than requested
-        const Pass<Kind> pass{*model, *rows, *cache, *reading, buffers[0], buffers[1], buffers[2],
+        const Pass<Kind> pass{*model, *rows, *cache, *results, buffers[0], buffers[1], buffers[2],
                               (typename Kind::Input*)buffers[3], logits, keys, meeting, omp_get_thread_num(), here};
         pass.run();
     }
@@ -904,19 +904,19 @@ extern "C" void use_huge_pages(void* from, int64_t bytes) {
 #endif
 }
 
-extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
+extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, const Results* results,
                         float* const* buffers, float* logits, int threads) {
-    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, reading, buffers, logits, threads);
+    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, results, buffers, logits, threads);
 #if HAS_PAIRS
-    run_all<Pairs>(model, rows, cache, reading, buffers, logits, threads);
+    run_all<Pairs>(model, rows, cache, results, buffers, logits, threads);
 #else
-    run_all<Words>(model, rows, cache, reading, buffers, logits, threads);
+    run_all<Words>(model, rows, cache, results, buffers, logits, threads);
 #endif
 }
 
-// Drafts a whole tree: feeds one level after the other, and gives each node the candidate of its rank. `reading` has
-// buffers for one level; `reading->noise` is that of the first level. Returns 1 if a logit is NaN.
-extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, const Reading* reading,
+// Drafts a whole tree: feeds one level after the other, and gives each node the candidate of its rank. `results` has
+// buffers for one level; `results->noise` is that of the first level. Returns 1 if a logit is NaN.
+extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, const Results* results,
                     const Growing* growing, float* const* buffers, float* logits, int threads) {
     for (long level = 0; level < growing->levels; ++level) {
         const long first = growing->rows[level], count = growing->rows[level + 1] - first;
@@ -924,12 +924,12 @@ extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, co
         const Rows part{count, answered, rows->past, rows->slot, rows->tokens + first, rows->positions + first,
                         rows->places + first, rows->pasts + first, rows->slots + first, rows->starts + first,
                         rows->lengths + first, rows->steps + first, rows->visible};
-        Reading own = *reading;
+        Results own = *results;
         if (own.noise) own.noise += level * growing->stride;
         forward(model, &part, cache, &own, buffers, logits, threads);
-        const long best = reading->noise ? reading->draws : reading->best, last = first + count - answered;
-        const int64_t* chosen = reading->noise ? reading->drawn : reading->tokens;
-        const float* scores = reading->noise ? reading->drawn_scores : reading->scores;
+        const long best = results->noise ? results->draws : results->best, last = first + count - answered;
+        const int64_t* chosen = results->noise ? results->drawn : results->tokens;
+        const float* scores = results->noise ? results->drawn_scores : results->scores;
         for (long row = 0; row < answered; ++row)
             if (scores[row * best] != scores[row * best]) return 1;
         for (long node = growing->nodes[level]; node < growing->nodes[level + 1]; ++node) {
