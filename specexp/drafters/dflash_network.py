@@ -91,7 +91,7 @@ class DFlashNetwork(nn.Module):
         """Return the parameters keyed by their names in files, as views of the fused ones."""
         return tensors_of(self)
 
-    def read(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
+    def append(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
         """Add keys and values for positions ``[m]`` of a text, from ``[1, m, A * H]`` hidden states of the target."""
         context, turn = self.hidden_norm(self.fc(states)), self._rotation.turn(positions, states)
         for layer in self.layers:

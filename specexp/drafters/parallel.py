@@ -106,7 +106,7 @@ class DFlashSource(ParallelSource, EagleSource):
     @torch.inference_mode()
     def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
         config, end = self._head.config, self.length + len(token_ids) - 1
-        self._read(end)
+        self._append(end)
         self._cache.rows = end  # the block's rows are overwritten by the next step's
         device = self._states.device
         tokens = [token_ids[-1], *[config.mask_token_id] * self.most_depth]
@@ -129,12 +129,12 @@ class DFlashSource(ParallelSource, EagleSource):
     @override
     def _run_committed(self, tokens: Sequence[int]) -> None:
         self._pending = len(tokens)
-        self._read(self.length + len(tokens))
+        self._append(self.length + len(tokens))
 
     @torch.inference_mode()
-    def _read(self, end: int) -> None:
+    def _append(self, end: int) -> None:
         """Add keys and values for the positions up to ``end``."""
         positions = torch.arange(self._known, end, device=self._states.device)
         if len(positions):
             self._cache.rows, self._known = self._known, end
-            self._head.read(self._states[None, positions], positions, self._cache)
+            self._head.append(self._states[None, positions], positions, self._cache)

@@ -146,7 +146,7 @@ class DraftStep(Step):
         found = scores.log_softmax(-1).topk(self.plan.best, dim=-1)
         return found.values.float(), found.indices
 
-    def read(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
+    def outputs_of(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
         """Return a lane's tokens and log-probabilities ``[nodes, best]``, and parent and token of each non-root node.
 
         The results are valid from the end of the device's work until the next replay.
@@ -227,7 +227,7 @@ class GraphedSource(ModelSource):
     def _take(self, step: DraftStep, lane: int) -> None:
         """Store a lane's results from a step."""
         self._step, self._logits = step, step.logits[lane]
-        self._tokens, self._log_probs, nodes = step.read(lane)
+        self._tokens, self._log_probs, nodes = step.outputs_of(lane)
         self._end = step.pending + step.nodes - 1
         rows = [self._pending - 1, *range(step.pending, self._end)]
         self._children = {(rows[parent], token): node for node, (parent, token) in enumerate(nodes, 1)}
