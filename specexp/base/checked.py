@@ -280,7 +280,7 @@ class Section(BaseModel):
 
     def as_values(self) -> dict[str, Any]:
         """Return the section as a plain dictionary."""
-        return {name: plain(getattr(self, name)) for name in self.__pydantic_fields__}
+        return {name: to_values(getattr(self, name)) for name in self.__pydantic_fields__}
 
 
 class _Signature(Section):
@@ -304,13 +304,13 @@ def model_of(component: Callable[..., Any]) -> type[Section]:
     return create_model(component.__name__, __base__=_Signature, **found)
 
 
-def plain(value: Any) -> Any:
+def to_values(value: Any) -> Any:
     """Return a validated value with its models converted to mappings."""
     if isinstance(value, Section):
         return value.as_values()
     if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+        return {name: to_values(inner) for name, inner in value.items()}
+    return [to_values(item) for item in value] if isinstance(value, list) else value
 
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -29,8 +29,8 @@ from specexp.base.checked import (
     classes_of,
     import_object,
     model_of,
-    plain,
     refusal,
+    to_values,
     violation,
 )
 from specexp.base.messages import did_you_mean, first_line
@@ -105,7 +105,9 @@ class Checker:
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
         """Return the value as mappings and lists, with all defaults filled in."""
         adapter = adapter_of(annotation)
-        return self._worded(value, key, lambda: plain(adapter.validate_python(value, context=_Context(self))))
+        return self._worded(
+            value, key, lambda: to_values(adapter.validate_python(value, context=_Context(self)))
+        )
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """Return the checked arguments of a class or function, with defaults filled in."""

@@ -230,15 +230,15 @@ def _shown(value: Any) -> str:
 
 def _wrapped(text: str, indent: str) -> list[str]:
     return textwrap.wrap(
-        plain(text), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        without_markup(text), _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 
 def _short(text: str, width: int) -> str:
-    return textwrap.shorten(plain(text), width, placeholder=" ...")
+    return textwrap.shorten(without_markup(text), width, placeholder=" ...")
 
 
-def plain(text: str) -> str:
+def without_markup(text: str) -> str:
     """Return a docstring with its reStructuredText markup removed."""
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w]+)`", r"\1", text).replace("``", "")
 
@@ -275,5 +275,5 @@ def schema_of(component: Callable[..., Any]) -> Schema:
     properties = schema.get("properties", {})
     for name, meaning in argument_docs(component).items():
         if name in properties:
-            properties[name] = {**properties[name], "description": plain(meaning)}
+            properties[name] = {**properties[name], "description": without_markup(meaning)}
     return schema

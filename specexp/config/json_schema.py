@@ -8,7 +8,7 @@ from typing import Any
 
 from specexp.base.checked import CallOf, PartOf, arguments_of, import_object, summary_of
 from specexp.config.check import parts_of
-from specexp.config.explain import plain, schema_of
+from specexp.config.explain import schema_of, without_markup
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 
@@ -61,7 +61,7 @@ def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
             key = "anyOf" if key == "oneOf" else key  # a layer may leave the type of a range to the one below
             found[key] = inner if key in ("default", "description") else _resolved(inner, definitions)
     if "description" in found:
-        found["description"] = plain(" ".join(found["description"].split()))
+        found["description"] = without_markup(" ".join(found["description"].split()))
     return {**found, **_definition(node["described"], definitions)} if "described" in node else found
 
 
@@ -87,7 +87,7 @@ def _arguments(component: Callable[..., Any], definitions: dict[str, Any]) -> di
 def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
     cases, described = [], []
     for name, part in parts_of(base).items():
-        described.append({"const": name, "description": plain(summary_of(part))})
+        described.append({"const": name, "description": without_markup(summary_of(part))})
         if arguments_of(part) is not None:  # otherwise it accepts any arguments
             inside = {**_arguments(part, definitions), "type": ["object", "null"]}
             chosen = {"properties": {"class_path": {"const": name}}, "required": ["class_path"]}

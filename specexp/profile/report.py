@@ -10,7 +10,7 @@ from specexp.base.messages import counted
 from specexp.core.latency import experts_sentence
 from specexp.profile.check import check_table, headline
 from specexp.profile.roofline import changed, verdict
-from specexp.report.pictures import CURVE_COLOURS, INK, bare_figure, plain, rule
+from specexp.report.pictures import CURVE_COLOURS, INK, bare_axes, bare_figure, rule
 from specexp.report.publish import Attached, Report
 from specexp.report.table import Cell, Column, Table, columns
 
@@ -157,5 +157,5 @@ def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
     axes.set_xlabel("new tokens", fontsize=9)
     axes.set_ylabel("ms (median, 95 % interval)", fontsize=9)
     rule(axes)
-    plain(axes)
+    bare_axes(axes)
     axes.legend(title="tokens in the cache", fontsize=8, title_fontsize=8, frameon=False)

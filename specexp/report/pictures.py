@@ -98,11 +98,11 @@ def new_figure(
     grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **subplots).tolist()
     for row in grid:
         for axes in row:
-            plain(axes)
+            bare_axes(axes)
     return figure, grid
 
 
-def plain(axes: Axes, label_size: float = 8) -> None:
+def bare_axes(axes: Axes, label_size: float = 8) -> None:
     """Remove the upper and the right line of the frame, and set small dark tick labels (in points)."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=label_size, colors=INK)

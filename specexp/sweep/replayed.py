@@ -28,7 +28,7 @@ from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
 from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
-from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, Report
+from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -89,10 +89,10 @@ class ReplayedStudy(Study):
         return seconds / sum(tokens for _, tokens in sizes)
 
     @override
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+    def measure(self, candidate: Candidate, should_stop: ShouldStop, trial: int) -> Measurement:
         shape = static_shape(candidate.arm.parts)
         if shape is None:
-            return super().measure(candidate, report, trial)
+            return super().measure(candidate, should_stop, trial)
         # All prompts are evaluated at once, so pruning would save nothing and no value is reported to the pruner.
         counts = self.table.evaluate(shape, self.latency.of(candidate.arm.parts.label))
         assert counts.seconds is not None

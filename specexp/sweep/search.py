@@ -31,7 +31,7 @@ from specexp.sweep.trials import (
     FINISHED,
     Candidate,
     Measurement,
-    Report,
+    ShouldStop,
     confirmable,
     distinct_finished,
     reason_of,
@@ -182,7 +182,7 @@ class StudySearch:
                 return _copy(trial, original)
             self._refuse_too_large(trial, candidate)
             measured = candidate.digest
-            measurement = self._study.measure(candidate, self._reporter(trial), trial.number)
+            measurement = self._study.measure(candidate, self._should_stop_of(trial), trial.number)
             return self._values(trial, measurement)
         except TrialPruned:
             raise
@@ -265,11 +265,11 @@ class StudySearch:
         whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
         return next(whole, None)
 
-    def _reporter(self, trial: Trial) -> Report:
+    def _should_stop_of(self, trial: Trial) -> ShouldStop:
         # The pruner compares speedups, so a study with any other objective reports none and is not pruned.
         reports = set(self._settings.objectives) == {SPEEDUP}
 
-        def report(prompt: int, log_speedup: float) -> bool:
+        def should_stop(prompt: int, log_speedup: float) -> bool:
             if not reports:
                 return False
             if not math.isfinite(log_speedup):
@@ -283,7 +283,7 @@ class StudySearch:
             trial.set_user_attr("pruned_at", prompt + 1)
             return True
 
-        return report
+        return should_stop
 
     def _values(self, trial: Trial, measurement: Measurement) -> list[float]:
         trial.set_user_attr("prompts", len(measurement.log_speedups))

@@ -41,7 +41,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
-from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, Report
+from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
@@ -291,8 +291,8 @@ class Study:
     def _plain(self) -> LearningArm:
         return self.plain()
 
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
-        """Measure a candidate on the prompts in order, until the last one or until ``report`` returns True."""
+    def measure(self, candidate: Candidate, should_stop: ShouldStop, trial: int) -> Measurement:
+        """Measure a candidate on the prompts in order, until the last one or until ``should_stop`` returns True."""
         arm: LearningArm = candidate.arm
         arm.name = f"trial {trial}"
         # Modelled seconds do not drift, so plain decoding need not run again.
@@ -316,7 +316,7 @@ class Study:
                     self.reference.observe(prompt_id, seconds_per_token(plain))
                 log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
                 self.tick()
-                if report(place, log_speedups[place]):
+                if should_stop(place, log_speedups[place]):
                     break
         finally:
             arm.close()

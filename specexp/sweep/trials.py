@@ -21,7 +21,7 @@ from specexp.tracking.names import MODELLED
 _RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
-Report = Callable[[int, float], bool]
+ShouldStop = Callable[[int, float], bool]
 """Called with a prompt's index and its log speedup over plain decoding. Returns whether the trial stops here."""
 
 

@@ -104,7 +104,7 @@ VERIFIERS: dict[str, Callable[[], Verifier]] = {"greedy": Greedy, "keyed": lambd
 
 
 @cache
-def plain(verifier: str) -> tuple[tuple[int, ...], ...]:
+def plain_outputs(verifier: str) -> tuple[tuple[int, ...], ...]:
     """Return plain decoding's outputs for :data:`JOBS`."""
     decoder = Decoder(target_model(), verifier=VERIFIERS[verifier]())
     outputs = []
@@ -158,9 +158,11 @@ class ExecutionContract:
         parts = COMPOSITIONS[composition]()
         for name, verifier in VERIFIERS.items():
             with opened(execution, parts._replace(verifier=verifier())) as executor:
-                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain(name)
+                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain_outputs(name)
                 if name == "keyed" and "carry" in composition:
-                    assert outputs_of(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain(name)[::-1]
+                    assert (
+                        outputs_of(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain_outputs(name)[::-1]
+                    )
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
@@ -235,7 +237,7 @@ class ExecutionContract:
         drafter.check_vocabulary(VOCABULARY)
         with opened(execution, Parts(drafter, StaticTree(TREE))) as executor:
             executor.reset(drafter.state_dict())
-            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain_outputs("greedy")
 
     def test_observers_see_every_step(self, execution: Execution) -> None:
         seconds: list[float] = []
@@ -270,7 +272,7 @@ class ExecutionContract:
             for jobs, message in refused:
                 with pytest.raises(ValueError, match=message):
                     executor.run(jobs)
-            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+            assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain_outputs("greedy")
 
     def test_parts_that_do_not_go_together_are_refused(self, execution: Execution) -> None:
         with pytest.raises(ValueError, match="asks for 2 candidates a node"):
@@ -297,7 +299,7 @@ class ExecutionContract:
                 executor.run(JOBS, eos_token_ids=EOS)
             assert executor.closed
             assert 0 < len(executor.finished) < len(JOBS)
-            for job, tokens in zip(JOBS, plain("greedy"), strict=True):
+            for job, tokens in zip(JOBS, plain_outputs("greedy"), strict=True):
                 if job.sequence in executor.finished:
                     assert tuple(executor.finished[job.sequence].token_ids) == tokens
 
@@ -307,7 +309,7 @@ class ExecutionContract:
             drafter = PausingDrafter(PromptLookup(), Pause(draft_ms, seed=number))
             model = LanguageModel(target_model(Pause(target_ms, seed=number)))
             with execution.open(model, parts._replace(drafter=drafter)) as executor:
-                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain("greedy")
+                assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain_outputs("greedy")
 
 
 class DraftingExecutionContract(ExecutionContract):

@@ -49,20 +49,20 @@ def nest_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
         for part in above:
             place = place.setdefault(part, {})
         is_part = isinstance(value, Mapping)
-        place[last] = value.get("name", value.get("class_path")) if is_part else plain(value)
+        place[last] = value.get("name", value.get("class_path")) if is_part else to_json(value)
     return nested
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert a value to plain JSON: mappings, lists, strings, finite numbers, true, false and null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
-        return plain(value.tolist())
+        return to_json(value.tolist())
     if isinstance(value, (str, int)) or value is None or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Iterable):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     return str(value)
 
 
@@ -72,7 +72,7 @@ def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int]
     Keys that a record lacks are empty cells; mixed types become text (lists as JSON).
     """
     columns = list(dict.fromkeys(key for record in records for key in record))
-    by_column = [_one_type([plain(record.get(column)) for record in records]) for column in columns]
+    by_column = [_one_type([to_json(record.get(column)) for record in records]) for column in columns]
     return [str(column) for column in columns], [list(row) for row in zip(*by_column, strict=True)]
 
 

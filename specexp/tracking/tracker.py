@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from specexp.base.messages import type_and_line
 from specexp.tracking.mode import Mode, resolve_mode
-from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, plain, table_columns
+from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, table_columns, to_json
 
 if TYPE_CHECKING:
     import wandb
@@ -82,12 +82,12 @@ class TrackedRun:
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Append values to the run's history, as the next step or as step ``step``."""
         # Committed at once: a later step would be sent after the summary and overwrite it.
-        self._write("log values", lambda run: run.log(plain(values), step=step, commit=True))
+        self._write("log values", lambda run: run.log(to_json(values), step=step, commit=True))
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Set values for the whole run, which tables and panels compare."""
         self._state = values.get(STATE, self._state)
-        self._write("write a summary", lambda run: run.summary.update(plain(values)))
+        self._write("write a summary", lambda run: run.summary.update(to_json(values)))
 
     def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Show records, one mapping per row, as a ``wandb.Table``."""
@@ -146,7 +146,7 @@ class TrackedRun:
             import wandb
 
             allowed = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-            artifact = wandb.Artifact(allowed, type=kind, metadata=plain(metadata or {}))
+            artifact = wandb.Artifact(allowed, type=kind, metadata=to_json(metadata or {}))
             with staging_in(self._folder):
                 for file in sorted(Path(folder).rglob("*")):  # add_dir would print
                     if file.is_file():
@@ -275,7 +275,7 @@ class Tracker:
             job_type=job_type,
             id=secrets.token_hex(4),
             tags=self.tags,
-            config=plain(config or {}),
+            config=to_json(config or {}),
             dir=self.folder.absolute(),  # absolute, since wandb's service keeps its first working directory
             mode=mode,
             reinit="create_new",

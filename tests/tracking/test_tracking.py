@@ -23,7 +23,7 @@ from specexp.report.publish import Report, publish
 from specexp.report.sections import folding_tree, prompts_shown
 from specexp.tracking.dashboard import TRIAL_TABLE, describe_dashboard
 from specexp.tracking.mode import logged_in, resolve_mode
-from specexp.tracking.names import PHASES, nest_parameters, parameter_key, plain, table_columns
+from specexp.tracking.names import PHASES, nest_parameters, parameter_key, table_columns, to_json
 from specexp.tracking.tracker import Tracker
 
 
@@ -93,7 +93,7 @@ def test_a_part_searched_beside_its_arguments_stands_at_its_name() -> None:
     ],
 )
 def test_values_become_plain_json(value: object, expected: object) -> None:
-    assert plain(value) == expected
+    assert to_json(value) == expected
 
 
 def test_a_column_has_one_type() -> None:
