@@ -75,7 +75,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
     if dry_run:
-        from specexp.sweep.dry_run import left_out_lines, rehearse
+        from specexp.sweep.preparation import left_out_lines, rehearse
 
         possible, impossible = rehearse(config, settings)
         show(config, possible, console)

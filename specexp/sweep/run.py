@@ -1,4 +1,4 @@
-"""One sweep in one process: acceptance counts, reference, search, confirmation, export."""
+"""One sweep in one process: plain decoding, acceptance counts, search, confirmation, export."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ from specexp.report.publish import (
 )
 from specexp.report.sections import prompts_shown, texts_of
 from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
-from specexp.sweep.dry_run import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.output import (
     BEST_TREE,
     Deployed,
@@ -60,6 +59,7 @@ from specexp.sweep.output import (
 )
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, StudyPlan
+from specexp.sweep.preparation import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of

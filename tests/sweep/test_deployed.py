@@ -108,7 +108,7 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     def load_nothing(config):
         raise AssertionError("a finished study needs no model")
 
-    monkeypatch.setattr("specexp.sweep.dry_run.build_pair", load_nothing)
+    monkeypatch.setattr("specexp.sweep.preparation.build_pair", load_nothing)
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert main([gained, "--require-gain"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

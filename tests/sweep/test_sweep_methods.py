@@ -10,7 +10,7 @@ from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 import specexp
 from specexp.config import build_sweep, load_config
 from specexp.sweep.command import main
-from specexp.sweep.dry_run import without_impossible
+from specexp.sweep.preparation import without_impossible
 from specexp.sweep.study_config import StudyConfig
 
 DRAFT = {"class_path": "DraftModel", "init_args": {"coupled": True}}

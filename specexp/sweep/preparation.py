@@ -1,4 +1,4 @@
-"""The dry run of a sweep. It finds choices in the space that cannot be built, so that the search leaves them out."""
+"""Prepares a sweep: models, prompts, and the choices of the space that can be built. A dry run does only this."""
 
 from __future__ import annotations
 
