@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from specexp.artifacts import StudyKind, kind_named
-from specexp.base.messages import first_line
+from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import STAGES, awaits_counts
 from specexp.config.sweep import Categorical, Sweep
@@ -20,6 +20,8 @@ from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
+
+_LISTED = 3  # names in a sentence
 
 
 def without_impossible(
@@ -119,7 +121,13 @@ def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)
-    return [f"Not measured: {', '.join(own)}, because {why}." for why, own in names.items()]
+    sentences = []
+    for why, own in names.items():
+        listed = own if len(own) <= _LISTED else [*own[:_LISTED], counted(len(own) - _LISTED, "other")]
+        sentences.append(
+            f"Not measured: {', '.join(listed)}, because {why.removeprefix('sweep: drafter: ')}."
+        )
+    return sentences
 
 
 def check_prompts(study: Study) -> None:

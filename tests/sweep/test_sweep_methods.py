@@ -68,7 +68,7 @@ def test_without_a_draft_model_its_methods_are_left_out_and_named(methods, capsy
     del methods["pair"]["draft"]
     assert main([write(methods), "--dry-run"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Not measured: method 'chain', drafts 3, because sweep: drafter: DraftModel needs" in printed
+    assert "Not measured: method 'chain', drafts 3, because DraftModel needs" in printed
     assert "measured first: looks up 2" in printed
     assert "measured first: drafts 3" not in printed
 
