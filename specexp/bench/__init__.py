@@ -1,1 +1,1 @@
-"""Comparison of decoding setups: arms, records, metrics, paired statistics."""
+"""Comparison of decoding methods: arms, records, metrics and paired statistics."""

@@ -1,4 +1,4 @@
-"""Arms of a comparison. Each answers prompts and records tokens, counts and seconds."""
+"""Arms of a comparison. Each arm answers prompts and records tokens, counts and seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TimeLineObserver = Callable[[str, "TimeLine"], None]
 
 
 class Arm(ABC):
-    """One setup in a comparison. It decodes one prompt at a time."""
+    """One method in a comparison. It decodes one prompt at a time."""
 
     name: str
     generation: Generation
@@ -47,24 +47,24 @@ class Arm(ABC):
 
     @property
     def stated(self) -> dict[str, Any]:
-        """More attributes for the tables of a study: the clock, if seconds are modelled."""
+        """Additional attributes for a study's tables, by default the clock if seconds are modelled."""
         return {} if self.latency is None else {"clock": self.latency.label}
 
     @property
     def fidelity_note(self) -> str | None:
-        """A clause on the fidelity of replayed counts; None if models decode."""
+        """A clause on the fidelity of replayed counts; None if nothing is replayed."""
         return None
 
     @abstractmethod
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         """Answer all turns of a prompt. The context of each turn contains the arm's own earlier answers.
 
-        The same ``sample`` gives the same output again. ``max_new_tokens`` overrides the arm's limit, for warm-up runs.
+        The same ``sample`` always gives the same output. ``max_new_tokens`` overrides the arm's limit in warm-up runs.
         Raises ValueError if the prompt does not fit.
         """
 
     def reset(self) -> None:
-        """Return to the initial state, if the arm keeps state from prompt to prompt."""
+        """Restore the initial state, if the arm keeps state between prompts."""
         return None
 
     def close(self) -> None:
@@ -80,15 +80,15 @@ class Arm(ABC):
         seconds: Mapping[str, float] | None = None,
         **given: Any,
     ) -> PromptRecord:
-        """Return the record of an answered prompt. All such records are made here.
+        """Return the record of an answered prompt. All such records are created here.
 
         Args:
-            counts: One object for every turn, or for every sequence decoded together, such as a
+            counts: One object for each turn, or for each sequence decoded together, such as a
                 :class:`~specexp.core.outcome.GenerationResult`. It has ``token_ids``, ``finish_reason`` and
                 :data:`~specexp.bench.record.COUNTS`, and may have ``drafted_at``, ``accepted_at``,
                 ``prefill_seconds`` and ``memory_bytes``.
             seconds: Decode seconds by phase; None if they are not split.
-            given: Further fields of the record; they override the computed ones.
+            given: Additional fields of the record, which override the computed ones.
         """
 
         def optional(name: str) -> list[Any]:
@@ -120,7 +120,7 @@ class Arm(ABC):
 class LearningArm(Arm):
     """An arm that decodes with our parts. It can learn from prompt to prompt, and analyses can observe it.
 
-    Every reset returns the controller to ``controller_state``, or to its own initial state if that is None.
+    Each reset restores the controller to ``controller_state``, or to its own initial state if that is None.
     """
 
     shows_steps = True  # False for an engine behind a server, which hides its steps
@@ -139,14 +139,15 @@ class LearningArm(Arm):
         self.state = state_of(parts.drafter)
         self.controller_state = dict(controller_state or {})
         self.drafter_state: dict[str, Any] = {}
-        self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome, outside the clock
+        self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome, untimed
         # called after every prompt with its time line, by arms that have one
         self.timeline_observers: Sequence[TimeLineObserver] = ()
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt again, without timing it.
 
-        ``observe`` is called with every step's outcome in the order of the record's tokens; it may raise to stop.
+        ``observe`` is called with every step's outcome, in the order of the record's tokens. To stop early, it
+        can raise an exception.
         """
         earlier, self.observers = self.observers, (observe,)
         try:
@@ -181,7 +182,7 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps by a latency profile. Usable as the loop's clock or as an observer of outcomes."""
+    """Sums the seconds of steps as modelled by a latency profile. Usable as the loop's clock or as an observer."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
@@ -189,7 +190,7 @@ class ModelledSeconds:
         self.beyond = 0  # target passes that fed more tokens than the profile covers
 
     def __call__(self, outcome: Outcome) -> Any:
-        """Add a step and return its seconds by phase. When it is called as an observer, the return value is ignored."""
+        """Add a step and return its seconds by phase. The loop ignores what observers return."""
         target, draft, beside = self.latency.outcome_parts(outcome)
         step = {"draft": draft, "target": target, "update": beside}
         for phase, spent in step.items():
@@ -199,7 +200,7 @@ class ModelledSeconds:
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
-    """Return the key for the random numbers of a prompt's sample. It is the same for all arms."""
+    """Return the random key for a prompt's sample, which is the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 

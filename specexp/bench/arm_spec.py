@@ -1,4 +1,4 @@
-"""Specifications of arms, the interface of backends that run arms, and the function by which a backend makes an arm."""
+"""Specifications of arms, the interface of the backends that run them, and the function that makes an arm."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class ArmSpec:
     generation: Generation
     # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
     parts: Parts | None = None
-    # the configuration that composes ``parts``; preloading stores it in its artifact
+    # the configuration that defines ``parts``; preloading stores it in its artifact
     config: Config | None = None
-    # how several sequences are decoded for every prompt; None decodes one at a time
+    # how several sequences are decoded for each prompt; None decodes one at a time
     execution: Execution | None = None
     latency: LatencyProfile | None = None  # the profile that models seconds; None measures them
     reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
-    engine: Any = None  # another engine that decodes instead of ours, as ``specexp.engines`` defines it
+    engine: Any = None  # an engine from ``specexp.engines`` that decodes instead of our loop
     # the same configuration, with the prompts that the parts learn from before the run
     preload: Config | None = None
     # controller state learned on other prompts, from which every run starts
     controller_state: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""  # file and key, the prefix of error messages; empty adds no prefix
+    where: str = ""  # file and key, as a prefix for error messages; empty for no prefix
 
 
 class Backend(ABC):
-    """Makes the arms of an experiment, on loaded models, on a recording or in another engine."""
+    """Makes the arms of an experiment, which run on loaded models, on a recording or in an engine."""
 
-    runs_models = True  # whether models run: any prompt can be decoded, and logits and times are available
+    runs_models = True  # whether models run, so that any prompt can be decoded, with logits and times
     references: Collection[str] = ()  # names of the loops other than ours that it can run
     tokenizer: Any = None  # of the target
 
@@ -64,22 +64,22 @@ class Backend(ABC):
 
     @abstractmethod
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return the arm for a specification; raises ValueError if its parts do not fit together or the models."""
+        """Return the arm for a specification. Raises ValueError if its parts do not fit each other or the models."""
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of target and tokenizer for an artifact."""
+        """Return the fingerprint of the target and tokenizer, for an artifact."""
 
     @abstractmethod
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return the origin of an arm's figures for an artifact, in addition to device and versions."""
+        """Return where an arm's figures come from, which an artifact records in addition to device and versions."""
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
     """Make an arm: compose its parts, preload them if requested, and connect them with the models.
 
-    Raises ConfigError if parts cannot be made, do not fit together or the models, or cannot be preloaded. Without
-    ``where`` in the specification it raises ValueError instead.
+    Raises ConfigError if parts cannot be made, do not fit each other or the models, or cannot be preloaded. If the
+    specification has no ``where``, it raises ValueError instead.
     """
     try:
         if spec.parts is None:
@@ -133,7 +133,7 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
 def can_follow(verifier: Verifier) -> bool:
     """Return whether Hugging Face's loops can produce a verifier's tokens.
 
-    The tokens must not depend on drafts. If they depend on noise, it must be addable to the scores.
+    The tokens must not depend on drafts. If they depend on noise, it must be possible to add the noise to the scores.
     """
     return verifier.sampling == "deterministic" and (not verifier.noise_temperature or verifier.keyed_scores)
 

@@ -1,4 +1,4 @@
-"""The clock of seconds: measured by the run, or modelled by a latency profile. Modelled figures are labelled."""
+"""The clock of a run's seconds: measured, or modelled by a latency profile. Modelled figures are labelled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specexp.tracking.names import MODELLED
 
 
 def clock_of(records: Iterable[PromptRecord]) -> str:
-    """Return the clock that all records share, ``measured`` if there are none; raises ValueError if clocks differ."""
+    """Return the clock shared by all records, or ``measured`` if there are none. Raises ValueError if clocks differ."""
     found = sorted({record.clock for record in records if not record.error})
     if len(found) > 1:
         raise ValueError(f"records must have the same clock, got {', '.join(found)}")
@@ -17,7 +17,7 @@ def clock_of(records: Iterable[PromptRecord]) -> str:
 
 
 def adjective(clock: str) -> str:
-    """Return the word before a figure in a heading: ``"modelled "`` if its seconds are modelled, else ``""``."""
+    """Return the word to put before a figure in a heading: ``"modelled "`` if its seconds are modelled, else ``""``."""
     return "" if clock == MEASURED else "modelled "
 
 

@@ -1,4 +1,4 @@
-"""Equality of tokens with plain decoding: first differences, near ties in 16 bits, and a comparison in float32."""
+"""Token equality with plain decoding: first differences, near ties in 16 bits, and a comparison in float32."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
-"""The largest gap in float32 at which passes of different sizes may, rarely, round to different tokens."""
+"""The largest gap in float32 at which rounding in passes of different sizes may, rarely, lead to different tokens."""
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""The largest gap of a near tie, in logits + T * noise, for each dtype: its rounding. float32 has no near ties."""
+"""For each dtype, the largest gap of a near tie (its rounding), in logits + T * noise. float32 has no near ties."""
 SECONDS = 15.0
-"""Time limit in seconds for the comparison in float32. A prompt that was started is still finished."""
+"""Time limit in seconds for the comparison in float32. A prompt that has been started is still finished."""
 _SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
 ArmsOf = Callable[["ModelPair"], "tuple[LearningArm, Sequence[LearningArm]]"]
-"""A function that makes the arms on a pair of models: plain decoding, and those to compare with it."""
+"""A function that makes the arms for a pair of models: plain decoding, and those to compare with it."""
 
 
 def near_tie_sentence(dtype: str) -> str:
@@ -51,7 +51,7 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause on float32 outputs that differ from plain decoding's beyond rounding; None without any."""
+    """Return a clause on float32 outputs that differ from plain decoding's beyond rounding; None if there are none."""
     found = [
         (record, one.index)
         for record in records
@@ -84,8 +84,8 @@ def compare(
 ) -> PromptRecord:
     """Return the record with its difference from ``reference`` added, if there is one.
 
-    ``reference`` is the record of the same prompt and sample by ``plain``, the arm of plain decoding. The scores at the
-    first difference are recomputed by decoding the prompt once more up to there.
+    ``reference`` is the record of the same prompt and sample by ``plain``, the plain-decoding arm. The scores at the
+    first difference are recomputed by decoding the prompt again up to that position.
     """
     if not _comparable(record, reference):
         return record
@@ -103,7 +103,7 @@ def compare(
 
 
 class _GapFound(Exception):  # noqa: N818
-    """Ends decoding at the step of interest. Its argument is the gap."""
+    """Raised to end decoding at the step of interest. Its argument is the gap."""
 
 
 def _gap(plain: LearningArm, prompt: Prompt, sample: int, index: int, other: int | None) -> float | None:
@@ -124,9 +124,9 @@ def _gap(plain: LearningArm, prompt: Prompt, sample: int, index: int, other: int
 
 
 def tie_gap(plain: LearningArm, outcome: Outcome, other: int | None) -> float | None:
-    """Return the gap between the two best values of logits + T * noise in a step of plain decoding.
+    """Return the gap between the two best values of logits + T * noise in a step of plain decoding; None if unknown.
 
-    If top-k or top-p cuts tokens, the distance to the cut counts if it is smaller. None if the scores are unknown.
+    If top-k or top-p removes tokens, the distance to the cutoff is returned if it is smaller.
     """
     verifier = plain.parts.verifier
     logits = outcome.logits[0].float()  # [V]
@@ -187,7 +187,7 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = PL
 
 
 def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str) -> str:
-    """Return a sentence on whether the outputs of arms equal the baseline's."""
+    """Return a sentence on whether the arms' outputs equal the baseline's."""
     records = list(records)
     found = Equality.sum(token_equality(records, arm, baseline) for arm in arms if arm != baseline)
     if not found.compared:
@@ -197,11 +197,11 @@ def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str
 
 @dataclass(frozen=True)
 class InFloat32:
-    """Outputs compared again with a float32 copy of the target, in which there are no near ties."""
+    """Outputs compared again with a float32 copy of the target, which has no near ties."""
 
     records: Sequence[PromptRecord] = ()  # records of plain decoding and the arms, in float32
     prompts: int = 0  # number of prompts decoded in float32
-    of: int = 0  # number of prompts of the run
+    of: int = 0  # number of prompts in the run
     left_out: str = ""  # why there was no comparison; empty if there was one
 
     def equality(self, arm: str, baseline: str = PLAIN) -> Equality:
@@ -209,7 +209,7 @@ class InFloat32:
         return token_equality(self.records, arm, baseline)
 
     def sentence(self, arms: Sequence[str], baseline: str = PLAIN) -> str:
-        """Return a sentence with the result of several arms together."""
+        """Return a sentence with the combined result of several arms."""
         if self.left_out:
             return f"Not compared in float32: {self.left_out}."
         total = Equality.sum(self.equality(arm, baseline) for arm in arms)
@@ -231,14 +231,14 @@ def in_float32(
 ) -> InFloat32 | None:
     """Decode up to ``most`` prompts again in float32, if outputs of a 16-bit target differ from plain decoding's.
 
-    ``arms_of`` makes the arms on the pair with a copy of the target. Returns the comparison, or the reason why there is
-    none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops differ, which
-    are not compared.
+    ``arms_of`` makes the arms for the pair with a float32 copy of the target. Returns the comparison, or the reason
+    there is none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops
+    differ, which are not compared.
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):
         return None
     references = [one for one in records if one.arm == baseline and not one.error]
-    # time of a prompt by plain decoding, with twice the bytes per weight
+    # time of plain decoding for one prompt, doubled because each weight has twice the bytes
     estimate = 2 * median(one.prefill_seconds + one.decode_seconds for one in references)
     why = _why_no_copy(pair)
     if estimate > seconds:
@@ -293,6 +293,6 @@ def _free_bytes(device: torch.device) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     try:  # on a CPU, a copy that does not fit kills the process without an exception
         known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return None
     return 1024 * int(known[1]) if known else None

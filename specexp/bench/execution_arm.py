@@ -42,7 +42,7 @@ class Solution:
 
     result: SearchResult  # the path found, and the tree of thoughts
     check: Check
-    unparsable: int  # evaluations that could not be read
+    unparsable: int  # number of evaluations that could not be parsed
     # the executor's runs in order, each with the component that requested it
     runs: tuple[tuple[Component, Run], ...]
 
@@ -51,8 +51,8 @@ class Solution:
 class Solver:
     """Answers a search's requests by decoding. The same target generates thoughts and evaluates states.
 
-    Randomness is keyed by the item, the sample and the path of a state. The text of a state is thus the same in every
-    strategy and in every order of expansion.
+    Randomness is keyed by the item, the sample and a state's path. A state's text is therefore the same for every
+    strategy and every order of expansion.
     """
 
     search: Search
@@ -60,8 +60,8 @@ class Solver:
     eos_token_ids: Collection[int] = frozenset()
     stop_at_repetition: bool = False
     seed: int = 0  # the seed of the keyed noise
-    max_new_tokens: int | None = None  # token limit of one generation; None uses the task's own limits
-    chat_template: bool = False  # whether prompts are written with the tokenizer's chat template
+    max_new_tokens: int | None = None  # token limit per generation; None uses the task's own limits
+    chat_template: bool = False  # whether prompts are formatted with the tokenizer's chat template
 
     def solve(
         self,
@@ -73,11 +73,10 @@ class Solver:
         max_new_tokens: int | None = None,
         observers: Sequence[Callable[[Outcome], None]] = (),
     ) -> Solution:
-        """Search for the answer to one item. Every request of the search is one run of the executor.
+        """Search for the answer to one item. Each request of the search is one run of the executor.
 
-        The same ``sample`` gives the same answer again. ``max_new_tokens`` overrides the solver's limit, for warm-up
-        runs.
-        Raises ValueError if a prompt does not fit the target.
+        The same ``sample`` always gives the same answer. ``max_new_tokens`` overrides the solver's limit in warm-up
+        runs. Raises ValueError if a prompt does not fit the target.
         """
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []
@@ -149,7 +148,7 @@ def _dotted(path: Sequence[int]) -> str:
 class ExecutionArm(LearningArm):
     """An arm that uses an execution strategy. The processes that it starts run until :meth:`close`.
 
-    ``problems`` are task items by prompt id, which are searched. Any other prompt is continued by one group of
+    ``problems`` maps prompt ids to task items, which are solved by search. Any other prompt is continued by a group of
     ``samples`` sequences. Raises ValueError if the strategy cannot execute the parts.
     """
 
@@ -187,7 +186,7 @@ class ExecutionArm(LearningArm):
             wall = perf_counter() - started
             memory = executor.memory()
         except BaseException:
-            self._executor = None  # an executor that failed is closed, and the next prompt opens another
+            self._executor = None  # a failed executor is closed, and the next prompt opens another
             executor.close()
             raise
         line = TimeLine()

@@ -49,7 +49,7 @@ class ExperimentArms:
 
     arms: Sequence[Arm]  # plain decoding first, then Hugging Face's, then the file's own
     baselines: Sequence[str]  # names of the arms over which speedups are computed
-    # by name of each arm with its own order of prompts, the seed; None is the data set's order
+    # seeds of the arms that have their own order of prompts, by name; None is the data set's order
     shuffle_seeds: Mapping[str, int | None]
     analyses: Sequence[Observer] = ()  # observers of our arms
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
@@ -71,7 +71,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, after checking them without models or data.
 
     Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a section that all share.
-    It also raises if an analysis or arm does not support the number of sequences decoded per prompt.
+    It is also raised if an analysis or arm does not support the number of sequences decoded per prompt.
     """
     if config.get("published"):
         _check_published(config)
@@ -112,7 +112,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 
 
 def baselines_of(config: Config) -> list[str]:
-    """Return the names of the arms with which others are compared; raises ConfigError if one of them cannot be run."""
+    """Return the names of the arms that others are compared with. Raises ConfigError if one of them cannot be run."""
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
@@ -128,7 +128,7 @@ def baselines_of(config: Config) -> list[str]:
 
 
 def check_tasks(config: Config) -> None:
-    """Read the files of reasoning tasks before models are loaded; raises ConfigError if one cannot be read."""
+    """Read the files of reasoning tasks before models are loaded. Raises ConfigError if one cannot be read."""
     tasks = build_task_items(config)
     try:
         if tasks is not None:
@@ -139,7 +139,7 @@ def check_tasks(config: Config) -> None:
 
 
 def is_plain(config: Config) -> bool:
-    """Return whether plain decoding is all that an experiment runs."""
+    """Return whether an experiment runs only plain decoding."""
     return not config.get("arms") and config.get("drafter") is None and config.get("engine") is None
 
 
@@ -179,7 +179,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     """Make the arms. Loops that the backend cannot run are left out.
 
-    Raises ConfigError as :func:`check_experiment`, or if parts do not go with the models, or if an arm or an analysis
+    Raises ConfigError if :func:`check_experiment` does, if parts do not fit the models, or if an arm or an analysis
     needs models that the backend does not run.
     """
     composed, analyses = check_experiment(config), build_analyses(config)
@@ -201,7 +201,7 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
 
 
 def begin_analyses(config: Config, analyses: Sequence[Observer], arms: Sequence[Arm]) -> None:
-    """Start the analyses before anything is decoded; raises ConfigError if one names an arm that does not exist."""
+    """Start the analyses before anything is decoded. Raises ConfigError if one names an arm that does not exist."""
     parts = {arm.name: arm.parts for arm in arms if isinstance(arm, LearningArm)}
     for number, analysis in enumerate(analyses):
         try:
@@ -226,7 +226,7 @@ def _check_without_models(
 
 
 def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Prompt]:
-    """Return the prompts in a different, fixed order, or in the set's own order if ``shuffle_seed`` is None."""
+    """Return the prompts shuffled with ``shuffle_seed``, or in the data set's own order if it is None."""
     ordered = sorted(prompts, key=lambda prompt: prompt.index)
     if shuffle_seed is None:
         return ordered
@@ -234,7 +234,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError, with a prompt and a remedy, if prompts and answers do not fit in the target's context."""
+    """Raise ConfigError, naming the prompt and a fix, if a prompt with its answers exceeds the target's context."""
     from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
@@ -265,7 +265,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 
 def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
-    """Read the prompts; raises ConfigError if the data set cannot be read, or a prompt does not fit the target."""
+    """Read the prompts. Raises ConfigError if the data set cannot be read or a prompt does not fit the target."""
     from specexp.data import PromptSetError
 
     data = build_data(config, pair.tokenizer)
@@ -281,7 +281,7 @@ def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
 def rehearse(config: Config) -> LiveBackend:
     """Do a dry run: make the arms and read the prompts, using models without weights.
 
-    Raises ConfigError if trainer, models, parts or prompts cannot be used, or do not go together.
+    Raises ConfigError if the trainer, models, parts or prompts cannot be used or do not fit together.
     """
     from specexp.bench.live import LiveBackend
     from specexp.bench.trainer import build_trainer
@@ -295,7 +295,7 @@ def rehearse(config: Config) -> LiveBackend:
     backend = LiveBackend.of(config, pair)
     arms = []
     for spec in arm_specs(config):
-        # other engines are not made: they need weights to start, and their settings are checked already
+        # engines are not made: they need weights to start, and their settings have already been checked
         arms.append(make_arm(replace(spec, preload=None, engine=None), backend))
         arms[-1].close()
         if spec.preload is not None:
@@ -308,7 +308,7 @@ def rehearse(config: Config) -> LiveBackend:
 
 
 def use_threads(config: Config) -> None:
-    """Make torch use ``generation.threads`` threads, if this is set."""
+    """Make torch use ``generation.threads`` threads, if that is set."""
     import torch
 
     if (threads := config.get("generation.threads")) is not None:
@@ -316,7 +316,7 @@ def use_threads(config: Config) -> None:
 
 
 def warn_of_load(config: Config) -> None:
-    """Print a sentence if times are measured on a machine that was busy during the last minute."""
+    """Print a warning if times are measured on a machine that was busy during the last minute."""
     if config.get("latency") is None and (load := high_load()):
         print(
             f"warning: the machine was busy in the last minute (load {load:.1f} on {counted(usable_cores(), 'core')}): "

@@ -1,4 +1,4 @@
-"""Hugging Face's own ``generate`` as arms. It produces the same tokens as our loop, and hooks count its passes."""
+"""Arms that run Hugging Face's ``generate``. It produces the same tokens as our loop, and hooks count its passes."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _LOWEST = -1e30
 
 
 class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
-    """Turns a greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
+    """Turns greedy ``generate`` into keyed sampling: the argmax of ``s_t + g_t`` is the sample.
 
-    Tokens cut by top-k or top-p get a very low finite score, since prompt lookup takes ``-inf`` as a forbidden
+    Tokens removed by top-k or top-p get a very low finite score, since prompt lookup treats ``-inf`` as a forbidden
     candidate. The temperature must be above 0, and ``key`` is ``place_key(seed, sequence, "target")``.
     """
 
@@ -51,7 +51,7 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
         self._noise = GumbelStream(key)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Add noise to ``[1, V]`` scores of the token after ``input_ids`` ``[1, t]``."""
+        """Add noise to the scores ``[1, V]`` of the token after ``input_ids`` ``[1, t]``."""
         noise = self._noise.at(input_ids.shape[1], 1, scores.shape[1])
         return self.verifier.scores(scores, noise.to(scores.device)).clamp_(min=_LOWEST)
 
@@ -62,7 +62,7 @@ class Repetition(StoppingCriteria):  # type: ignore[misc]
     def __init__(self, prompt_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
         self.end: int | None = (
-            None  # number of new tokens of the output; later ones of the same pass are not its own
+            None  # number of new tokens in the output; later ones of the same pass are dropped
         )
         self._checked = 0
 
@@ -82,7 +82,7 @@ _COMPOSITIONS = {
     "hf-assisted": "DraftModel + StaticTree",
     "hf-prompt-lookup": "PromptLookup + StaticTree",
 }
-"""The composition equivalent to each loop. With a latency profile, the loop has that composition's overheads."""
+"""The composition equivalent to each loop. With a latency profile, the loop gets that composition's overheads."""
 
 
 class _Passes(BaseStreamer):  # type: ignore[misc]
@@ -109,7 +109,7 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
 
 @dataclass
 class GenerateRun(GenerationResult):
-    """Counts of one call of ``generate``. Decode seconds start after the first tokens and are not split by phase."""
+    """Counts of one call of ``generate``. Decode seconds count from the first tokens and are not split by phase."""
 
     tokens_of_pass: list[int] = field(default_factory=list)  # new tokens of every target pass
     beyond_profile: int = 0
@@ -118,13 +118,13 @@ class GenerateRun(GenerationResult):
 class HuggingFaceArm(Arm):
     """An arm that decodes with one of Hugging Face's own loops.
 
-    The clock of decoding starts when ``generate`` returns the first tokens, from its pass over the prompt. Those tokens
-    are not in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled anew, because
-    assisted generation cannot continue from a cache.
+    The decoding clock starts when ``generate`` returns the first tokens, from its pass over the prompt. Those tokens
+    are not counted in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled from
+    scratch, because assisted generation cannot continue from a cache.
 
-    Drafting stops if its confidence falls below ``assistant_confidence_threshold``; with 0 it never does.
-    ``cache_implementation`` is transformers' name of a cache; None is its dynamic one. Raises ValueError if
-    ``hf-assisted`` has no draft model, or Hugging Face's loops cannot emit the verifier's tokens.
+    Drafting stops when its confidence falls below ``assistant_confidence_threshold``; with 0, it never does.
+    ``cache_implementation`` is transformers' name for a cache; None selects its dynamic cache. Raises ValueError if
+    ``hf-assisted`` has no draft model, or if Hugging Face's loops cannot produce the verifier's tokens.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class HuggingFaceArm(Arm):
         )
 
     def generate(self, context: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
-        """Call ``generate`` once and return its counts; raises ValueError if the prompt does not fit."""
+        """Call ``generate`` once and return its counts. Raises ValueError if the prompt does not fit."""
         size = len(context)
         room = self._limit - size
         if room < 1:
@@ -238,7 +238,7 @@ class HuggingFaceArm(Arm):
         return run
 
     def _count_drafts(self, run: GenerateRun, prompt_tokens: int, passes: _Passes) -> None:
-        """Add the counts of drafts to ``run``. With a latency profile, replace its decode seconds by modelled ones."""
+        """Add draft counts to ``run``. With a latency profile, replace its decode seconds with modelled ones."""
         modelled, place = 0.0, 0
         for step, (rows, new_tokens) in enumerate(zip(passes.target, run.tokens_of_pass, strict=True)):
             drafted = rows[0, prompt_tokens if step == 0 else 1 :].tolist()
@@ -257,9 +257,9 @@ class HuggingFaceArm(Arm):
 
     @contextmanager
     def _counted(self, passes: _Passes, config: GenerationConfig) -> Iterator[None]:
-        """Count passes within the block, in which our generation settings replace the models' own.
+        """Count passes within the block, where our generation settings replace the models' own.
 
-        Otherwise ``generate`` would fill settings that are None, such as no EOS, from the model's.
+        Otherwise, ``generate`` would replace settings that are None, such as the EOS token, with the model's.
         """
 
         def count_target(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

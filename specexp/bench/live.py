@@ -97,9 +97,9 @@ class DecoderArm(LearningArm):
 
 
 class LiveBackend(Backend):
-    """A pair of models, loaded once. All arms share the target's cache and its single self-check.
+    """A backend with a pair of models, loaded once. All arms share the target's cache and its single self-check.
 
-    ``problems`` are task items by prompt id. Arms of several sequences search for their answers, and continue all other
+    ``problems`` maps prompt ids to task items. Multi-sequence arms solve these by search, and continue all other
     prompts.
     """
 
@@ -120,7 +120,7 @@ class LiveBackend(Backend):
     ) -> Self:
         """Load the models of an experiment, and its tasks if several sequences are decoded per prompt.
 
-        A loaded pair replaces the experiment's own, and ``problems`` (by prompt id) the items of ``data``. Raises
+        ``pair`` replaces the experiment's models, and ``problems`` (by prompt id) the items of ``data``. Raises
         ConfigError if the models cannot be loaded, and PromptSetError if a task's file cannot be read.
         """
         pair = pair or build_pair(config)

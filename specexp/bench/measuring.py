@@ -1,4 +1,4 @@
-"""The measuring itself: every arm decodes every prompt, and the arms take turns."""
+"""The measurement itself: every arm decodes every prompt, and the arms take turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARM_UP_TOKENS = 16
 
 
 def plain_of(arms: Sequence[Arm], baseline: str | None) -> LearningArm | None:
-    """Return the arm with the baseline's name; raises ValueError if it is missing or if two arms have the same name."""
+    """Return the arm named ``baseline``. Raises ValueError if it is missing or if two arms have the same name."""
     names = [arm.name for arm in arms]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"names of arms must be unique, but two arms are named {twice[0]!r}")
@@ -44,18 +44,18 @@ def records_by_prompt(
     every: Mapping[str, int] | None = None,
     analyses: Sequence[Observer] = (),
 ) -> Iterator[list[PromptRecord]]:
-    """Yield the records of each prompt as they are requested. The caller may stop after any prompt.
+    """Yield the records of each prompt on demand. The caller may stop after any prompt.
 
-    With a ``baseline``, every arm first decodes a prompt unrecorded as its warm-up, and is reset. Outputs are compared
-    with the baseline's, and a prompt that fails is recorded with its reason. Without a baseline there is no warm-up and
-    no comparison, and the first error is raised.
+    With a ``baseline``, every arm first decodes one prompt as an unrecorded warm-up and is reset. Outputs are compared
+    with the baseline's, and a prompt that fails is recorded with the reason. Without a baseline, there is no warm-up
+    and no comparison, and the first error is raised.
 
     Args:
-        arms: Arms with distinct names; they are reset at the start, and not closed.
-        baseline: Name of the arm of plain decoding, with which outputs are compared.
-        orders: By arm name, all prompts in the arm's own order. The prompt's records then include earlier ones again,
-            once they can be compared with plain decoding.
-        every: By arm name, n if the arm decodes only every n-th prompt; 1 by default.
+        arms: Arms with distinct names. They are reset at the start but not closed.
+        baseline: Name of the plain-decoding arm that outputs are compared with.
+        orders: All prompts in an arm's own order, keyed by arm name. An earlier record is then yielded again once it
+            is found to differ from plain decoding.
+        every: For each arm name, n if the arm decodes only every n-th prompt; 1 by default.
         analyses: Observers of every step of our arms after the warm-up.
     """
     plain = plain_of(arms, baseline)

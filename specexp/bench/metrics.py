@@ -18,7 +18,7 @@ from specexp.tracking.names import MODELLED, PHASE_PREFIX, PHASES, SPEEDUP
 
 
 class Share(NamedTuple):
-    """A quotient. Several are combined as the sum of parts over the sum of wholes."""
+    """A quotient. Several are combined as the sum of their parts divided by the sum of their wholes."""
 
     part: float
     whole: float
@@ -53,10 +53,10 @@ class Metric:
     unit: str
     description: str
     from_record: Callable[[Any], Value]  # its value for one prompt; None if the record has none
-    # the better direction; None if there is none, and a study may then not optimise the metric
+    # the better direction; None if there is none, in which case a study cannot optimize the metric
     better: Literal["higher", "lower"] | None = None
-    # how the prompts of an arm become one figure: ``micro`` divides the sum of the parts by the sum of the
-    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is the sum, ``p99`` is the 99th
+    # how an arm's prompts are combined into one figure: ``micro`` divides the sum of the parts by the sum of the
+    # wholes, ``macro`` is the mean of the prompts' own values, ``total`` is their sum, and ``p99`` is their 99th
     # percentile
     aggregate: Literal["micro", "macro", "total", "p99"] = "micro"
     # whether it depends on decode seconds; if a latency profile models these, its name begins with
@@ -64,8 +64,8 @@ class Metric:
     clocked: bool = False
     counted: bool = False  # whether :class:`Counted` is enough to compute it
     empty: float | None = 0.0  # figure of an arm if no prompt has a value
-    heading: str | None = None  # heading of its column in the table of results; None: only in CSV and W&B
-    digits: int = 2  # digits after the point in that table
+    heading: str | None = None  # column heading in the table of results; None: only in CSV and W&B
+    digits: int = 2  # digits after the decimal point in that table
 
     def of(self, record: Any) -> float | None:
         """Return the metric's value for one prompt."""
@@ -73,7 +73,7 @@ class Metric:
         return value.value if isinstance(value, Share) else value
 
     def over(self, records: Iterable[Any]) -> float | None:
-        """Return the metric's figure over several prompts of one arm."""
+        """Return the metric's combined figure for several prompts of one arm."""
         if self.aggregate == "micro":
             found = [self.from_record(record) for record in records]
             shares = [value for value in found if isinstance(value, Share)]
@@ -101,7 +101,7 @@ METRICS: list[Metric] = []
 
 
 def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
-    """Register a function of a record as the metric of that name. ``given`` are more fields of :class:`Metric`.
+    """Register a function of a record as a metric of the same name. ``given`` holds more fields of :class:`Metric`.
 
     The function's docstring becomes the metric's description.
     """
@@ -127,33 +127,33 @@ def tokens_per_step(record: Any) -> Value:
 
 @metric("tokens/step", better="higher", aggregate="macro", heading="macro")
 def tokens_per_step_macro(record: Any) -> Value:
-    """New tokens per target pass, as the mean of the prompts' ratios."""
+    """New tokens per target pass, averaged over the prompts' own ratios."""
     ratio: float | None = record.tokens_per_step
     return ratio
 
 
 @metric("tokens/s", better="higher", clocked=True, counted=True, heading="tokens/s", digits=0)
 def tokens_per_second(record: Any) -> Value:
-    """Decoded tokens per second of decoding, without prefill."""
+    """Decoded tokens per second of decoding, excluding prefill."""
     return Share(record.decode_tokens, record.decode_seconds)
 
 
 @metric("s/token", better="lower", clocked=True, counted=True)
 def seconds_per_token(record: Any) -> Value:
-    """Decode seconds per decoded token, without prefill."""
+    """Decode seconds per decoded token, excluding prefill."""
     return Share(record.decode_seconds, record.decode_tokens)
 
 
 @metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)
 def p99_seconds_per_token(record: Any) -> Value:
-    """Decode seconds per token, without prefill, that 99 % of the prompts do not exceed."""
+    """99th percentile of the prompts' decode seconds per token, excluding prefill."""
     seconds: float | None = record.seconds_per_token
     return seconds
 
 
 @metric("MiB", better="lower", aggregate="macro", empty=None)
 def memory_mib(record: Any) -> Value:
-    """Main memory of another engine's processes; no value if it is unknown."""
+    """Main memory used by an engine's processes; no value if it is unknown."""
     return None if record.memory_bytes is None else record.memory_bytes / 2**20
 
 
@@ -177,19 +177,19 @@ def draft_passes_per_step(record: Any) -> Value:
 
 @metric("share", better="higher", counted=True, empty=None)
 def utilisation(record: Any) -> Value:
-    """Drafted nodes that became output; no value if nothing was drafted."""
+    """Share of drafted nodes that became output; no value if nothing was drafted."""
     return Share(record.accepted_drafts, record.drafted_nodes)
 
 
 @metric("share", better="higher", empty=None)
 def alpha(record: Any) -> Value:
-    """Drafted positions that became output, whatever the width of a tree; no value if nothing was drafted."""
+    """Share of drafted positions that became output, regardless of tree width; no value if nothing was drafted."""
     return Share(sum(record.accepted_at), sum(record.drafted_at))
 
 
 @metric("share", better="higher", empty=None)
 def target_utilisation(record: Any) -> Value:
-    """Share of time in which the target ran a pass or a prefill, if several sequences are decoded per prompt."""
+    """Share of time in which the target ran passes or prefills, if several sequences are decoded per prompt."""
     return record.group and Share(record.group.busy_seconds, record.group.wall_seconds)
 
 
@@ -201,7 +201,7 @@ def draft_mib(record: Any) -> Value:
 
 @metric("share", better="lower", empty=None)
 def unread_share(record: Any) -> Value:
-    """Share of evaluations of thoughts that could not be parsed; no value without a search."""
+    """Share of thought evaluations that could not be parsed; no value without a search."""
     evaluator = record.group and record.group.roles.get("evaluator")
     return Share(record.group.unparsable, evaluator.sequences) if evaluator else None
 
@@ -230,7 +230,7 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Return the metrics of one arm's answered prompts by key, without metrics that have no value.
+    """Return the metrics of one arm's answered prompts by key, leaving out those without a value.
 
     Raises ValueError if some of the seconds are measured and others modelled.
     """
@@ -249,19 +249,19 @@ def objectives() -> dict[str, str]:
     """Return the possible objectives of a study, each with its default direction for Optuna.
 
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
-    candidate); the others are all metrics that have a better direction.
+    candidate); the others are the metrics with a better direction.
     """
     ways = {metric.name: metric.direction for metric in METRICS}
     return {SPEEDUP: "maximize"} | {name: way for name, way in ways.items() if way is not None}
 
 
 def constraints() -> tuple[str, ...]:
-    """Return the names of all possible constraints: ``min_`` or ``max_``, then a metric's name."""
+    """Return the names of all possible constraints: ``min_`` or ``max_``, followed by a metric's name."""
     return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
 
 
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
-    """Return how far a figure exceeds its limit, positive if violated; None if ``figures`` (by key) lack it."""
+    """Return by how much a limit is violated, negative if it is not; None if ``figures`` (by key) lack the metric."""
     end, _, name = constraint.partition("_")
     value = figures.get(name, figures.get(f"{MODELLED}{name}"))
     if value is None:

@@ -30,9 +30,9 @@ class EvaluationModule(LightningModule):
     Arms are not submodules, so the ``state_dict`` is empty.
 
     Args:
-        arms: Arms with distinct names, plain decoding among them.
+        arms: Arms with distinct names, including plain decoding.
         records_path: JSONL file that records are appended to after every prompt.
-        orders: By arm name, all prompts in the arm's own order. Other arms use the order of the test.
+        orders: All prompts in the arm's own order, keyed by arm name. Other arms use the test's order.
         analyses: Observers of every step of our arms after the warm-up.
     """
 

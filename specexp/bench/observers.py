@@ -29,24 +29,24 @@ GRAFTED = "grafted phrases"
 class Observer(metaclass=Checked):
     """Observes our arms during ``python -m specexp.run``, outside measured time and without side effects."""
 
-    # whether it observes single steps of arms that decode one sequence at a time, or time lines and records
+    # True: it observes single steps, of arms that decode one sequence at a time; False: time lines and records
     watches_steps: ClassVar[bool] = True
-    needs_models: ClassVar[bool] = False  # whether it reads logits or takes times, which a recording lacks
+    needs_models: ClassVar[bool] = False  # whether it uses logits or measured times, which recordings lack
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
         """Start a run after the warm-up, forgetting earlier runs.
 
-        ``arms`` are the parts of every watched arm, plain decoding included. Raises ValueError if an arm that the
-        analysis was configured with is missing.
+        ``arms`` maps each observed arm, including plain decoding, to its parts. Raises ValueError if an arm that the
+        analysis is configured with is missing.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
-        """Observe one step. Only copies of the outcome's arrays may be kept."""
+        """Observe one step. Copy any of the outcome's arrays before keeping them."""
         return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        """Observe the time line of all of an arm's runs for one prompt, in sequence."""
+        """Observe the joint time line of all of an arm's runs for one prompt."""
         return None
 
 
@@ -61,9 +61,9 @@ class Sources:
     """
 
     def __init__(self, drafter: Drafter | None = None) -> None:
-        # for each new token the rank of its drafted node among the siblings, or CORRECTED or BONUS
+        # for each new token, the rank of its drafted node among its siblings, or CORRECTED or BONUS
         self.found: list[int] = []
-        # nodes fed to the target by the drafter that proposed them, and accepted ones
+        # numbers of nodes fed to the target and of accepted nodes, by the drafter that proposed them
         self.nodes: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
         self._drafter = drafter
@@ -89,7 +89,7 @@ class Sources:
 
 
 def steps_of(sources: Sequence[int], turn_tokens: Sequence[int]) -> Iterator[range]:
-    """Yield the positions of each step's tokens. A step ends with the target's own token or with its turn.
+    """Yield the positions of each step's tokens. A step ends with the target's own token or at the end of its turn.
 
     Example:
         >>> [list(step) for step in steps_of([0, 0, -1, -2, 1], [3, 2])]
@@ -118,7 +118,7 @@ class AcceptanceCounter:
         self.counts.update(paths[row] for row in outcome.accepted)
 
     def save(self, path: str | Path) -> None:
-        """Write the counts as JSON with rank paths such as ``"0,2,1"``. The root ``""`` is accepted in every step."""
+        """Write acceptance counts as JSON, keyed by rank path (e.g. ``"0,2,1"``). The root ``""`` counts all steps."""
         text = {",".join(map(str, rank_path)): count for rank_path, count in self.counts.most_common()}
         text[""] = self.steps
         atomic_write(Path(path), json.dumps(text, indent=0) + "\n")

@@ -1,4 +1,4 @@
-"""The record of one prompt decoded by one arm. It is one line of JSON."""
+"""The record of one prompt decoded by one arm, stored as one line of JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_position(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def describe(part: object) -> str:
-    """Return a part with those arguments that are not None, e.g. ``KeyedSampling(temperature=0.7)``."""
+    """Return a part's class name with the arguments that are not None, e.g. ``KeyedSampling(temperature=0.7)``."""
     kind: Any = type(part)
     arguments = ((name, getattr(part, name, None)) for name in _arguments_of(kind))
     inner = ", ".join(f"{name}={value}" for name, value in arguments if value is not None)
@@ -49,9 +49,9 @@ def _arguments_of(kind: type) -> tuple[str, ...]:
 class Difference:
     """The first position at which an output differs from plain decoding's."""
 
-    index: int  # number of the token, from 0 over all turns
-    # distance of plain decoding's two best tokens there, in logits + T * noise, or to the top-k or top-p cut
-    # if that is nearer; None if it could not be measured
+    index: int  # index of the token, from 0 over all turns
+    # distance between plain decoding's two best tokens there, in logits + T * noise, or to the top-k or top-p
+    # cutoff if that is closer; None if it could not be measured
     gap: float | None
     near_tie: bool  # whether the gap is within the tolerance of the dtype
 
@@ -60,8 +60,8 @@ class Difference:
 class Role:
     """One component of a search. Its fields are sums over its sequences, as in :class:`PromptRecord`.
 
-    A target pass over several sequences counts as a step of each. Seconds are those of the runs that the component
-    requested; ``drafted_positions`` is the sum of the depths of the trees.
+    A target pass over several sequences counts as one step for each of them. Seconds are those of the runs that the
+    component requested. ``drafted_positions`` is the sum of the trees' depths.
     """
 
     sequences: int = 0
@@ -82,30 +82,30 @@ class SequenceGroup:
     sequences: int
     wall_seconds: float  # end to end, including search, prompts and tokenization
     busy_seconds: float  # seconds in which the target ran a pass or a prefill
-    overlap_seconds: float  # busy seconds in which a drafter worked too
+    overlap_seconds: float  # busy seconds in which a drafter also worked
     # ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone
     roles: dict[str, Role] = field(default_factory=dict)
     correct: bool | None = None  # whether the task's checker accepts the answer; None without a task
-    unparsable: int = 0  # evaluations that could not be read
+    unparsable: int = 0  # number of evaluations that could not be parsed
     # bytes of draft models after the run: ``weights``, and ``caches`` of all sequences
     draft_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """Record of one prompt and one arm, summed over the prompt's turns. :meth:`specexp.bench.arm.Arm.record` makes it.
+    """Record of one prompt and one arm, summed over its turns. Created by :meth:`specexp.bench.arm.Arm.record`.
 
-    Seconds per token are ``decode_seconds / decode_tokens``, the steady cost of a token behind a cached prompt.
-    For our arms the prefill feeds all prompt tokens but the last, and steps produce every new token:
+    Seconds per token, ``decode_seconds / decode_tokens``, are the steady-state cost of a token after a cached prompt.
+    In our arms, the prefill feeds all prompt tokens but the last, and steps produce every new token:
     ``decode_tokens == new_tokens``. Hugging Face's ``generate`` returns its first tokens from its pass over the
-    prompt. That pass counts as prefill, and ``decode_tokens`` leaves its tokens out.
+    prompt. That pass counts as prefill, and ``decode_tokens`` excludes its tokens.
     """
 
     arm: str
     prompt_id: str
     category: str
-    sample: int = 0  # number of the continuation, from 0
-    prompt_tokens: int = 0  # prompt tokens fed over all turns, without answers
+    sample: int = 0  # index of the continuation, from 0
+    prompt_tokens: int = 0  # prompt tokens fed over all turns, excluding answers
     token_ids: tuple[int, ...] = ()  # the new tokens of all turns; an EOS token is included
     turn_tokens: tuple[int, ...] = ()
     finish_reasons: tuple[str, ...] = ()  # of each turn: a :data:`~specexp.core.outcome.FinishReason`
@@ -113,13 +113,13 @@ class PromptRecord:
     accepted_drafts: int = 0
     bonus_tokens: int = 0
     draft_passes: int = 0  # forward passes of a draft model
-    drafted_nodes: int = 0  # nodes fed to the target, roots not counted
-    # steps with a tree that reached each depth, from depth 1 on; empty if it was not counted
+    drafted_nodes: int = 0  # nodes fed to the target, excluding roots
+    # number of steps in which the tree reached each depth, from depth 1 on; empty if not counted
     drafted_at: tuple[int, ...] = ()
-    accepted_at: tuple[int, ...] = ()  # steps with an accepted path that reached each depth
+    accepted_at: tuple[int, ...] = ()  # number of steps in which the accepted path reached each depth
     # source of each new token (:class:`~specexp.bench.observers.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
-    # fed and accepted nodes by the drafter that proposed them; empty if no steps were observed
+    # numbers of fed and accepted nodes, by the drafter that proposed them; empty if no steps were observed
     nodes_by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
@@ -131,16 +131,16 @@ class PromptRecord:
     state: str = "stateless"  # ``cold``, ``carry``, ``preloaded``, or ``stateless``
     verifier: str = ""  # the verifier with its arguments, e.g. ``KeyedSampling(temperature=0.7)``
     lossless: bool = True  # whether the output has the target's distribution
-    # whether target, prompt, seed and sample alone decide the output, so that it can be compared with plain
+    # whether the output depends only on target, prompt, seed and sample, so that it can be compared with plain
     # decoding token by token
     keyed: bool = True
     seed: int = 0
     clock: str = MEASURED  # ``measured``, or the label of the latency profile that models the seconds
     beyond_profile: int = 0  # target passes that fed more tokens than the profile covers
-    # sequences decoded together, each of which counts as a turn; None for one conversation
+    # sequences decoded together, each of which counts as a turn; None for a single conversation
     group: SequenceGroup | None = None
     memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
-    turn_in_rotation: int = 0  # place of the arm in the order of arms for this prompt, from 0
+    turn_in_rotation: int = 0  # position of the arm in this prompt's order of arms, from 0
     difference: Difference | None = None  # from plain decoding; None if equal or not compared
     error: str | None = None  # why the prompt failed; every count is then 0
 
@@ -188,7 +188,7 @@ def line_of(record: PromptRecord) -> str:
 
 
 def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
-    """Append records to a JSONL file, one flushed line each. A kill loses at most the line that is being written."""
+    """Append records to a JSONL file, one line each. If the process is killed, some can be lost or cut short."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.writelines(map(line_of, records))
 
@@ -196,9 +196,9 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 def read_records(path: str | Path) -> list[PromptRecord]:
     """Return the records in a JSONL file, in the order of their first lines.
 
-    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is left out. Plain
-    decoding has its present name also if older records call it ``engine``. Raises RecordError if another line is not
-    a record.
+    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is ignored. Older
+    records call plain decoding ``engine``; it gets its current name. Raises RecordError if any other line is not a
+    record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     found: dict[tuple[str, str, int], PromptRecord] = {}

@@ -1,7 +1,7 @@
-"""Signs of a wrong draft: the likely cause of low acceptance, derived from acceptance by position.
+"""Diagnosis of faulty drafts: finds the likely cause of low acceptance from acceptance by position.
 
-Only drafts that a model makes are judged. A layer that is off by one lowers acceptance by a few percent at every
-position, as a weaker draft would, and is not found.
+Only drafts from a model are judged. An off-by-one layer is not detected: it lowers acceptance by a few percent at
+every position, just like a weaker draft model.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from statistics import median
 from specexp.bench.record import PromptRecord, by_position
 
 LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
-"""The number of steps below which a rate is not judged, and the rates that are too low."""
-# standard deviations of a bound, as the steps of a prompt are not independent; tokens that every draft was trained on
+"""Minimum number of steps for judging a rate, and the rates that are too low."""
+# standard deviations for bounds (high, as a prompt's steps are dependent); a length that every draft was trained on
 _SURE, _LONG = 4.0, 512
 
 Length = tuple[int, int, int]
-"""Prompt tokens of some steps, and how many of these steps drafted and accepted position 1."""
+"""Prompt length, number of steps that drafted position 1, and number of steps that accepted it."""
 
 
 def likely_cause(
@@ -27,10 +27,10 @@ def likely_cause(
     """Return a sentence that names the likely mistake in a draft, or None if acceptance looks healthy.
 
     Args:
-        drafted_at: Steps that drafted each position, from position 1 on.
-        accepted_at: Steps that accepted each position.
-        lengths: The counts of position 1 by prompt length.
-        chain: Whether drafts are chains. In a tree later positions may have fewer candidates, so only the first one
+        drafted_at: Number of steps that drafted each position, starting with position 1.
+        accepted_at: Number of steps that accepted each position.
+        lengths: The counts for position 1 by prompt length.
+        chain: Whether drafts are chains. In a tree, later positions may have fewer candidates, so only the first one
             is judged.
     """
     accepted = [*accepted_at, *[0] * (len(drafted_at) - len(accepted_at))]
@@ -69,10 +69,10 @@ def _fall_by_length(lengths: Sequence[Length]) -> str | None:
 
 
 def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
-    """Return a sentence if first drafts on the same prompts are accepted far less often with than without a template.
+    """Return a sentence if a chat template greatly changes how often first drafts for the same prompts are accepted.
 
     Args:
-        one: Accepted first drafts and all first drafts of the prompts in one form, as texts or as chats.
+        one: Number of accepted first drafts, and of all first drafts, for the prompts in one form (texts or chats).
         other: The same for the other form.
     """
     for low, high in ((one, other), (other, one)):
@@ -86,7 +86,7 @@ def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
 
 
 def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | None:
-    """Compare each position's acceptance, given that the position before was accepted, with the position before."""
+    """Compare each position's acceptance rate, given that the previous one was accepted, with the previous rate."""
     before, after = drafted[0], accepted[0]
     for position, (tried, kept) in enumerate(zip(drafted[1:], accepted[1:], strict=False), 2):
         if after < LEAST or tried < 0.75 * drafted[0]:  # drafts of different lengths are not comparable
@@ -108,19 +108,19 @@ def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | 
 
 
 def _bounds(part: int, whole: int) -> tuple[float, float]:
-    """Return Wilson's bounds for a share."""
+    """Return the bounds of the Wilson score interval for a share."""
     share, z = part / whole, _SURE**2 / whole
     middle, half = share + z / 2, sqrt(z * (share * (1 - share) + z / 4))
     return (middle - half) / (1 + z), (middle + half) / (1 + z)
 
 
 def _much_lower(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Return whether a share is far lower than another. Each is given as part and whole."""
+    """Return whether one share is much lower than the other. Each is given as part and whole."""
     return min(one[1], other[1]) >= LEAST and _bounds(*one)[1] <= 0.6 * _bounds(*other)[0]
 
 
 def likely_causes(records: Iterable[PromptRecord]) -> dict[str, str]:
-    """Return the likely mistake in the draft, for each arm that has one."""
+    """Return the likely mistake in each arm's draft, by arm name. Arms without one are left out."""
     arms: dict[str, list[PromptRecord]] = {}
     for record in records:
         if record.draft_passes and record.drafted_at:  # not failed, and drafted by a model

@@ -30,8 +30,8 @@ class Speedup:
     low: float  # lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself
     high: float  # upper end of the same interval
     n: int
-    refused: str | None = None  # why there is no speedup, with NaN for all numbers; None if there is one
-    left_out: int = 0  # prompts without a time per token in both arms (failed, or ended with the prefill)
+    refused: str | None = None  # why there is no speedup; all numbers are then NaN
+    left_out: int = 0  # prompts that lack a time per token in either arm (failed, or ended with the prefill)
     clock: str = MEASURED
 
     @classmethod
@@ -39,7 +39,7 @@ class Speedup:
         cls,
         arm: str,
         baseline: str,
-        log_ratios: NDArray[np.float64],  # [n] log(baseline seconds / arm seconds), one a prompt
+        log_ratios: NDArray[np.float64],  # [n] log(baseline seconds / arm seconds), one per prompt
         clock: str,
         *,
         interval: bool = True,
@@ -47,7 +47,7 @@ class Speedup:
     ) -> Speedup:
         """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
 
-        Computing the interval takes most of the time; with ``interval=False`` both ends are the ratio.
+        Computing the interval takes most of the time. With ``interval=False``, both ends equal the ratio.
         """
         mean = float(log_ratios.mean())
         low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
@@ -56,13 +56,13 @@ class Speedup:
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
-        """Return a speedup that is refused for a reason."""
+        """Return a refused speedup with the reason for refusing it."""
         nan = float("nan")
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
     @property
     def has_interval(self) -> bool:
-        """True if there are enough prompts for an interval, that is, at least two."""
+        """True if there are enough prompts for an interval (at least two)."""
         return self.refused is None and self.n > 1
 
     @property
@@ -123,9 +123,9 @@ def paired_speedup(
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
-    """Return ``[n]`` means of the log ratios for each prompt id.
+    """Return the mean log ratio of each prompt id, ``[n]``.
 
-    The samples of a prompt are not independent, so prompts are resampled.
+    A prompt's samples are not independent, so the bootstrap resamples prompts.
     """
     by_prompt: dict[str, list[float]] = defaultdict(list)
     for prompt_id, log_ratio in log_ratios:
@@ -134,7 +134,7 @@ def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float6
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
-    """Return the reason why two arms' seconds may not be compared, or None if they may."""
+    """Return the reason two arms' seconds cannot be compared, or None if they can."""
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"
@@ -180,7 +180,7 @@ def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLE
 
 
 def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
-    """Return the bootstrap interval of a metric over an arm's prompts; None with fewer than two prompts."""
+    """Return the bootstrap interval of a metric over an arm's prompts; None for fewer than two prompts."""
     by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         if record.arm == arm and not record.error:
@@ -206,8 +206,8 @@ class Summary:
     state: str
     dtype: str
     verifier: str  # the verifier with its arguments, marked if it is lossy
-    clock: str  # clock of all seconds: ``measured``, or the latency profile they are modelled by
-    # every metric by its name; each is an attribute too, e.g. ``summary.tokens_per_step``
+    clock: str  # clock of all seconds: ``measured``, or the latency profile that models them
+    # all metrics by name; each is also an attribute, e.g. ``summary.tokens_per_step``
     figures: Mapping[str, float | None]
 
     def __getattr__(self, name: str) -> Any:
@@ -245,8 +245,8 @@ class Breakdown:
     steps: float
     step_seconds: float
     shares: dict[str, float]  # share of each phase; they add up to 1
-    draft_passes: float  # forward passes of a draft model a step
-    clock: str = MEASURED  # if modelled, ``update`` has all time outside the passes
+    draft_passes: float  # forward passes of a draft model per step
+    clock: str = MEASURED  # if modelled, ``update`` contains all time outside the passes
 
     @property
     def outside_forward(self) -> float:
@@ -256,7 +256,7 @@ class Breakdown:
 
 
 def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
-    """Return the breakdown of an arm's steps, or None if its time is not split (Hugging Face's loops)."""
+    """Return the breakdown of an arm's steps, or None if its time is not split, as in Hugging Face's loops."""
     own = [record for record in records if record.arm == arm and not record.error and record.seconds]
     steps = sum(record.steps for record in own)
     total = sum(sum(record.seconds.values()) for record in own)
@@ -269,10 +269,10 @@ def breakdown(records: Iterable[PromptRecord], arm: str) -> Breakdown | None:
 
 
 def arm_names(records: Iterable[PromptRecord]) -> list[str]:
-    """Return the arms in the order of their first appearance."""
+    """Return the names of the arms in order of first appearance."""
     return list(dict.fromkeys(record.arm for record in records))
 
 
 def categories(records: Iterable[PromptRecord]) -> list[str]:
-    """Return the categories in the order of their first appearance."""
+    """Return the categories in order of first appearance."""
     return list(dict.fromkeys(record.category for record in records))

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, built from an experiment file, and functions that silence the libraries used."""
+"""Builds Lightning's Trainer from an experiment file, handles its interrupts, and silences libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def build_trainer(config: Config, **overrides: Any) -> Trainer:
     """Return the Trainer for the section ``trainer:``, by default without Lightning's logs and checkpoints.
 
-    ``overrides`` take precedence over the file. Raises ConfigError if Lightning refuses an argument or if an object
+    ``overrides`` take precedence over the file. Raises ConfigError if Lightning rejects an argument or if an object
     with a ``class_path`` cannot be made.
     """
     from lightning import Trainer
@@ -43,7 +43,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
 
 
 def _check_value(name: str, value: Any, config: Config) -> None:
-    """Raise ConfigError for values with which Lightning would fail later or leave prompts out."""
+    """Raise ConfigError for values that would make Lightning fail later or skip prompts."""
     items = value if isinstance(value, list) else [value]
     simple = any(isinstance(item, str | int | float) for item in items)
     if name == "logger" and simple and not isinstance(value, bool):

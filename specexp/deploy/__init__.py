@@ -1,1 +1,1 @@
-"""Deployment: the server, the integration into Hugging Face's ``generate``, and exports to other engines."""
+"""Deployment: the server, the integration with Hugging Face's ``generate``, and exports for engines."""

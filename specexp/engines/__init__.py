@@ -1,1 +1,1 @@
-"""Other projects' engines, which are measured, tuned and compared with our own loop."""
+"""Engines, i.e. other projects' programs, which are measured, tuned and compared with our own loop."""

@@ -1,4 +1,4 @@
-"""Base classes of engines: other projects' decoding loops, which specexp starts, configures and measures."""
+"""Base classes for engines: other projects' decoding loops, which specexp starts, configures and measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EngineError(ValueError):
-    """An engine could not start or answer. The message is one sentence."""
+    """An engine failed to start or to answer. The message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class EngineAnswer:
         finish_reason: ``eos``, ``length`` or ``context``.
         prefill_seconds: time until the first tokens arrive.
         decode_seconds: time from the first tokens to the last one.
-        first_tokens: number of tokens in the first arrival; their time is not part of ``decode_seconds``.
-        steps: number of target passes, or of arrivals if the engine does not count passes.
+        first_tokens: number of tokens in the first piece; their time is not part of ``decode_seconds``.
+        steps: number of target passes, or of received pieces if the engine does not count passes.
         drafted_nodes: number of drafted tokens; 0 if the engine does not report it.
-        memory_bytes: memory after the answer of the processes started for the engine; None if there are none.
+        memory_bytes: memory used, after the answer, by the processes started for the engine; None if there are none.
     """
 
     token_ids: list[int]
@@ -44,7 +44,7 @@ class EngineAnswer:
 
     @property
     def bonus_tokens(self) -> int:
-        """Number of new tokens that were not drafted and accepted."""
+        """Number of new tokens that are not accepted drafts."""
         return len(self.token_ids) - self.accepted_drafts
 
     @property
@@ -54,7 +54,7 @@ class EngineAnswer:
 
 
 class RunningEngine(ABC):
-    """An engine that was started."""
+    """An engine that has been started."""
 
     @abstractmethod
     def answer(
@@ -71,7 +71,7 @@ class RunningEngine(ABC):
 
 
 class ForeignEngine(metaclass=Checked):
-    """An engine and its speculation settings. To add an engine, write one class in a file of this folder.
+    """An engine and its speculation settings. To add an engine, define a subclass in a file in this folder.
 
     Attributes:
         exported_as: the export format of its settings, a value of ``specexp.export --to``.
@@ -90,12 +90,12 @@ class ForeignEngine(metaclass=Checked):
     @property
     @abstractmethod
     def version(self) -> str:
-        """The engine's version, which can be read before the engine starts."""
+        """The engine's version, which is available before the engine starts."""
 
     @property
     @abstractmethod
     def restart_key(self) -> Hashable:
-        """The settings that can only change with a restart. Engines with the same key share one running engine."""
+        """The settings that only a restart can change. Objects with the same key share one running engine."""
 
     @abstractmethod
     def start(self, pair: ModelPair) -> RunningEngine:
@@ -112,7 +112,7 @@ def check_drafter(
     given: Collection[str],
     allowed: Mapping[Any, Sequence[set[str]]],
 ) -> None:
-    """Raise an EngineError unless the names of the given settings are one of the sets that the drafter allows."""
+    """Raise an EngineError unless the names in ``given`` are exactly one of the sets allowed for the drafter."""
     ways, found = allowed[drafts], ", ".join(given) or "no settings"
     if set(given) not in ways:
         takes = " or ".join(" and ".join(sorted(way)) or "no settings" for way in ways)

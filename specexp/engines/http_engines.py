@@ -1,4 +1,4 @@
-"""Engines behind OpenAI's API: servers that a command starts or that are already running."""
+"""Engines behind an OpenAI-compatible API: servers that are started by a command or are already running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
-_ENDING_SECONDS = 0.5  # after a failed request, wait so long for the exit of a crashed server
+_ENDING_SECONDS = 0.5  # after a failed request, wait this long for a crashed server to exit
 _NO_SPECULATION = LlamaCppSettings("none")
 
 
@@ -37,8 +37,8 @@ def background_requests(
 ) -> Iterator[None]:
     """Keep ``others`` concurrent requests running, each made by ``ask(prompt, stopped)``.
 
-    The n-th one repeats the prompt without its last n tokens. All settings are therefore measured under the same load,
-    and concurrent requests differ, in case the server caches prompts.
+    The n-th one repeats the prompt without its last n tokens. All settings are therefore measured under the same load.
+    No two concurrent prompts are equal, in case the server caches prompts.
     """
     ended = threading.Event()
 
@@ -59,15 +59,15 @@ def background_requests(
 
 
 class HttpEngine(ForeignEngine):
-    """An engine behind OpenAI's API.
+    """An engine behind an OpenAI-compatible API.
 
     Attributes:
-        takes_token_ids: whether prompts are sent as token ids, which avoid tokenizing them again.
-        path: path of the requests' URL.
+        takes_token_ids: whether prompts are sent as token ids, which avoids tokenizing them again.
+        path: URL path of the requests.
         url: address of a running server; None to start one with the command :meth:`words`.
-        body: fields that are added to every request.
+        body: fields added to every request.
         model: model name in requests; None for the server's only model.
-        concurrency: number of concurrent requests, the measured one included.
+        concurrency: number of concurrent requests, including the measured one.
     """
 
     takes_token_ids: ClassVar[bool] = False
@@ -80,12 +80,12 @@ class HttpEngine(ForeignEngine):
     concurrency: int = 1
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        """Return more fields to add to every request. :attr:`body` overrides them."""
+        """Return additional fields for every request. :attr:`body` overrides them."""
         return {}
 
     @abstractmethod
     def words(self, port: int, pair: ModelPair) -> list[str]:
-        """Return the command that starts the server as a list of words."""
+        """Return the command that starts the server, as a list of words."""
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:
@@ -164,24 +164,24 @@ class OpenAIEndpoint(HttpEngine):
     """A server with OpenAI's API, such as vLLM, SGLang, TensorRT-LLM, ``transformers serve`` or ``specexp.serve``.
 
     The command is a template: ``{port}`` is replaced by a free port, ``{target}`` by the pair's target, and any other
-    name by the setting of that name. The command runs without a shell, and its processes are killed at the end of the
-    study. Settings in the command need a restart, settings in ``body`` do not.
+    name by the setting with that name. The command runs without a shell, and its processes are killed at the end of the
+    study. Changing a setting in the command requires a restart; changing one in ``body`` does not.
 
     Args:
         command: command that starts the server with speculation, e.g. ``vllm serve {target} --port {port}
             --speculative-config '{{"method": "ngram", "num_speculative_tokens": {tokens}}}'``.
         plain_command: command that starts the server without speculation; if null, ``command``.
-        url: address of a server that runs already, e.g. ``http://127.0.0.1:8000``, in place of ``command``.
+        url: address of a server that is already running, e.g. ``http://127.0.0.1:8000``, instead of ``command``.
         plain_url: address of a running server without speculation; if null, ``url``.
-        settings: values of the names in the command.
+        settings: values for the names in the command.
         body: fields of every request, e.g. ``{speculative: true}``.
         plain_body: fields that turn speculation off in a request, e.g. ``{speculative: false}``.
         model: name of the model in requests; if null, the server's only model.
-        concurrency: number of concurrent requests, the measured one included.
+        concurrency: number of concurrent requests, including the measured one.
 
     Raises:
-        EngineError: both or neither of ``command`` and ``url`` are given, or none of ``plain_command``, ``plain_url``
-            and ``plain_body``, or one of the first two without its counterpart.
+        EngineError: not exactly one of ``command`` and ``url`` is given, or every ``plain_`` argument is missing.
+            Also if ``plain_command`` or ``plain_url`` lacks its counterpart, or if ``{port}`` or a value is missing.
     """
 
     exported_as = "endpoint"
@@ -259,7 +259,7 @@ class LlamaCppServer(HttpEngine):
         settings: the server's speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: the target's GGUF file, as written by llama.cpp's ``convert_hf_to_gguf.py``; if null, ``pair.target``.
         program: name or path of the program.
-        concurrency: number of concurrent requests, the measured one included.
+        concurrency: number of concurrent requests, including the measured one.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")

@@ -30,11 +30,11 @@ _SETTINGS = {
 
 
 class HuggingFace(ForeignEngine):
-    """Hugging Face's ``model.generate``, with drafts of a fixed length or up to a confidence threshold.
+    """Hugging Face's ``model.generate``, with drafts of fixed length or drafts that end below a confidence threshold.
 
     Args:
         drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
-        settings: draft length and threshold, by the names of the generation config; without speculation, the cache.
+        settings: draft length and threshold, named as in the generation config; without speculation, the cache.
 
     Raises:
         EngineError: the settings are not among those allowed for the drafter.

@@ -1,4 +1,4 @@
-"""A client for OpenAI's API that streams a completion and measures when each piece arrives."""
+"""A client for OpenAI's API that streams a completion and records when each piece arrives."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from specexp.engines.engine import EngineError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KEY = "SPECEXP_API_KEY"
-"""The environment variable with the API key. It is not an option, because other users can read a command line."""
-_SHOWN = 200  # maximal number of an answer's characters in an error message
+"""The environment variable with the API key. It is not an option, because other users can see command lines."""
+_SHOWN = 200  # maximum number of an answer's characters in an error message
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Streamed:
         times: arrival time of each piece, in seconds after the request.
         finish_reason: ``stop`` or ``length``.
         tokens: number of new tokens, as counted by the server.
-        speculation: counts by the names of vLLM's ``metrics.speculative_decoding``.
-        logprobs: for each token, the log-probabilities of the most probable tokens, by their texts.
+        speculation: speculation counts, named as in vLLM's ``metrics.speculative_decoding``.
+        logprobs: for each token, the log-probabilities of the top tokens, keyed by their text.
         pieces: text of each token in ``logprobs``.
         token_ids: the new tokens.
-        generation_seconds: time from the first token to the last one, by the server's clock.
+        generation_seconds: time from the first token to the last one, on the server's clock.
         prompt_tokens: number of prompt tokens, as counted by the server.
     """
 
@@ -53,8 +53,8 @@ class Streamed:
     def split(self) -> tuple[float, float]:
         """Return the seconds until the first token, and from the first to the last token.
 
-        The server's clock is preferred. If the server keeps the machine busy, the client wakes up late, and all pieces
-        of a short answer seem to arrive together.
+        The server's clock is preferred, because a server that keeps the machine busy delays the client. All pieces of a
+        short answer then seem to arrive together.
         """
         whole, rest = self.times[-1], self.times[-1] - self.times[0]
         if self.generation_seconds is not None:
@@ -78,7 +78,7 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
         request = _client().build_request(method, url, json=body, timeout=seconds, headers=key)
         try:
             opened = _client().send(request, stream=True)
-        except httpx.RemoteProtocolError:  # the server closed the idle connection just now
+        except httpx.RemoteProtocolError:  # the server has just closed the idle connection
             opened = _client().send(request, stream=True)
         with closing(opened) as answer:
             if answer.status_code in (401, 403):
@@ -94,7 +94,7 @@ def _request(method: str, url: str, seconds: float, body: object = None) -> Iter
 
 
 def fetch(url: str, seconds: float) -> bytes:
-    """Return the body at a URL. Raises EngineError if the server does not answer with status 200."""
+    """Return the response body of a URL. Raises EngineError if the server does not answer with status 200."""
     with _request("GET", url, seconds) as answer:
         return answer.read()
 
@@ -110,8 +110,8 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
     """Return the model name for requests: ``wanted`` or, if it is None, the name of the server's only model.
 
     Raises:
-        EngineError: the server does not list ``wanted``, or None is given and it does not list exactly one model.
-            ``key`` is the name of the argument in the message.
+        EngineError: the server does not list ``wanted``, or ``wanted`` is None and the server does not list exactly one
+            model. ``key`` is the argument's name in the message.
     """
     found = [str(one["id"]) for one in listed_models(url, seconds)]
     # some servers accept requests but list no models
@@ -126,7 +126,7 @@ def model_of(url: str, wanted: str | None, seconds: float, key: str = "model") -
 
 
 def prompt_fields(prompt: str, chat: bool) -> dict[str, Any]:
-    """Return the fields of a prompt: a text, or a single chat message to which the server applies its template."""
+    """Return the request fields of a prompt: a text, or a chat message to which the server applies its template."""
     return {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
 
 
@@ -157,7 +157,7 @@ def complete(
             if monotonic() > deadline:
                 raise TimeoutError
             data = line.removeprefix(b"data:").strip()
-            if ended or not line.startswith(b"data:"):  # read to the end, so that the connection is kept
+            if ended or not line.startswith(b"data:"):  # read to the end, to reuse the connection
                 continue
             if data == b"[DONE]":
                 ended = True
@@ -196,7 +196,7 @@ def _no_completion(content: Any) -> EngineError:
 
 
 def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
-    """Add an event in llama.cpp's own stream format; return whether it is the last event."""
+    """Add an event in llama.cpp's own stream format; return whether it is the last one."""
     text, tokens = content["content"], content.get("tokens", [])
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
         raise _no_completion(content)
@@ -221,7 +221,7 @@ def _take_timings(found: Streamed, timings: Any) -> None:
         found.speculation = {
             "num_draft_tokens": timings.get("draft_n", 0),
             "num_accepted_draft_tokens": accepted,
-            # each pass yields its accepted tokens and one more; the first token is the prompt's pass, not a step
+            # each pass yields its accepted tokens and one more; the first token is from the prompt's pass
             "num_spec_steps": timings["predicted_n"] - accepted - 1,
         }
 
@@ -258,7 +258,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
             "num_draft_tokens": details["spec_num_proposed_drafts"],
             "num_accepted_draft_tokens": details["spec_num_correct_drafts"],
             "num_spec_steps": details["spec_verify_ct"],
-            # the draft length is unknown in trees: count the positions that a step accepted, at least the first
+            # the draft length of a tree is unknown: use the most positions that a step accepted, but at least 1
             "acceptance_histogram_by_draft_length": {max(1, len(histogram) - 1): histogram},
         }
     if isinstance(metrics, dict) and isinstance(metrics.get("speculative_decoding"), dict):

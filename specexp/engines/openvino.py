@@ -33,11 +33,11 @@ _INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 class OpenVINO(ForeignEngine):
-    """OpenVINO GenAI on the CPU, with the pair's models in converted form.
+    """OpenVINO GenAI on the CPU, with the pair's models converted to its format.
 
     Args:
         drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
-        settings: draft length or threshold, by OpenVINO's own names.
+        settings: draft length or threshold, under OpenVINO's own names.
         threads: number of CPU threads.
 
     Raises:
@@ -135,7 +135,7 @@ class _Pipeline(RunningEngine):
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
         counted: Any = getattr(found, "extended_perf_metrics", None)
         has_counts = counted is not None and hasattr(counted, "get_num_accepted_tokens")
-        # if the sizes of the passes are not reported, the prompt's pass yields one token
+        # if the sizes of the passes are not reported, assume that the prompt's pass yields one token
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
         return EngineAnswer(
             tokens,
@@ -179,8 +179,8 @@ def write_openvino(
 ) -> None:
     """Convert a model to OpenVINO's format and write it, with the tokenizer if one is given.
 
-    The converted model has the inputs ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``. Its keys
-    and values are internal state.
+    The converted model has the inputs ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``. It keeps
+    keys and values as internal state.
     """
     import openvino
 

@@ -1,4 +1,4 @@
-"""Arms that decode with other engines, and the backend that runs them alongside arms of our loop."""
+"""Arms that decode with engines, and the backend that runs them alongside the arms of our own loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class EnginePool:
-    """The running engines of a study. Unused ones are kept for later trials until a different engine must start."""
+    """The running engines of a study. Unused ones keep running for later trials until a different engine must start."""
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
@@ -43,7 +43,7 @@ class EnginePool:
         return self._running[key]
 
     def leave(self, user: int) -> None:
-        """Release all engines that ``user`` took."""
+        """Release all engines that ``user`` has taken."""
         for users in self._users.values():
             users.discard(user)
 
@@ -68,7 +68,7 @@ class EnginePool:
 
 
 class ServedArm(LearningArm):
-    """An arm that decodes with another engine. ``scorer`` is plain decoding in our loop, which checks near ties."""
+    """An arm that decodes with an engine. ``scorer`` is the plain-decoding arm of our loop, which checks near ties."""
 
     shows_steps = False  # engines report counts, but no draft trees
 
@@ -130,7 +130,7 @@ class ServedArm(LearningArm):
 
 
 class ServedBackend(LiveBackend):
-    """A backend for arms of our loop and of other engines, with one pair of models.
+    """A backend for the arms of our loop and of engines, all with the same pair of models.
 
     Attributes:
         pool: the running engines; the creator of the backend must close it.

@@ -19,7 +19,7 @@ from specexp.base.messages import did_you_mean
 from specexp.engines.engine import EngineError
 
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path
-_LAST_BYTES = 400  # of the server's output in an error message
+_LAST_BYTES = 400  # length of the server's output in an error message
 _POLL_SECONDS = 0.1
 
 
@@ -55,7 +55,7 @@ class StartedServer:
     """A server process. It is killed when this process ends, even if this process crashes.
 
     Raises:
-        EngineError: the server exits, or is not healthy in time; the message has the end of its output.
+        EngineError: the server exits or is not healthy in time. The message contains the end of its output.
     """
 
     def __init__(self, command: Sequence[str], url: str, start_seconds: float) -> None:
@@ -69,7 +69,7 @@ class StartedServer:
             raise
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Return whether the server has exited, after waiting for this for up to ``seconds``."""
+        """Wait up to ``seconds`` for the server to exit, and return whether it has."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.returncode is not None
@@ -81,9 +81,9 @@ class StartedServer:
         return " ".join(self._log.read().decode(errors="replace").split()) or "no output"
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of all processes of the server; None on systems without ``/proc``."""
+        """Return the resident memory of all the server's processes; None on systems without ``/proc``."""
         try:
-            # the command is the supervisor's only child, and leads the session of all its processes
+            # the command is the supervisor's only child and the leader of the session of all its processes
             pid = self._process.pid
             session = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").strip()
             page = os.sysconf("SC_PAGE_SIZE")
@@ -122,7 +122,7 @@ class StartedServer:
 def _session_of(folder: Path) -> str:
     """Return the session id of a process; empty if the process has exited."""
     try:
-        # the process name is in parentheses and may hold blanks and parentheses itself, so split after the last ")"
+        # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last ")"
         return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
     except (OSError, IndexError):
         return ""

@@ -1,4 +1,4 @@
-"""Speculation settings of other engines, in the engines' own names and formats."""
+"""Speculation settings of engines, under each engine's own names and in its own format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SettingsError(ValueError):
 class Settings(metaclass=Checked):
     """Settings for one engine under the engine's own names. None selects the engine's default.
 
-    A new engine is one frozen dataclass, with the bounds in its annotations.
+    To add an engine, define a frozen dataclass with each field's bounds in its annotation.
 
     Attributes:
         engine: name of the engine.
@@ -43,7 +43,7 @@ class Settings(metaclass=Checked):
         return self.given()
 
     def given(self, *but: str) -> dict[str, Any]:
-        """Return the fields that are set, without those named in ``but``."""
+        """Return the fields that are set, except those named in ``but``."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in values.items() if value is not None and name not in but}
 
@@ -54,9 +54,9 @@ class VllmSettings(Settings):
 
     Args:
         num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
-            ``last`` concurrent requests, both included.
+            ``last`` concurrent requests, inclusive.
         suffix_decoding_max_cached_requests: number of earlier answers that are kept; 0 keeps none.
-        suffix_decoding_max_spec_factor: maximal number of drafted tokens for each matched token.
+        suffix_decoding_max_spec_factor: maximum number of drafted tokens per matched token.
     """
 
     engine: ClassVar[str] = "vllm"
@@ -88,13 +88,13 @@ class SglangSettings(Settings):
     """SGLang's flags, with underscores and without the prefix ``--speculative-``.
 
     Args:
-        algorithm: ``STANDALONE`` is a separate draft model.
-        num_steps: number of draft passes in a step, which is the depth of the tree.
-        eagle_topk: number of children of a node; 1 drafts a chain.
-        num_draft_tokens: number of tokens verified in a step, the root included.
+        algorithm: ``STANDALONE`` drafts with a separate model.
+        num_steps: number of draft passes per step, which is also the depth of the tree.
+        eagle_topk: number of children per node; 1 drafts a chain.
+        num_draft_tokens: number of tokens verified per step, including the root.
         ngram_external_corpus_path: JSONL file with a JSON string on each line.
-        adaptive: content of the file for adaptive speculation: ``candidate_steps`` and hystereses by the number of
-            concurrent requests, and global keys.
+        adaptive: content of the file for adaptive speculation: global keys, and ``candidate_steps`` and hystereses for
+            each number of concurrent requests.
     """
 
     engine: ClassVar[str] = "sglang"
@@ -105,7 +105,7 @@ class SglangSettings(Settings):
     num_steps: Positive | None = None
     eagle_topk: Positive | None = None
     num_draft_tokens: Positive | None = None
-    # other values than 1 change the distribution of the output
+    # values other than 1 change the distribution of the output
     accept_threshold_single: Annotated[float, Field(ge=1, le=1)] | None = None
     accept_threshold_acc: Annotated[float, Field(ge=1, le=1)] | None = None
     use_rejection_sampling: bool | None = None
@@ -140,9 +140,9 @@ class TrtllmSettings(Settings):
     Args:
         max_draft_len: length of a chain, or depth of a tree.
         use_dynamic_tree: whether to draft a tree (Eagle3 only), with ``max_total_draft_tokens`` nodes.
-        enable_global_pool: whether the suffix automata of other requests are searched too.
+        enable_global_pool: whether the suffix automata of other requests are also searched.
         is_use_oldest: whether the oldest match is used; our drafters use the newest.
-        draft_len_schedule: draft length by the number of concurrent requests.
+        draft_len_schedule: draft length for each number of concurrent requests.
         acceptance_rate_threshold: acceptance rate below which speculation is turned off for good, measured over
             ``acceptance_rate_window_size`` steps.
     """
@@ -157,7 +157,7 @@ class TrtllmSettings(Settings):
     max_draft_len: Positive
     speculative_model: str | None = None
     use_dynamic_tree: bool | None = None
-    dynamic_tree_max_topK: Positive | None = None  # noqa: N815 - its name
+    dynamic_tree_max_topK: Positive | None = None  # noqa: N815 - the engine's name
     max_total_draft_tokens: Positive | None = None
     max_matching_ngram_size: Positive | None = None
     is_public_pool: bool | None = None
@@ -183,8 +183,8 @@ class OpenVinoSettings(Settings):
 
     Args:
         num_assistant_tokens: length of the chain, or number of nodes of the tree.
-        assistant_confidence_threshold: minimal draft probability of a single token; drafting stops below it.
-        branching_factor: number of children of a node in an EAGLE3 tree of depth ``tree_depth``.
+        assistant_confidence_threshold: minimum draft probability of a single token; drafting stops below it.
+        branching_factor: number of children per node in an EAGLE3 tree of depth ``tree_depth``.
     """
 
     engine: ClassVar[str] = "openvino"
@@ -199,7 +199,7 @@ class OpenVinoSettings(Settings):
 
 @dataclass(frozen=True)
 class HuggingFaceSettings(Settings):
-    """The fields of transformers' generation config, under the names used there.
+    """The fields of transformers' generation config, under transformers' names.
 
     Args:
         prompt_lookup_num_tokens: length of the chain that prompt lookup drafts.
@@ -225,14 +225,14 @@ class LlamaCppSettings(Settings):
 
     Args:
         spec_draft_model: the draft's GGUF file.
-        spec_draft_n_max: maximal length of the chain.
-        spec_draft_n_min: minimal length of the chain; shorter chains are not verified.
-        spec_draft_p_min: minimal draft probability of a single token; 0 always drafts the full length.
-        spec_draft_p_split: draft probability from which a second branch is tried.
+        spec_draft_n_max: maximum length of the chain.
+        spec_draft_n_min: minimum length of the chain; shorter chains are not verified.
+        spec_draft_p_min: minimum draft probability of a single token; 0 always drafts the full length.
+        spec_draft_p_split: minimum draft probability for trying a second branch.
         spec_ngram_simple_size_n: exact number of tokens that are looked up. ``size_m`` is the length of the chain, and
-            ``min_hits`` the number of occurrences needed. ``map_k`` keeps the n-grams in a map, and ``map_k4v`` keeps
+            ``min_hits`` the required number of occurrences. ``map_k`` keeps the n-grams in a map, and ``map_k4v`` keeps
             up to four continuations of each.
-        spec_ngram_mod_n_match: number of tokens that are looked up in a store shared by all requests.
+        spec_ngram_mod_n_match: number of tokens looked up in a store shared by all requests.
     """
 
     engine: ClassVar[str] = "llama-cpp"

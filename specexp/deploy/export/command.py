@@ -1,4 +1,4 @@
-"""``python -m specexp.export ARTIFACT --to FORMAT``: converts an artifact to a file that another program reads."""
+"""``python -m specexp.export ARTIFACT --to FORMAT``: converts an artifact to a file that another program can read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {
     ),
     "target": ("MODEL", "the target for --to serve-bundle, a hub id or folder (default: stdlib)"),
 }
-"""The metavar and help of those options that only some formats have."""
+"""The metavar and help text of the options that only some formats take."""
 
 
 def export(
@@ -37,7 +37,7 @@ def export(
     trust: Sequence[str] = (),
     **options: str,
 ) -> tuple[Any, str]:
-    """Export an artifact or, for formats that accept one, a model or recording.
+    """Export an artifact or, if the format accepts one, a model.
 
     Args:
         path_or_reference: the artifact's path or reference, as in :func:`specexp.load_artifact`.
@@ -48,7 +48,7 @@ def export(
         options: options of the format, e.g. ``draft``.
 
     Returns:
-        The content of the file, and a sentence that names the dropped settings; empty if all are expressed.
+        The file's content, and a sentence naming the dropped settings, which is empty if there are none.
 
     Raises:
         ArtifactError: the artifact or the format is not valid, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""The base class of export formats. They convert an artifact, a model or a recording for another project."""
+"""The base class of export formats, which convert an artifact or a model for another project."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ExportedFile:
 
     Attributes:
         content: content of the file, as JSON values or as text; for a folder, a list with its path.
-        dropped: a sentence that names the settings that the format cannot express; empty if it expresses all.
+        dropped: a sentence naming the settings that the format cannot express; empty if there are none.
     """
 
     content: Any
@@ -43,17 +43,17 @@ class ExportedFile:
 
 
 class ExportFormat:
-    """An export format. A new format is a class in a file of ``specexp/deploy/export/formats``.
+    """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``.
 
     Attributes:
         name: the value of ``--to``.
-        kinds: kinds of artifacts that can be exported; empty for formats that override :meth:`make`.
+        kinds: artifact kinds that can be exported; empty for formats that override :meth:`make`.
         read_for: project and version for which the exported fields are valid.
-        options: names of the options that the format takes, besides the source and ``--output``.
+        options: names of the options that the format takes in addition to the source and ``--output``.
         folder: whether the format writes a folder instead of a file.
         updates: whether other keys of an existing file are kept.
-        deployment: template of the command that deploys the file: ``{file}`` is its path, and users replace ``MODEL``,
-            ``DRAFT`` and ``FOLDER``; empty if there is no such command.
+        deployment: template of the command that deploys the file, with ``{file}`` for its path. Users replace
+            ``MODEL``, ``DRAFT`` and ``FOLDER``. Empty if there is no such command.
     """
 
     name: ClassVar[str]
@@ -65,11 +65,11 @@ class ExportFormat:
     deployment: ClassVar[str] = ""
 
     def make(self, request: ExportRequest) -> ExportedFile:
-        """Export the artifact in a request; raises ArtifactError if that is not possible."""
+        """Export a request's artifact. Raises ArtifactError if that is not possible."""
         return self.export(self.load(request), **request.options)
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
-        """Load the artifact in a request; raises ArtifactError unless its kind is one of :attr:`kinds`."""
+        """Load a request's artifact. Raises ArtifactError unless its kind is one of :attr:`kinds`."""
         from specexp.config.artifacts import load_artifact
 
         artifact = load_artifact(request.source, request.trust)
@@ -81,7 +81,7 @@ class ExportFormat:
         return artifact
 
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
-        """Return the contents of the exported file. ``options`` are the options that the user gave."""
+        """Return the contents of the exported file. ``options`` holds the options that the user set."""
         raise NotImplementedError
 
     def deployed_by(self, file: str, content: Any) -> str:

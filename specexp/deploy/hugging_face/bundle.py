@@ -29,7 +29,7 @@ from specexp.config.artifacts import load_artifact
 from specexp.deploy.hugging_face.custom_generate import CustomGenerate, custom_generate
 
 ARTIFACT, DRAFT = Path("specexp", "artifact"), Path("specexp", "draft")
-"""Paths within the model folder."""
+"""Paths of the artifact and the draft model within the model folder."""
 HOOK = Path("custom_generate", "generate.py")
 HOOK_TEXT = '''"""Decodes with the artifact in this folder: pip install specexp."""
 
@@ -80,8 +80,8 @@ def generate(
 
 
 def _callable_of(model: PreTrainedModel) -> CustomGenerate:
-    """Return a model's callable, which is created at the first call."""
-    with _making:  # servers call from several threads
+    """Return a model's callable, which is created on the first call."""
+    with _making:  # servers call this from several threads
         if model not in _made:
             folder = Path(model.name_or_path)
             if not (folder / ARTIFACT).is_dir():

@@ -40,10 +40,10 @@ from specexp.scheduling import Executor, Job, SerialSpeculative
 
 
 class CustomGenerate:
-    """The callable for ``model.generate(custom_generate=...)``. Calls from several threads run one after the other.
+    """The callable for ``model.generate(custom_generate=...)``. Calls from different threads run one after another.
 
-    With an artifact that has an execution strategy, a call decodes a batch of rows, and the strategy's processes are
-    kept until :meth:`close`. Otherwise a call decodes one row.
+    If the artifact has an execution strategy, a call decodes a batch of rows, and the strategy's processes keep
+    running until :meth:`close`. Otherwise, a call decodes a single row.
     """
 
     def __init__(
@@ -153,23 +153,23 @@ def custom_generate(
 ) -> CustomGenerate:
     """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
-    Sampling follows the generation config, which replaces the artifact's verifier, and the given logits processors and
-    stopping criteria. Pass ``stop_strings`` as a ``StopStringCriteria``, since callables get no tokenizer from
-    ``generate``. Target and draft run as in the artifact's study
+    The artifact's verifier is ignored: sampling and stopping follow the generation config and the given logits
+    processors and stopping criteria. Pass ``stop_strings`` as a ``StopStringCriteria``, since ``generate`` passes no
+    tokenizer to callables. Target and draft run as in the artifact's study
     (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and all calls with one model share a KV cache. The
-    output ends at the end of the model's context.
+    output ends when the model's context is full.
 
-    An artifact with a ``schedule`` also accepts several rows: a batch, padded on the left, or ``num_return_sequences``.
+    An artifact with a ``schedule`` also accepts several rows: a left-padded batch, or ``num_return_sequences``.
     The callable then keeps processes until it is closed (by ``close()`` or a ``with`` statement) or the program ends.
 
     Args:
-        artifact_or_parts: an artifact, or a drafter and builder with, optionally, a verifier and controller.
-        seed: seed for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default each call draws a
+        artifact_or_parts: an artifact, or a drafter and a builder, optionally followed by a verifier and a controller.
+        seed: seed for ``do_sample=True``; ``model.generate(..., seed=7)`` overrides it. By default, each call draws a
             seed from torch's generator.
         draft: the draft model, if the drafter needs one.
 
     Raises:
-        ValueError: a path is given, or the drafter needs a draft model and there is none. Calls of the result raise
+        ValueError: a path is given, or the drafter needs a draft model and none is given. Calling the result raises
             it for unsupported arguments (see :mod:`~specexp.deploy.hugging_face.request`).
 
     Example:
@@ -185,11 +185,11 @@ def custom_generate(
 
 
 class ProcessedSampling(DeterministicVerifier):
-    """Greedy decoding or keyed sampling from scores that Hugging Face's logits processors have changed.
+    """Greedy decoding or keyed sampling from scores modified by Hugging Face's logits processors.
 
-    The processors are called once for each output token, in order and with all tokens before it, as in plain
-    ``generate``. Repetition penalties and stateful processors therefore work. With temperature, top-k and top-p only,
-    the result equals that of :class:`~specexp.verifiers.KeyedSampling`.
+    The processors are called once for each output token, in order and with all preceding tokens, as in plain
+    ``generate``. Repetition penalties and stateful processors therefore work. If only temperature, top-k and top-p
+    are set, the result equals that of :class:`~specexp.verifiers.KeyedSampling`.
     """
 
     noise_temperature = 0.0
@@ -199,7 +199,7 @@ class ProcessedSampling(DeterministicVerifier):
     ) -> None:
         """Set the processors and sampling for the next call. ``padding`` holds the padding tokens of each prompt."""
         self._sample = bool(config.do_sample)
-        # coupled drafters follow it
+        # coupled drafters use it
         self.noise_temperature = (config.temperature or 1.0) if self._sample else 0.0
         self._processors = processors
         self._padding = padding
@@ -230,9 +230,9 @@ class ProcessedSampling(DeterministicVerifier):
                 ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
 
     def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
-        """Return the tokens that processors get, ``[1, t]``, with padding as in plain ``generate``.
+        """Return the tokens passed to the processors, ``[1, t]``, with padding as in plain ``generate``.
 
-        Without processors the result is empty, ``[1, 0]``.
+        Without processors, the result is empty, ``[1, 0]``.
         """
         padding = self._padding[int(context.sequence)]
         known = [*padding, *context.token_ids.tolist()] if self._processors else []
@@ -252,7 +252,7 @@ class ProcessedSampling(DeterministicVerifier):
 def _stop(
     criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int
 ) -> Callable[[Sequence[int]], bool] | None:
-    """Return a function of a row's new tokens that checks all criteria except length and EOS, which the loop checks."""
+    """Return a function that checks a row's new tokens against all criteria but length and EOS (the loop's task)."""
     others = StoppingCriteriaList(
         one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
     )

@@ -1,6 +1,6 @@
-"""Checks of a call of ``generate``, which raise for config fields and arguments that our loop does not support.
+"""Checks for calls of ``generate``, which reject config fields and arguments that our loop does not support.
 
-A field that no table lists, such as a new field of a later transformers version, is rejected if it is set.
+A field missing from the tables, such as one added by a later transformers version, is rejected if it is set.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ _IGNORED = ("use_cache", "logits_to_keep", "return_dict")
 def hidden_arguments() -> dict[str, Any]:
     """Return the :data:`HIDDEN_ARGUMENTS` of the current call of ``generate``.
 
-    Transformers does not pass them to callables, so they are read from the stack frame of ``generate``.
+    Transformers does not pass them to callables, so they are read from the stack frame of ``generate``. Without them,
+    a streamer would be silently ignored.
 
     Raises:
-        RuntimeError: the caller is not ``generate``, or it has other arguments. Otherwise a streamer would be ignored.
+        RuntimeError: the call does not come from ``generate``, or ``generate`` has different arguments.
     """
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not _GENERATE:
@@ -122,7 +123,7 @@ def check_request(
 ) -> None:
     """Raise a ValueError with advice if an argument or config field is not supported.
 
-    ``input_ids`` is ``[1, p]``, only the first row if batches are supported. ``hidden`` is the result of
+    ``input_ids`` is ``[1, p]``: the prompt, or the first row if batches are supported. ``hidden`` is the result of
     :func:`hidden_arguments`, and ``padding`` the number of masked tokens on the left of each row.
     """
     for problem in _problems(input_ids, config, model_kwargs, hidden, padding, streams):

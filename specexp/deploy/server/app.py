@@ -1,4 +1,4 @@
-"""The routes of the server, its Prometheus metrics, and its access log."""
+"""The server's routes, Prometheus metrics and access log."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from specexp.deploy.server.texts import Texts
 log = logging.getLogger("specexp.serve")
 access = logging.getLogger("specexp.deploy.server.access")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_BODY_SECONDS = 30.0  # without a limit, a client that sends single bytes could keep a connection forever
+_BODY_SECONDS = 30.0  # without a limit, a client that sends single bytes could hold a connection open forever
 _SHORT_BODY = 10_000
-"""The largest body, in bytes, that is tokenized in the event loop, because a thread would cost more time."""
+"""Bodies of up to this many bytes are tokenized in the event loop, because a thread would take longer."""
 _CANCELLED = 499
-"""The status that is logged, as in nginx, if the client disconnects before the response."""
+"""Status logged if the client disconnects before the response is complete, as in nginx."""
 
 
 class Figures:
@@ -85,7 +85,7 @@ class Figures:
 class Server:
     """The HTTP application that serves one model.
 
-    ``name`` is the model's name in requests, and ``key`` the API key that they must send; None accepts all requests.
+    ``name`` is the model's name in requests. Requests must contain the API key ``key``, unless it is None.
     """
 
     thread: DecodingThread
@@ -176,7 +176,7 @@ class Server:
         yield format_sse_event(data_str="[DONE]")
 
     def _end(self, served: ServedRequest, request: Request, status: int) -> None:
-        """Free the lanes of a request, and count and log its end. Later calls do nothing."""
+        """Free a request's lanes, and count and log its end. Repeated calls have no effect."""
         if served.logged:  # a failed stream calls this twice: for the error, and when the response is closed
             return
         served.logged = True
@@ -256,7 +256,7 @@ class Server:
 
 
 class _Request(Request):
-    """A request with checks of its body: it must be JSON, within the size limit, and complete in time."""
+    """A request that checks its body, which must be JSON, within the size limit, and complete in time."""
 
     _data: bytes | None = None
 
@@ -275,7 +275,7 @@ class _Request(Request):
 
     async def _read(self, limit: int) -> bytes:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # browsers send other types across sites without a preflight request
+        if kind != "application/json":  # browsers can send other types cross-site without a preflight request
             raise RequestError(415, f"the content type must be application/json, got {kind[:60]!r}")
         data = bytearray()
         try:
@@ -306,7 +306,7 @@ class _Route(APIRoute):
 
 
 class _Events(EventSourceResponse):
-    """A stream of server-sent events that calls ``end`` when it is over, even if the client disconnects."""
+    """A stream of server-sent events that calls ``end`` when it finishes or the client disconnects."""
 
     def __init__(self, events: AsyncIterator[bytes], end: Callable[[], None]) -> None:
         super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})

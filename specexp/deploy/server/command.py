@@ -54,7 +54,7 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the server until SIGTERM or Ctrl-C and the last accepted request; return the exit code."""
+    """Run the server until SIGTERM or Ctrl-C, finish the accepted requests, and return the exit code."""
     options = _parser().parse_args(arguments)
     from specexp.artifacts import ArtifactError
     from specexp.models.sources import PairError
@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _target_of(artifact: LoadedArtifact) -> str:
-    """Return the model with which an artifact was measured; raises ConfigError if it has no name of ours."""
+    """Return the model an artifact was measured with. Raises ConfigError unless it is smollm2 or stdlib."""
     from specexp.models.smollm2 import SMOLLM2
 
     pair = (artifact.provenance.get("config") or {}).get("pair") or {}

@@ -1,4 +1,4 @@
-"""The server's decoding thread. It batches continuously: outputs join and leave the loop between steps."""
+"""The server's decoding thread, with continuous batching: outputs join and leave the loop between steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from specexp.verifiers import KeyedSampling
 
 log = logging.getLogger("specexp.serve")
 _PREFILL_TOKENS = 512
-"""Prefill tokens allowed between two steps, so that a long queue of prompts does not stall the running outputs."""
+"""After prefilling this many tokens, the thread runs a step, so that queued prompts do not stall running outputs."""
 
 
 class TokenLogProbs(NamedTuple):
@@ -49,12 +49,12 @@ class StepCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a complete output.
+    """Results and statistics of a complete output.
 
     Attributes:
         cached: number of prompt tokens that were in the cache before the prefill.
-        waited: seconds in the queue.
-        first_token: time of the first token, by :func:`time.monotonic`.
+        waited: seconds spent in the queue.
+        first_token: time of the first token, on the clock of :func:`time.monotonic`.
     """
 
     result: GenerationResult
@@ -66,7 +66,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The end of an output that was aborted after ``tokens`` new tokens."""
+    """The reason an output was aborted after ``tokens`` new tokens."""
 
     why: Literal["deadline", "shutdown", "error"]
     tokens: int
@@ -87,13 +87,13 @@ class Output:
     """An output to generate.
 
     Attributes:
-        seed: key of the random numbers, together with ``sequence``.
+        seed: random seed; the noise is keyed by it and ``sequence``.
         text: decoder of the output's text, which also detects stop strings.
         notify: called with each update, in the decoding thread.
-        update_seconds: minimal time between two updates; None for a single update at the end.
-        speculative: False for plain decoding; a number limits the drafted tokens of a step.
+        update_seconds: minimum time between two updates; None for a single update at the end.
+        speculative: False for plain decoding; a number limits the drafted tokens per step.
         log_probs: number of the target's top tokens to list for each output token; None for no log-probabilities.
-        deadline: time at which an incomplete output is aborted, by :func:`time.monotonic`.
+        deadline: time at which an incomplete output is aborted, on the clock of :func:`time.monotonic`.
         cancelled: any thread may set this; the output is then dropped before the next step.
     """
 
@@ -127,7 +127,7 @@ class _Running:
 
 
 class UnavailableError(Exception):
-    """Outputs are not accepted now. Another request may succeed after ``retry_after`` seconds."""
+    """Outputs are not accepted at the moment. A retry may succeed after ``retry_after`` seconds."""
 
     def __init__(self, sentence: str, retry_after: int) -> None:
         super().__init__(sentence)
@@ -146,13 +146,13 @@ class SeparatePasses(Decoding):
 
 
 class PrefixSlots:
-    """The KV cache slots of a target. Free slots keep their tokens. With ``reuse``, prompts reuse shared prefixes."""
+    """A target's KV cache slots. Free slots keep their tokens. With ``reuse``, prompts reuse prefixes they share."""
 
     def __init__(self, target: Runtime, slots: int, *, reuse: bool = True) -> None:
         self._target = target
         self._reuse = reuse
         self._free = list(range(slots))  # in the order in which they became free
-        self._held: dict[int, Context] = {}  # sequences, also of free slots
+        self._held: dict[int, Context] = {}  # the sequence in each slot, including free ones
         target.cache.reserve(0, slots)
         for slot in range(slots):
             target.cache.truncate(slot, 0)
@@ -162,10 +162,10 @@ class PrefixSlots:
 
         The last ``at_least`` tokens are never reused. Returns the slot and the number of tokens it holds.
         """
-        # reuse may change the rounding, which depends on the tokens that were fed together
+        # reuse may change the rounding, which depends on the tokens that share a pass
         wanted = np.asarray(prompt[: max(0, len(prompt) - at_least) if self._reuse else 0], dtype=np.int64)
         shared = {slot: self._shared_prefix(slot, wanted) for slot in (*self._free, *self._held)}
-        best = max(shared, key=lambda one: shared[one])  # ties go to the slot that has been free for longest
+        best = max(shared, key=lambda one: shared[one])  # ties go to the slot that has been free the longest
         slot = best if best in self._free else self._free[0]
         if slot == best:
             self._target.cache.truncate(slot, shared[best])
@@ -199,18 +199,18 @@ class PrefixSlots:
 class DecodingThread:
     """Decodes up to ``lanes`` outputs concurrently in a separate thread, with one target pass for all of them.
 
-    An output depends only on its prompt, seed and sequence, except for rounding: the logits of a row may be rounded
+    Apart from rounding, an output depends only on its prompt, seed and sequence. The logits of a row may be rounded
     differently if other rows share the pass. ``deterministic`` prevents this: if the target's rows are not independent,
     each lane gets its own passes and no prefix is reused.
 
     Args:
         parts: drafter, builder and controller; every output has its own verifier.
-        lanes: maximal number of concurrent outputs.
-        waiting: maximal number of outputs in the queue.
+        lanes: maximum number of concurrent outputs.
+        waiting: maximum number of outputs in the queue.
 
     Raises:
-        ValueError: the parts do not fit the target or keyed sampling, the trees of all lanes exceed one pass, or
-            ``deterministic`` is impossible with these parts.
+        ValueError: the parts are incompatible with the target or keyed sampling, the trees of all lanes do not fit in
+            one pass, or ``deterministic`` is impossible with these parts.
     """
 
     def __init__(
@@ -277,7 +277,7 @@ class DecodingThread:
         self._thread.start()
 
     def close(self, within: float = inf) -> None:
-        """Stop accepting outputs and wait for the accepted ones, which are aborted after ``within`` seconds."""
+        """Stop accepting outputs, wait up to ``within`` seconds for the accepted ones, and abort the rest."""
         with self._changed:
             self._closing = True
             self._give_up_at = min(self._give_up_at, monotonic() + within)
@@ -286,7 +286,7 @@ class DecodingThread:
             self._thread.join()
 
     def give_up(self) -> None:
-        """Abort incomplete outputs before the next step. This takes no lock, so that signal handlers may call it."""
+        """Abort incomplete outputs before the next step. This takes no lock, so signal handlers may call it."""
         self._give_up_at = -inf
 
     def submit(self, outputs: Sequence[Output]) -> None:
@@ -429,11 +429,11 @@ class DecodingThread:
             running.log_probs += _log_probs(outcome, running.output.log_probs)
 
     def _send(self, running: _Running, end: Ended | GivenUp | None = None) -> None:
-        """Send the tokens that an output got since its last update."""
-        # text is decoded here and not after each step, so that fewer updates cost less
+        """Send the tokens generated since the output's last update."""
+        # text is decoded here rather than after each step, so that fewer updates cost less
         lane, text = running.lane, running.output.text
         tokens = lane.context.token_ids[lane.context.prompt_length + running.sent :].tolist()
-        if not text.stops:  # with stop strings the lane has already added every token except EOS
+        if not text.stops:  # with stop strings, the lane has already added every token except EOS
             text.extend(tokens[:-1] if lane.result.finish_reason == "eos" else tokens)
         new_text = text.take() + (text.rest() if lane.ended else "")
         update = Update(tuple(tokens), new_text, tuple(running.log_probs), end)
@@ -451,7 +451,7 @@ class DecodingThread:
 def _log_probs(outcome: Outcome, best: int) -> list[TokenLogProbs]:
     """Return a step's new tokens with their log-probabilities and those of the target's top tokens."""
     rows = (0, *outcome.accepted)[: len(outcome.new_token_ids)]
-    # the rows of the root and of the accepted nodes hold the target's logits of the new tokens
+    # the rows of the root and the accepted nodes hold the target's logits for the new tokens
     log_probs = outcome.logits[list(rows)].float().log_softmax(dim=-1)  # [t, V]
     values, ids = log_probs.topk(best, dim=-1)
     return [

@@ -1,4 +1,4 @@
-"""The HTTP server. It limits connections, and its shutdown saves the learned state without waiting for clients."""
+"""HTTP server that limits connections and, at shutdown, saves the learned state without waiting for clients."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from specexp.deploy.server.app import Server
 
 BACKLOG = 64
-"""The number of connections that the kernel queues and that asyncio accepts at a time."""
+"""Maximum number of connections that the kernel queues and that asyncio accepts at once."""
 READ_SECONDS = 5.0
-"""Seconds that clients have to read the rest of their answers after the decoding thread has stopped."""
+"""Seconds that clients get to read the rest of their responses after the decoding thread has stopped."""
 
 
 class Connection(H11Protocol):
@@ -31,7 +31,7 @@ class Connection(H11Protocol):
     Uvicorn limits neither, so idle and slow connections could use up all file descriptors.
     """
 
-    head_seconds = 10.0  # time limit of a request's headers, from the connection or the last answer
+    head_seconds = 10.0  # time limit for a request's headers after the connection or last response
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -67,7 +67,7 @@ class Connection(H11Protocol):
 
 
 def max_connections() -> int:
-    """Return the maximum number of connections: half of the process's file descriptors, but at most 1024."""
+    """Return the maximum number of connections: half the process's limit on file descriptors, but at most 1024."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1024 if descriptors == resource.RLIM_INFINITY else min(1024, descriptors // 2)
 
@@ -76,9 +76,9 @@ class HttpServer(uvicorn.Server):
     """An HTTP server that runs until SIGTERM or Ctrl-C. A second signal aborts incomplete outputs.
 
     Args:
-        server: the routes and the decoding thread.
+        server: the application and its decoding thread.
         drain: seconds from the signal until incomplete outputs are aborted.
-        drained: called in a thread once the decoding thread has stopped; clients may still be reading their answers.
+        drained: called in another thread after decoding has stopped; clients may still be reading their responses.
     """
 
     def __init__(self, server: Server, drain: float, drained: Callable[[], None] = lambda: None) -> None:
@@ -109,7 +109,7 @@ class HttpServer(uvicorn.Server):
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn waits for its connections without a time limit, and a client may never read its answer
+        # uvicorn waits for its connections without a time limit, and a client may never read its response
         closed = asyncio.create_task(super().shutdown(sockets))
         await asyncio.to_thread(self._thread.close, self._drain)
         await asyncio.to_thread(self._drained)
@@ -122,7 +122,7 @@ class HttpServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket for a host name or address (IPv6 if it has colons). Port 0 selects any free port.
+    """Return a listening socket for a host name or address (IPv6 if it contains a colon). Port 0 selects any free port.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -130,13 +130,13 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port must be an integer from 0 (any free port) to 65535, got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is given; without it small chunks are delayed by 40 ms
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it, small chunks are delayed by 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError as error:  # includes socket.gaierror of an unknown host name
+    except OSError as error:  # includes socket.gaierror, for an unknown host name
         listener.close()
         why = error.strerror or str(error)
         raise ConfigError(

@@ -33,12 +33,12 @@ def decoding_thread_of(
 ) -> DecodingThread:
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
-    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. With it or
-    ``switch_off``, if the artifact has no controller, :class:`~specexp.controllers.NodeBudget` adapts drafts to the
-    load, and an output decodes plainly if its own drafts do not pay.
+    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If it or
+    ``switch_off`` is given and the artifact has no controller, :class:`~specexp.controllers.NodeBudget` adapts drafts
+    to the load. Outputs for which drafting does not pay off are then decoded without drafts.
 
     Raises:
-        ArtifactError: the artifact belongs to other models, its parts cannot serve, or ``latency`` is not a
+        ArtifactError: the artifact was made for other models, its parts cannot be served, or ``latency`` is not a
             latency profile.
     """
     model = _model(pair)

@@ -1,4 +1,4 @@
-"""The schema of request bodies, with OpenAI's field names. Unsupported fields cause an error."""
+"""Schema of request bodies, with OpenAI's field names. Unsupported fields are accepted only with a neutral value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_TEMPERATURE = 0.01
 
 
 class RequestError(HTTPException):
-    """An error response. ``key`` is the body's field at fault, and ``retry_after`` is in seconds."""
+    """An error response. ``key`` names the field of the body at fault, and ``retry_after`` is in seconds."""
 
     def __init__(
         self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
@@ -38,20 +38,20 @@ class RequestError(HTTPException):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return the error object that OpenAI's clients read."""
+        """The error object, in the format that OpenAI's clients expect."""
         kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
-        message = " ".join(self.detail.split())[:900]  # it may quote long values of the client
+        message = " ".join(self.detail.split())[:900]  # it may quote long values from the client
         return {"error": {"message": message, "type": kind, "param": self.key, "code": self.status_code}}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits for a request."""
+    """Upper limits on a request."""
 
     body_bytes: int = 1_000_000
-    prompt_tokens: int | None = None  # length of each prompt; None for the model's context
+    prompt_tokens: int | None = None  # per prompt; None for the model's context limit
     outputs: int = 16  # number of prompts times n
-    seconds: float = 600.0  # its deadline
+    seconds: float = 600.0  # deadline; a request may set an earlier one
 
 
 def _check_temperature(value: float) -> float:
@@ -61,13 +61,13 @@ def _check_temperature(value: float) -> float:
 
 
 def _as_prompts(value: Any) -> Any:
-    """Convert a single prompt, a text or a list of token ids, to a list of prompts."""
+    """Wrap a single prompt, which is a text or a list of token ids, in a list. Return any other value unchanged."""
     is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
     return [value] if is_ids or isinstance(value, str) else value
 
 
-# violation() drops tags in parentheses from the key of an error.
-# With a discriminator pydantic reports the error of the matching alternative only, not of all.
+# violation() drops tags in parentheses from an error's key.
+# With a discriminator, pydantic reports only the error of the matching alternative.
 _by_type = Discriminator(lambda value: "(text)" if isinstance(value, str) else "(other)")
 _Text = Annotated[str, Tag("(text)")]
 _Count = Annotated[int, Field(ge=1, le=2**31)]
@@ -105,19 +105,19 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 class GenerationRequest(Section):
-    """The fields that completions and chats share. A null selects the default.
+    """Fields shared by completion and chat requests. Null selects the default.
 
     Attributes:
         model: name of the model; None for the served model.
         temperature: 0 for greedy decoding, otherwise at least 0.01.
         n: number of outputs for each prompt.
         stop: strings that end an output; a single string is accepted too.
-        seed: seed of the random numbers; None draws one.
+        seed: random seed; None draws one.
         sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
-            number of the output, from 0.
+            output's index, from 0.
         stream_options: ``{"include_usage": true}`` adds a last chunk with the token counts.
-        speculative: whether to draft, or the most drafted tokens of a step; the output is the same without.
-        deadline: time limit of the request in seconds.
+        speculative: whether to draft, or the maximum number of drafted tokens per step. It does not change the output.
+        deadline: time limit for the request, in seconds.
     """
 
     model: str | None = None
@@ -137,7 +137,7 @@ class GenerationRequest(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_neutral_fields(cls, body: Any) -> Any:
-        """Drop null fields and ignored fields. Unknown fields remain, and the base class rejects them."""
+        """Reject unsupported values, and drop null and ignored fields. The base class rejects unknown fields."""
         if not isinstance(body, dict):
             return body
         for name, neutral in _UNSUPPORTED.items():
@@ -150,7 +150,7 @@ class GenerationRequest(Section):
 
     @property
     def top_log_probs(self) -> int | None:
-        """The number of most probable tokens to list for each output token; None for no log-probabilities."""
+        """Number of top tokens to list for each output token; None for no log-probabilities."""
         raise NotImplementedError
 
 
@@ -174,7 +174,7 @@ class _TextPart(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A chat message: a role, by any name in :data:`~specexp.data.own_prompts.ROLES`, and a text or a list of them."""
+    """A chat message: its role, one of :data:`~specexp.data.own_prompts.ROLES`, and its text, whole or in parts."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -185,7 +185,7 @@ class ChatMessage(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content joined to one text."""
+        """The content as a single string."""
         return self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
 
 
@@ -222,5 +222,5 @@ def refusal_of(error: RequestValidationError) -> RequestError:
     details = [{**one, "loc": one["loc"][1:]} for one in error.errors()]
     pydantics: Any = SimpleNamespace(errors=lambda **_: details)
     steps, sentence = violation(pydantics, error.body)
-    key = ".".join(steps)[:200]  # it may hold a long key of the client
+    key = ".".join(steps)[:200]  # it may contain a long key from the client
     return RequestError(400, f"{key or 'the body'}{sentence}", key or None)

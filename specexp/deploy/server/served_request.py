@@ -1,4 +1,4 @@
-"""A running request. In the event loop, it collects the decoding thread's updates, formatted as OpenAI's responses."""
+"""A running request. In the event loop, it turns the decoding thread's updates into responses in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specexp.deploy.server.texts import OutputText, Texts
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
-"""OpenAI's default of ``max_tokens`` for completions. For chats the default is the model's context."""
+"""OpenAI's default ``max_tokens`` for completions. For chats, the default is the model's context limit."""
 _UPDATE_SECONDS = 0.025
 """Minimum time between two chunks of a stream. Waking the event loop for each token would slow decoding down."""
 
@@ -34,13 +34,13 @@ class ServedRequest:
     """The state of a request, from its tokenized prompts to the last chunk of its response.
 
     Raises:
-        RequestError: a prompt is too long, or there are too many outputs.
+        RequestError: a prompt is not valid or too long, or there are too many outputs; ``sequence`` allows only one.
 
     Attributes:
-        seed: seed of the random numbers; the same seed gives the same response.
+        seed: random seed; the same seed gives the same response.
         outputs: the outputs, ``n`` for each prompt.
-        ended: the end of each output; None while the output is incomplete.
-        logged: whether the end of the request was logged.
+        ended: the results of each output; None while it is incomplete.
+        logged: whether the end of the request has been logged.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ServedRequest:
             output.cancelled = True
 
     async def answer(self) -> dict[str, Any]:
-        """Return the complete response after all outputs have ended.
+        """Return the complete response once all outputs have ended.
 
         Raises:
             RequestError: an output missed its deadline, or the server failed or shut down.
@@ -140,10 +140,10 @@ class ServedRequest:
         return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield the response in chunks. If ``include_usage`` is set, the last chunk has the token counts.
+        """Yield the response in chunks. If ``include_usage`` is set, the last chunk contains the token counts.
 
         Raises:
-            RequestError: see :meth:`answer`; some chunks may have been yielded before.
+            RequestError: see :meth:`answer`; some chunks may already have been yielded.
         """
         include_usage = self.request.stream_options.get("include_usage", False)
         usage: dict[str, Any] = {"usage": None} if include_usage else {}
@@ -161,7 +161,7 @@ class ServedRequest:
             yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
 
     def usage(self) -> dict[str, Any]:
-        """Return the token counts of the request. Each prompt counts once, whatever ``n`` is."""
+        """Return the request's token counts. Each prompt is counted once, regardless of ``n``."""
         prompt, new = sum(map(len, self.prompts)), self._new_tokens
         # only the first output of each prompt: the other outputs reuse its prefill
         cached = sum(one.cached for one in self.ended[:: self.request.n] if one is not None)
@@ -203,7 +203,7 @@ class ServedRequest:
         return RequestError(500, f"the server failed to complete request {self.id}: see the server's log")
 
     def _extra(self) -> dict[str, Any]:
-        """Return the additions to OpenAI's schema: the seed, and speculation metrics in vLLM's schema."""
+        """Return the fields added to OpenAI's schema: the seed, and speculation metrics in vLLM's schema."""
         metrics = None
         if len(self.ended) == 1 and self.ended[0] is not None:
             builder = self._thread.parts.builder if self.request.speculative else None
@@ -212,7 +212,7 @@ class ServedRequest:
         return {"seed": self.seed, "metrics": metrics}
 
     def _choice(self, number: int, update: Update, chat: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry of ``choices``. For a chat, ``chat`` is its content."""
+        """Return an entry of ``choices``, which contains the fields of ``chat`` if the request is a chat."""
         log_probs = None
         if self.request.top_log_probs is not None and (update.log_probs or not self.request.stream):
             log_probs = (self._chat_log_probs if self.is_chat else self._log_probs)(update.log_probs)

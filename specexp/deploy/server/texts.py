@@ -1,4 +1,4 @@
-"""Conversion between text and token ids: prompts, chats, and the text of an output as it is generated."""
+"""Conversion between text and token ids, for prompts, chats, and outputs as they are generated."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _INCOMPLETE = "\ufffd"
-"""The replacement character, to which tokenizers decode the bytes of an incomplete character."""
+"""Replacement character, which tokenizers return for the bytes of an incomplete character."""
 
 
 class Texts:
     """The target's tokenizer, shared by all requests.
 
-    Chat messages are rendered with the tokenizer's chat template. If it has none, the texts of the messages are joined
-    by blank lines without their roles, as in a study's workload.
+    Chat messages are rendered with the tokenizer's chat template. If it has none, the message texts are joined by
+    blank lines, without their roles, as in a study's workload.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
-        self._lock = Lock()  # a call of a tokenizer changes its padding settings, so it is not thread-safe
+        self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
         """Return the token ids of a request's prompts. Text prompts include the tokenizer's special tokens.
@@ -56,7 +56,7 @@ class Texts:
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
             return first_turn_ids(self.tokenizer, read[-1]["content"], template, read[:-1])
-        except Exception as error:  # a template is a program, which may raise any error
+        except Exception as error:  # a template is a program and may raise any error
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error
 
@@ -69,11 +69,11 @@ class Texts:
 
 
 class OutputText:
-    """Incremental decoding of an output's tokens to text.
+    """Incremental decoder from an output's tokens to text.
 
-    :meth:`take` returns only final text. It holds back an incomplete character, and text that may be the beginning of a
-    stop string. A stop string and all text after it are dropped. With stop strings, the loop calls this object after
-    each token (:data:`~specexp.core.loop.Stop`). Without, :meth:`extend` adds several tokens at once.
+    :meth:`take` returns only final text. It holds back incomplete characters and any text that may be the beginning
+    of a stop string. A stop string and all text after it are dropped. If there are stop strings, the loop calls this
+    object after each token (:data:`~specexp.core.loop.Stop`). Otherwise, :meth:`extend` adds several tokens at once.
 
     Example:
         >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
@@ -86,10 +86,10 @@ class OutputText:
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop), default=0)
         self._tokens: list[int] = []
-        # The text of a token depends on the token before it, so new tokens are decoded together with the last complete
+        # A token's text depends on the token before it, so new tokens are decoded together with the last complete
         # group of tokens, _tokens[_decoded:_shown], and the text of that group is cut off.
         self._decoded = self._shown = 0
-        self._waiting = ""  # decoded text that was not taken yet
+        self._waiting = ""  # decoded text that has not been taken yet
         self._stopped = False
 
     def __call__(self, new_tokens: Sequence[int]) -> bool:
@@ -117,7 +117,7 @@ class OutputText:
         return text
 
     def rest(self) -> str:
-        """Return the remaining text after the output has ended."""
+        """Return the remaining text once the output has ended."""
         if not self._stopped:
             self._add(self._new_text())
         text, self._waiting = self._waiting, ""

@@ -1,1 +1,1 @@
-"""Export formats. Every format class in this package's modules is found by its ``name``."""
+"""Export formats. Each format class in this package's modules is available under its ``name``."""

@@ -1,4 +1,4 @@
-"""Settings of other engines, which draft chains: from an artifact's best chain, or from a study of the engine."""
+"""Formats for engines, which draft chains. Settings come from an artifact's best chain or a study of the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
 
 Expressed = tuple[Settings, tuple[str, ...]]
-"""Settings, and descriptions of those parts of the artifact that they cannot express."""
+"""Settings, and descriptions of the parts of the artifact that they cannot express."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ChainDraft:
 
 
 def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
-    """Return the chain in an artifact's tree. ``name`` is the format to name in errors.
+    """Return the chain in an artifact's tree. ``name`` is the format's name in error messages.
 
     Raises:
         ArtifactError: the artifact's trees differ from step to step.
@@ -92,7 +92,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
 
 
 class ChainFormat(ExportFormat):
-    """Settings for an engine: for a chain by a draft model or prompt lookup, or as a study of the engine found them."""
+    """Settings for an engine: those of the chain in an artifact's tree, or those found by a study of the engine."""
 
     kinds = ("static-tree", "composition", "schedule", "engine-settings")
     options: ClassVar[tuple[str, ...]] = ("draft",)
@@ -167,7 +167,7 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
     ),
     OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
 }
-"""For each engine, the settings of a chain drafted by a model, given its length and the draft model."""
+"""For each engine, a function that returns the settings for a chain length and a draft model."""
 _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
     VllmSettings: lambda length, shortest, longest: (
         VllmSettings("ngram", length, prompt_lookup_min=shortest, prompt_lookup_max=longest),
@@ -196,7 +196,7 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
         ("the order of matches (OpenVINO GenAI has its own)", *_shortest(shortest)),
     ),
 }
-"""For each engine, the settings of a chain from prompt lookup, given its length and the limits of the n-gram."""
+"""For each engine, a function that returns the settings of prompt lookup for a chain length and n-gram limits."""
 
 
 def _shortest(shortest: int) -> tuple[str, ...]:
@@ -230,12 +230,12 @@ _SUFFIXES: dict[type[Settings], Callable[[ChainDraft], Expressed]] = {
     VllmSettings: _vllm_suffixes,
     TrtllmSettings: _trtllm_suffixes,
 }
-"""The settings of suffix decoding, for each engine that supports it."""
+"""For each engine with suffix decoding, a function that returns its settings for a chain."""
 
 
 class Vllm(ChainFormat):
-    """vLLM's ``--speculative-config``, a JSON object. Draft lengths by batch size depend on vLLM's costs, so that only
-    a study of vLLM can export them.
+    """vLLM's ``--speculative-config``, a JSON object. Draft lengths per batch size depend on vLLM's costs, so they can
+    only be exported from a study of vLLM.
     """
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
@@ -243,7 +243,7 @@ class Vllm(ChainFormat):
 
 
 class Sglang(ChainFormat):
-    """SGLang's flags. The file for adaptive speculation requires EAGLE heads and a study of SGLang."""
+    """SGLang's command-line flags. The file for adaptive speculation requires EAGLE heads and a study of SGLang."""
 
     name, settings, read_for = "sglang", SglangSettings, SglangSettings.read_for
     deployment = "python -m sglang.launch_server --model-path MODEL $(head -n 1 {file})"
@@ -259,7 +259,7 @@ class Trtllm(ChainFormat):
 
 
 class LlamaCpp(ChainFormat):
-    """llama.cpp's preset, an INI file for ``--models-preset``. ``--draft`` must be a GGUF file."""
+    """A llama.cpp preset, which is an INI file for ``--models-preset``. ``--draft`` must be a GGUF file."""
 
     name, settings, read_for = "llama-cpp", LlamaCppSettings, LlamaCppSettings.read_for
     deployment = "llama-server --models-dir FOLDER --models-preset {file}"
@@ -268,7 +268,7 @@ class LlamaCpp(ChainFormat):
 class OpenVino(ChainFormat):
     """OpenVINO GenAI's ``generation_config.json``. Hugging Face uses the same file name with other keys.
 
-    The draft model or ``prompt_lookup=True`` is an argument of the pipeline's constructor.
+    The draft model or ``prompt_lookup=True`` is passed to the pipeline's constructor.
     """
 
     name, settings, read_for = "openvino", OpenVinoSettings, OpenVinoSettings.read_for
@@ -288,7 +288,7 @@ class HfGenerationConfig(ChainFormat):
     """Hugging Face's ``generation_config.json``, for assisted generation and prompt lookup.
 
     A tree tuned with ``PromptLookup`` becomes prompt lookup. Any other tree becomes assisted generation, which needs
-    an ``assistant_model``. An artifact's schedule is dropped: Hugging Face drafts for one sequence at a time.
+    an ``assistant_model``. An artifact's schedule is dropped, because Hugging Face drafts for one sequence at a time.
     """
 
     name, settings = "hf-generation-config", HuggingFaceSettings
@@ -318,9 +318,7 @@ class HfGenerationConfig(ChainFormat):
 
 
 class Endpoint(ExportFormat):
-    """The shell command that starts a server with the fastest settings of a study. A deployment fills in ``{port}`` and
-    ``{target}``.
-    """
+    """The shell command to start a server with a study's fastest settings. Fill in ``{port}`` and ``{target}``."""
 
     name, kinds = "endpoint", ("engine-settings",)
     read_for = "the server that was measured"

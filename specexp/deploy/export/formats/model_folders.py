@@ -1,4 +1,4 @@
-"""Model folders for Hugging Face: an ordinary one, and one that decodes with an artifact."""
+"""Formats that write Hugging Face model folders: an ordinary one, and one that decodes with an artifact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class HuggingFaceModel(ExportFormat):
     """An ordinary model folder in bfloat16, with a model such as ``stdlib`` or ``stdlib-draft`` and its tokenizer.
 
-    Other programs cannot read the 8-bit format in which the embedded models are stored.
+    Other programs cannot read the embedded models' own 8-bit format.
     """
 
     name = "hf"
@@ -35,9 +35,9 @@ class HuggingFaceModel(ExportFormat):
 
 
 class ServeBundle(ExportFormat):
-    """A portable model folder with target, tokenizer, artifact and draft, and a hook of three lines that loads them.
+    """A portable model folder with the target, draft, tokenizer and artifact, and a three-line hook that loads them.
 
-    To load the folder, specexp must be installed and ``trust_remote_code`` set, so that the hook runs.
+    Loading the folder requires specexp and ``trust_remote_code=True``, which lets the hook run.
     """
 
     name = "serve-bundle"
