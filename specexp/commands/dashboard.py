@@ -1,4 +1,4 @@
-"""``python -m specexp.dashboard EXPERIMENT.yaml``: save a W&B workspace that compares runs of a study, or studies."""
+"""``python -m specexp.dashboard EXPERIMENT.yaml``: saves a W&B workspace that compares trials, arms or studies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         return fail("not logged in to W&B: run wandb login first, or list the panels with --dry-run", 1)
     try:
         url = str(workspace.save().url)
-    except Exception as error:  # wandb-workspaces raises errors of requests, of GraphQL and its own
+    except Exception as error:  # wandb-workspaces raises errors of its own, requests and GraphQL
         why = f"W&B refused the dashboard of {dashboard.entity}/{dashboard.project}: {first_line(error)}"
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)

@@ -1,4 +1,4 @@
-"""``specexp demo``: the main job without a clone, with SmolLM2 or, in about half a minute, with the embedded pair."""
+"""``specexp demo``: runs a search without a checkout, on SmolLM2 or, in half a minute, on the embedded pair."""
 
 from __future__ import annotations
 

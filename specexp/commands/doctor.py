@@ -25,7 +25,7 @@ _EXTRAS = {
     "cluster": "studies on many machines",
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
-# CPU instructions that speed up compiled passes and libraries, by their names in Linux
+# CPU instructions that speed up compiled passes and libraries, keyed by their Linux names
 _FASTER = {
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -38,7 +38,7 @@ _LITTLE_DISK = 2e9
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One result of examining this machine.
+    """One finding about this machine.
 
     Attributes:
         verdict: ``note`` if something is slow or unavailable, ``problem`` if specexp cannot work.
@@ -62,7 +62,7 @@ def packages() -> Iterator[Diagnosis]:
     installed: list[str] = []
     for one in needed:
         if one.marker is not None and not one.marker.evaluate({"extra": ""}):
-            continue  # needed only by another Python or system, or by an extra
+            continue  # needed only on another Python or system, or for an extra
         found = _version(one.name)
         if found is None or not one.specifier.contains(found, prereleases=True):
             has = "is not installed" if found is None else f"{found} is installed"
@@ -88,7 +88,7 @@ def _version(name: str) -> str | None:
 
 
 def processor() -> Iterator[Diagnosis]:
-    """Examine cores, instructions and the load."""
+    """Examine the processor's cores, instructions and load."""
     from specexp.artifacts.environment import high_load, usable_cores
 
     lines = _lines("/proc/cpuinfo")
@@ -102,7 +102,7 @@ def processor() -> Iterator[Diagnosis]:
 
 
 def memory() -> Iterator[Diagnosis]:
-    """Examine the memory, and the disk space for results and temporary files."""
+    """Examine memory, and disk space for results and temporary files."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
@@ -147,7 +147,7 @@ def devices() -> Iterator[Diagnosis]:
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)
             yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
-    elif shutil.which("nvidia-smi"):  # a driver, but a torch that does not use it
+    elif shutil.which("nvidia-smi"):  # there is a driver, but torch does not use it
         built = torch.version.cuda or "no CUDA"
         finding = (
             f"an NVIDIA driver is installed, but torch {torch.__version__}, built for {built}, finds no GPU"
@@ -178,7 +178,7 @@ def compiled() -> Iterator[Diagnosis]:
 
 
 def speculation() -> Iterator[Diagnosis]:
-    """Measure the embedded pair for a few seconds, and apply the rule of thumb to the result."""
+    """Measure the embedded pair for a few seconds, and apply the rule of thumb to the results."""
     from specexp.models.pair import load_pair
     from specexp.profile.roofline import verdict
     from specexp.profile.rule import break_even, measure_quickly, payoff
@@ -199,7 +199,7 @@ def speculation() -> Iterator[Diagnosis]:
 
 
 def services() -> Iterator[Diagnosis]:
-    """Examine where W&B runs go, and the caches of models and compiled passes."""
+    """Examine the W&B mode, and the caches for models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     from specexp.base.kernels import cache_folder
@@ -228,7 +228,7 @@ def services() -> Iterator[Diagnosis]:
 
 
 def acceptance(folder: str) -> Iterator[Diagnosis]:
-    """Judge the drafts of a run by how often they are accepted at each position."""
+    """Judge a run's drafts by how often they are accepted at each position."""
     from specexp.bench.record import RecordError, read_records
     from specexp.bench.signatures import likely_causes
     from specexp.report.comparison import acceptance_table
@@ -250,7 +250,7 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
         ]
         finding = f"accepted by position: {', '.join(shares)}"
         yield Diagnosis(arm, finding, "note" if arm in causes else "ok", causes.get(arm, ""))
-    with suppress(OSError, ValueError, KeyError):  # the model was moved, or is on the hub
+    with suppress(OSError, ValueError, KeyError):  # the model was moved, or is only on the hub
         import yaml
         from transformers import AutoConfig
 
@@ -270,7 +270,7 @@ def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
 def examine() -> Iterator[Diagnosis]:
     """Yield all findings. Stop after a missing package, because later checks would import it."""
     for check in checks():
-        problem = False  # a missing package ends the examination, a full disk does not
+        problem = False  # a missing package ends the examination, but a full disk does not
         for diagnosis in check():
             problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
             yield diagnosis

@@ -22,7 +22,7 @@ from specexp.config.next_step import command_line
 
 # with fewer, a search on half of the prompts and a confirmation on the rest measure only noise
 FEWEST_PROMPTS = 6
-_SEARCHED, _CONFIRMED = 16, 24  # prompts of a search and of its confirmation, if there are enough
+_SEARCHED, _CONFIRMED = 16, 24  # prompts for a search and its confirmation, if there are enough
 _EXAMPLES = 50
 _EMBEDDED = "stdlib", "smollm2", "smollm2.gguf"
 _MINUTES = 10
@@ -66,24 +66,24 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def shipped(file: str) -> Path:
-    """Return the path of a file such as ``experiments/demo.yaml``. A wheel has it and its composed files here."""
+    """Return the path of a file that ships with specexp, also in a wheel, such as ``experiments/demo.yaml``."""
     return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def _from_anywhere(source: str) -> str:
-    """Return an existing path as an absolute one, because commands run in the new folder. A hub id is unchanged."""
+    """Return an existing path as an absolute one, because commands run in the new folder. Hub ids are unchanged."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
 def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
-    """Return the contents of the experiment, its methods, the prompts and the commands, keyed by file name."""
+    """Return the text of each file in the new folder (experiment, methods, prompts, commands), keyed by file name."""
     from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
 
     files = {}
     if given.prompts is None:
         prompts, count = "prompts.jsonl", _EXAMPLES
         rows = StdlibFunctions("validation").load().select(range(count))
-        # reads well as a user's turn and, without a chat template, as code to be continued
+        # works as a user's turn and, without a chat template, as code to continue
         texts = [f"# Complete this Python function.\n\n{row['turns'][0]}" for row in rows]
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:

@@ -1,7 +1,7 @@
 """``python -m specexp.run EXPERIMENT.yaml [--key value]``: compares arms with plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
-of its analyses. A second run replaces these files when it starts; the folder of a sweep is rejected.
+of its analyses. A later run replaces these files when it starts; the folder of a sweep is rejected.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode dis
 --arms NAME,NAME runs only these of the file's arms. --compose FILE overrides the file with another one,
 e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
-WHOLE = "whole.txt"  # has the digest of a shard's configuration; written once all its prompts are decoded
+WHOLE = "whole.txt"  # holds the digest of a shard's configuration; written once all its prompts are decoded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +111,7 @@ def _folder_of(config: Config) -> Path:
 
 
 def _rehearse(config: Config) -> None:
-    """Do a dry run: everything up to decoding, without weights. Raises the same errors as :func:`run`."""
+    """Perform a dry run: everything up to decoding, without weights. Raises the same errors as :func:`run`."""
     from specexp.bench import experiment
 
     if not is_replayed(config):
@@ -128,7 +128,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     """Run an experiment, print its tables and write its folder.
 
     Args:
-        pair: Models that are loaded already; the file's own if None.
+        pair: Models that are already loaded; None to load those of the file.
 
     Returns:
         The records, followed by those of outputs that were compared again in float32.
@@ -152,7 +152,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         if sentence := replaced_results(config, folder):
             print(sentence, file=sys.stderr)
         save_resolved(config, folder)
-        if shards := shards_in(folder):  # decoded by several workers, the last of which is this process
+        if shards := shards_in(folder):  # decoded by several workers, of which this process is the last
             records = _gathered(config, folder, shards)
         else:
             records = _decode(config, experiment, data, folder / RECORDS, trainer)
@@ -168,7 +168,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
 def _opened(
     config: Config, pair: ModelPair | None = None
 ) -> Iterator[tuple[Trainer, Backend, ExperimentArms, LoadedPrompts]]:
-    """Yield trainer, backend, arms and prompts of an experiment. Stop the engines that were started afterwards."""
+    """Yield an experiment's trainer, backend, arms and prompts. On exit, stop the engines that were started."""
     from specexp.bench.experiment import build_experiment, check_tasks, load_prompts
     from specexp.bench.trainer import build_trainer
 
@@ -203,7 +203,7 @@ def _opened(
 def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Compare in float32 the outputs that differ from plain decoding at near ties; None if all outputs are equal."""
+    """Repeat in float32 the comparison of outputs that differ from plain decoding's at near ties; None if none do."""
     from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
@@ -239,7 +239,7 @@ def _decode(
     use_threads(config)
     for earlier in (path, path.with_name(PROMPTS), path.with_name(PAGE)):  # of an earlier run
         earlier.unlink(missing_ok=True)
-    # a group decodes all samples of a prompt at once; an item of a task has sequences of its own
+    # a group decodes all samples of a prompt at once; a task item has its own sequences
     one_by_one = not is_multi_sequence(config) or build_task_items(config) is not None
     module = EvaluationModule(
         experiment.arms,
@@ -260,7 +260,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
     """Decode one shard of the prompts and write its records. Return the models of a live backend.
 
     Raises:
-        ConfigError: As for :func:`run`, or results depend on earlier prompts.
+        ConfigError: As for :func:`run`, or if results depend on earlier prompts.
     """
     from specexp.bench.arm import LearningArm
     from specexp.bench.live import LiveBackend

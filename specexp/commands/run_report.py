@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from specexp.data import LoadedPrompts
 
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
-"""Axis labels by argument, because builders have different arguments for the number of nodes."""
+"""Axis labels, keyed by argument, because builders have different arguments for the number of nodes."""
 
 
 def report(
@@ -51,7 +51,7 @@ def report(
     tokenizer: PreTrainedTokenizerBase | None,
     float32: InFloat32 | None = None,
 ) -> Report:
-    """Return the report: tables, figure, outputs for single prompts, and the results of the analyses.
+    """Return the report: tables, a figure, the outputs for each prompt, and the results of the analyses.
 
     Args:
         tokenizer: The target's tokenizer; None for a replay.
@@ -129,7 +129,7 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """Return metrics by which runs are compared: each arm's, and speedups. Modelled ones have a prefix."""
+    """Return metrics for comparing runs: each arm's metrics and speedup. Names of modelled ones have a prefix."""
     found: dict[str, float] = {}
     for name in arm_names(records):
         good = [record for record in records if record.arm == name and not record.error]
@@ -163,7 +163,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
 def curves_of(config: Config) -> list[Curve]:
     """Return one curve for each ``grid`` with a single key.
 
-    The values of the key are numbers, or lists that shape a tree; a list is drawn at the tree's number of nodes.
+    The key's values are numbers, or lists that shape a tree; a list is plotted at the tree's number of nodes.
     """
     composed, curves = iter(arms_of(config)), []
     for name, arm in (config.get("arms") or {}).items():

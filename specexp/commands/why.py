@@ -1,6 +1,6 @@
-"""``python -m specexp.why``: explain the lost time of a composition, or of a server with ``--endpoint URL``.
+"""``python -m specexp.why``: explains where a composition, or a server with ``--endpoint URL``, loses time.
 
-The costs of a server are fitted to requests of several draft lengths. Its acceptance comes from its own counters.
+A server's costs are fitted to requests with several draft lengths. Its acceptance comes from its own counters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
-"""Requests without a chosen length: as given, with the chat template switched, or after other prompts."""
+"""Requests that do not choose a draft length: unchanged, with the chat template toggled, or after other prompts."""
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
 _LONG_PROMPT = 4000  # characters
 _COUNTER = re.compile(
@@ -42,11 +42,11 @@ _ITERATION_FIELDS = {
     "numDraftTokens": "draft_tokens",
     "numAcceptedTokens": "accepted_tokens",
 }
-"""For each of TensorRT-LLM's counts of an iteration, vLLM's name."""
+"""TensorRT-LLM's names for an iteration's counts, mapped to vLLM's names."""
 
 
 class Drafts(NamedTuple):
-    """Steps that draft, drafted and accepted tokens, and by position the steps that drafted and accepted it."""
+    """Counts of drafting steps, drafted tokens and accepted tokens. The ``*_at`` fields count steps by position."""
 
     steps: int
     drafted: int
@@ -56,15 +56,15 @@ class Drafts(NamedTuple):
 
     @classmethod
     def of(cls, own: Mapping[str, Any], counters: Mapping[str, int]) -> Drafts | None:
-        """Return the counts of a request: the answer's ``own`` counts, or those that the server made meanwhile."""
+        """Return the counts of a request: the answer's ``own``, or else those that the server counted meanwhile."""
         by_length = own.get("acceptance_histogram_by_draft_length") or {}
         if not by_length and counters.get("draft_tokens"):
             steps, drafted, accepted = (
                 counters[name] for name in ("drafts", "draft_tokens", "accepted_tokens")
             )
             length = -(-drafted // steps)
-            cut = length * steps - drafted  # the last draft of an answer may be cut
-            # positions count only if all other drafts have the same length; all drafts have a first token
+            cut = length * steps - drafted  # an answer's last draft may be cut short
+            # positions are used only if all other drafts have the same length; every draft has a first token
             tries = [steps] * (length - cut) + [steps - 1] * cut if cut < length else [steps]
             at = [counters[str(place)] for place in range(len(tries)) if str(place) in counters]
             at = at or [min(steps, accepted)]
@@ -79,7 +79,7 @@ class Drafts(NamedTuple):
 
     @classmethod
     def sum(cls, answers: Sequence[Answer], sent: str) -> Drafts:
-        """Return the sums over all answers of one kind."""
+        """Return the totals over all answers to one kind of request."""
         found = [one.drafts for one in answers if one.sent == sent and one.drafts]
         drafted_at, accepted_at = (
             tuple(by_position(getattr(one, name) for one in found)) for name in ("drafted_at", "accepted_at")
@@ -89,15 +89,15 @@ class Drafts(NamedTuple):
 
     @property
     def shares(self) -> list[float]:
-        """Acceptance by position, as a share of the steps that drafted the position."""
+        """Acceptance rate by position, among the steps that drafted the position."""
         return [hits / tries for hits, tries in zip(self.accepted_at, self.drafted_at, strict=False) if tries]
 
 
 class Answer(NamedTuple):
-    """The times and counts of a request. ``sent`` is its draft length, or one of the constants."""
+    """The times and counts of a request. ``sent`` is its draft length, its kind (such as ``OWN``) or another server."""
 
     sent: str | int
-    number: int  # of its prompt
+    number: int  # index of its prompt
     tokens: int
     prompt_tokens: int
     first_seconds: float
@@ -111,13 +111,13 @@ class Answer(NamedTuple):
 
     @property
     def passes(self) -> tuple[int, int, int]:
-        """The number of steps without a draft, of steps with one, and of drafted tokens."""
+        """The numbers of steps without a draft, steps with a draft, and drafted tokens."""
         drafts = self.drafts or Drafts(0, 0, 0)
         return max(0, self.tokens - 1 - drafts.accepted - drafts.steps), drafts.steps, drafts.drafted
 
 
 class ServerCosts(NamedTuple):
-    """Seconds of a step without a draft, and of a step with one: ``fixed``, plus ``token`` for each drafted token.
+    """Seconds per step: ``plain`` without a draft, otherwise ``fixed`` plus ``token`` for each drafted token.
 
     Unknown costs are None. ``token`` is 0 if all drafts have the same length.
     """
@@ -128,7 +128,7 @@ class ServerCosts(NamedTuple):
 
     @classmethod
     def fit(cls, answers: Sequence[Answer]) -> ServerCosts:
-        """Fit the costs to the requests that have counts, by least squares of the relative errors."""
+        """Fit the costs to the requests that have counts, by least squares on the relative errors."""
         from scipy.optimize import nnls
 
         used = [one for one in answers if one.sent not in (OTHER, LONG) and (one.sent == 0 or one.drafts)]
@@ -146,7 +146,7 @@ class ServerCosts(NamedTuple):
         return cls(plain, fixed, token or 0.0)
 
     def break_even(self, drafts: Drafts) -> float | None:
-        """Return the number of accepted tokens at which a step with these drafts is as fast as plain decoding."""
+        """Return the number of accepted tokens per step at which these drafts are as fast as plain decoding."""
         if not self.plain or self.fixed is None or not drafts.steps:
             return None
         return max(0.0, (self.fixed + self.token * drafts.drafted / drafts.steps) / self.plain - 1)
@@ -174,13 +174,13 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def measure(given: argparse.Namespace) -> list[Answer]:
-    """Send each prompt unchanged, with each draft length, with the other template, and after other prompts.
+    """Send each prompt unchanged, without drafts, to other servers, with the other template, and after other prompts.
 
-    If requests choose the draft length, every other prompt is sent once only, with one of the lengths in turn. A server
-    that learns from its answers has then not answered the prompts of any length.
+    If requests can choose the draft length, every other prompt is instead sent only once, with one of the lengths in
+    turn. A server that learns from its answers has then not answered these prompts before.
 
     Raises:
-        EngineError: the server does not answer. The last two kinds of requests may fail.
+        EngineError: A server does not answer. The last two kinds of requests are allowed to fail.
     """
     named = (given.endpoint, given.plain or given.endpoint, *given.also)
     url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)
@@ -209,7 +209,7 @@ def measure(given: argparse.Namespace) -> list[Answer]:
             length = LENGTHS[number // 2 % len(LENGTHS)]
             ask(length, prompt, {field: length})
             continue
-        ask(OWN, prompt, {})  # first, since drafts may be learned from earlier answers
+        ask(OWN, prompt, {})  # first, because drafts may be learned from earlier answers
         if field is not None:
             ask(0, prompt, {field: 0})
             if answers[-1].passes[1]:  # the server ignores the field
@@ -231,9 +231,9 @@ def measure(given: argparse.Namespace) -> list[Answer]:
 
 
 def _counters(url: str, seconds: float, read: Counter[str]) -> Counter[str]:
-    """Return Prometheus's counters of drafts under vLLM's and llama.cpp's names; empty if there are none.
+    """Return a server's Prometheus counters of drafts, keyed by their name in vLLM and llama.cpp; empty if it has none.
 
-    TensorRT-LLM sends each iteration's counts once, as JSON. They are added to ``read``, which is returned.
+    TensorRT-LLM sends each iteration's counts only once, as JSON. They are added to ``read``, and a copy is returned.
     """
     found = Counter[str]()
     try:
@@ -283,7 +283,7 @@ def report(answers: Sequence[Answer], url: str) -> Report:
 
 
 def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> list[str]:
-    """Return a paragraph on costs, break-even, speed and the likely cause."""
+    """Return sentences about costs, break-even, speed and the likely cause."""
     from specexp.bench.statistics import bootstrap_interval
 
     sent = [one for one in answers if one.sent == OWN]
@@ -325,7 +325,7 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
 
 
 def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
-    """Return the likely cause of a low speed: the draft, its template, the prompts' length, or the costs."""
+    """Return the likely cause of low speed: the draft, its template, the prompt length or the costs."""
     lengths = [
         (one.prompt_tokens, one.drafts.drafted_at[0], one.drafts.accepted_at[0])
         for one in answers
@@ -357,7 +357,7 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
 
 
 def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:
-    """Draw the time of steps by drafted tokens, and the acceptance by position with its break-even."""
+    """Plot step time against drafted tokens, and acceptance by position with its break-even."""
     from specexp.report.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure
 
     figure, [[left, right]] = new_figure(9, 3.4, "Costs and acceptance of the server's drafts", 1, 2)

@@ -1,7 +1,7 @@
 """Loads an artifact and constructs its recorded parts, ready to decode.
 
-An artifact is not trusted. A class outside specexp's own families is refused before anything is imported, unless the
-user trusts its package. A path outside the artifact's folder and the working directory is never read.
+Artifacts are not trusted. A class outside specexp's own families is rejected before anything is imported, unless the
+user trusts its package. Files outside the artifact's folder and the working directory are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
     from specexp.scheduling import Execution, Executor
 
-# contracts of the parts that an artifact may make, and the modules that define specexp's own
+# contracts of the parts that an artifact may contain, and the modules that define specexp's own parts
 _FAMILIES = {
     "drafter": "specexp.core.contracts.Drafter",
     "builder": "specexp.core.contracts.TreeBuilder",
@@ -59,20 +59,20 @@ def _part(family: str, required: bool = True) -> Any:
 class LoadedArtifact:
     """An artifact and its parts. The parts are constructed once, so that all decoders share their learned state.
 
-    It also has the attributes of its content: ``metrics``, ``provenance``, ``check(model, tokenizer)`` and those of
-    its kind. Iterating gives the parts: ``Decoder(target, *artifact)`` decodes with it.
+    It also exposes the attributes of its content: ``metrics``, ``provenance``, ``check(model, tokenizer)`` and those
+    of its kind. Iterating over it yields the parts, as in ``Decoder(target, *artifact)``.
 
     Args:
         content: The artifact's content, as read from its folder.
         trust: The packages that its parts may import in addition to specexp.
 
     Raises:
-        ArtifactError: A part is neither specexp's own nor trusted, or its constructor refuses its arguments.
+        ArtifactError: A part is neither specexp's own nor trusted, or its constructor rejects its arguments.
 
     Attributes:
         recorded: The specifications (``class_path`` and ``init_args``) in ``parts.json``, by family.
         execution_spec: The specification of the strategy for several sequences; None if there is none.
-        drafter: The recorded drafter. Like builder and execution, it raises an ArtifactError if none is recorded.
+        drafter: The recorded drafter. Accessing it, like builder and execution, raises an ArtifactError if none exists.
         verifier: The recorded verifier; None means greedy.
     """
 
@@ -90,7 +90,7 @@ class LoadedArtifact:
         self._trust = trust
         try:
             specs = content.specs()
-        except Exception as error:  # a value that the checks of the content do not cover
+        except Exception as error:  # a value that the content's checks do not cover
             raise ArtifactError(f"{self.folder} is not a {self.kind} ({type_and_line(error)})") from error
         self.execution_spec: Spec | None = None
         self._draft: Runtime | None = None
@@ -106,7 +106,7 @@ class LoadedArtifact:
     def parts(self) -> Parts:
         """Drafter, builder, verifier and controller, with their learned state if one is recorded.
 
-        For an artifact of plain decoding, drafter and builder are None.
+        In an artifact of plain decoding, drafter and builder are None.
 
         Raises:
             ArtifactError: No drafter or builder is recorded, or the parts are incompatible.
@@ -147,10 +147,10 @@ class LoadedArtifact:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
-        """Return a runtime of the target in the mode of the study, with an empty cache of its own.
+        """Return a runtime of the target in the study's mode, with an empty cache of its own.
 
-        A model loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned unchanged. If
-        runtime or dtype differ from the recorded ones, one warning is logged. Without a record the mode is ``auto``.
+        A model loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned unchanged. If the
+        runtime or dtype differs from the recorded one, a warning is logged. If none is recorded, ``auto`` is used.
 
         Raises:
             ValueError: The target cannot be run in the mode that it was loaded in.
@@ -171,7 +171,7 @@ class LoadedArtifact:
         return runtime
 
     def draft_runtime(self, draft: PreTrainedModel | Runtime) -> Runtime:
-        """Return the draft's runtime. All decoders use the same one, because they share the drafter."""
+        """Return the draft model's runtime. All decoders use the same one, because they share the drafter."""
         from specexp.models.runtime import runtime_of
 
         if self._draft is None or self._draft.model is not draft:
@@ -202,7 +202,7 @@ class LoadedArtifact:
         self.content.check(target.model if isinstance(target, Runtime) else target)
 
     def _mode(self, model: PreTrainedModel | Runtime) -> str:
-        """Return the mode in which a model was loaded, with ``eager`` for ``auto`` if the study ran in ``eager``."""
+        """Return the mode in which a model was loaded; ``auto`` becomes ``eager`` if the study ran in ``eager``."""
         from specexp.core.runtime import Runtime
         from specexp.models.runtime import mode_of
 
@@ -234,7 +234,7 @@ class LoadedArtifact:
 
 
 class _Checker(Checker):
-    """Checks and builds an artifact's parts. Foreign classes and paths are rejected before import or reading."""
+    """Checks and builds an artifact's parts. Untrusted classes and paths are rejected before import or reading."""
 
     def __init__(self, where: str, folder: Path, trust: Trust) -> None:
         super().__init__(lambda key: where)
@@ -275,7 +275,7 @@ def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> L
 
     Args:
         path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias of one
-            (``artifacts/tree_shape/best``), the folder of versions, or ``wandb:entity/project/name:alias``.
+            (``artifacts/tree_shape/best``), the folder with all versions, or ``wandb:entity/project/name:alias``.
         trust: Installed packages that may also define its parts. Nothing is imported from the artifact's folder or
             the working directory.
 

@@ -1,4 +1,4 @@
-"""Builds the objects that a configuration describes, and checks that parts fit together. Errors are ConfigErrors."""
+"""Builds the objects that a configuration describes, and checks that parts fit together. Mistakes raise ConfigError."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ build_controller: Callable[[Config], Controller | None] = partial(_build, sectio
 build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
 build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
 build_workload: Callable[[Config], Workload] = partial(_build, section="data")
-"""Return the workload, i.e. the prompts to decode. Their files have not been read yet."""
+"""Return the workload, i.e. the prompts to decode. Their files are not read yet."""
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
-"""Return the strategy that decodes several sequences per prompt, or None if each prompt has one sequence."""
+"""Return the strategy for decoding several sequences per prompt, or None if there is one per prompt."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
 """Return the latency profile, or None if seconds are measured."""
 
 
 def build_generation(config: Config) -> Generation:
-    """Return the section ``generation``. If any arm is another engine, no arm stops at a repetition."""
+    """Return the ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
     generation: Generation = _build(config, section="generation")
     arms = ({"engine": config.get("engine")}, *(config.get("arms") or {}).values())
-    # engines cannot stop there, and arms have the same outputs
+    # engines cannot stop there, and all arms must have the same outputs
     if any((arm or {}).get("engine") for arm in arms):
         return generation.model_copy(update={"stop_at_repetition": False})
     return generation
@@ -73,7 +73,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
 
 
 def build_analyses(config: Config) -> list[Any]:
-    """Return new analyses of a run. Each file may be written by only one of them."""
+    """Return new analyses of a run. No two of them may write the same file."""
     analyses: list[Any] = _build(config, section="analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
@@ -97,17 +97,17 @@ build_outline: Callable[[Config], ModelPair] = partial(build_pair, weights=False
 
 
 def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedPrompts:
-    """Return the prompts of an experiment. Their files are read at the first access."""
+    """Return the prompts of an experiment. Their files are read on first access."""
     from specexp.data import LoadedPrompts
 
     return LoadedPrompts(build_workload(config), tokenizer)
 
 
 def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """Convert a prompt set's or workload's error to a ConfigError that names the file and key at fault."""
+    """Convert an error from a prompt set or workload to a ConfigError that names the file and key at fault."""
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
-    if error.key == ("offset",) and follows:  # if not set, it is the end of the search's prompts
+    if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
         confirmed = config.get("sweep.confirm.data.max_prompts", None)
         others = stage != "sweep.confirm.data" and confirmed is not None
         takers = "the search and the confirmation take" if others else "the search takes"
@@ -128,9 +128,9 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
 
 
 def build_engine(config: Config) -> Any:
-    """Return a :class:`~specexp.engines.engine.ForeignEngine`, not started, or None if specexp's own loop decodes.
+    """Return an unstarted :class:`~specexp.engines.engine.ForeignEngine`, or None if specexp's own loop decodes.
 
-    Other engines support neither sampling, groups of sequences and modelled times nor specexp's own parts.
+    Engines do not support sampling, groups of sequences, modelled times or specexp's own parts.
     """
     if config.get("engine") is None:
         return None
@@ -146,7 +146,7 @@ def build_engine(config: Config) -> Any:
 
 
 def build_task_items(config: Config) -> TaskItems | None:
-    """Return the tasks in ``data.prompts``, or None if it contains prompts to continue."""
+    """Return the task items in ``data.prompts``, or None if it contains prompts to continue."""
     from specexp.data import TaskItems
 
     prompts = build_workload(config).prompts
@@ -165,7 +165,7 @@ def check_parts(config: Config) -> None:
 
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
-        # the profile of a replay may be measured later than its recording is made
+        # a replay's profile may be measured after its recording is made
         unmeasured = is_replayed(config) and artifact is not None and not Path(artifact).exists()
         return None if unmeasured else build_latency(config)
 
@@ -173,7 +173,7 @@ def check_parts(config: Config) -> None:
 
 
 def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
-    """Return new parts that were checked to fit together, without a draft model."""
+    """Return new parts, without a draft model, after checking that they fit together."""
     drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)

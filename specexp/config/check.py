@@ -1,7 +1,7 @@
 """Checks values against the signatures of constructors, fills in defaults, and builds the objects.
 
-A part is a class derived from the contract (base class) of its family. It is found by its name in the modules of the
-family's folder, which are imported for the search. A new part needs only one new file.
+A part is a class derived from the contract (base class) of its family. It is looked up by name in the modules of the
+family's folder, which are imported as needed. Adding a part takes only one new file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from specexp.base.checked import (
 from specexp.base.messages import did_you_mean, first_line
 from specexp.config.layers import ConfigError, Key, SourceOf
 
-# packages of the families that are not in the package of their contract
+# packages of the families with parts that are not in the package of their contract
 FOLDERS = {
     "Drafter": "specexp.drafters",
     "TreeBuilder": "specexp.builders",
@@ -74,7 +74,7 @@ def _is_own(contract: type) -> bool:
 
 
 def _package_of(contract: type) -> str | None:
-    """Return the package of a family's parts; None if it is not installed, as ``experiments`` outside a checkout."""
+    """Return the package of a family's parts; None if it is missing, like ``experiments`` outside a checkout."""
     home, _, own = contract.__module__.rpartition(".")
     package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
     return None if package.startswith("experiments") and find_spec("experiments") is None else package
@@ -86,24 +86,24 @@ def _is_part(one: Any, contract: type) -> TypeGuard[type]:
 
 
 class _Described(Section):
-    """The description of a part in a configuration."""
+    """A part as described in a configuration."""
 
     class_path: str
     init_args: dict[str, Any] | None = None
 
 
 class Checker:
-    """Checks values against annotations. Every error is a ConfigError with the key, and the file or command line."""
+    """Checks values against annotations. Every error is a ConfigError that names the key and where it was set."""
 
     def __init__(self, source_of: SourceOf) -> None:
         self.source_of = source_of
 
     def error(self, key: Key, sentence: str) -> ConfigError:
-        """Return an error about a key. Its message is the source, the key, then ``sentence``."""
+        """Return an error about a key. Its message consists of the source, the key and ``sentence``."""
         return ConfigError(f"{self.source_of(key)}: {'.'.join(key)}{sentence}")
 
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
-        """Return the value as mappings and lists, with all defaults filled in."""
+        """Return the checked value as mappings and lists, with all defaults filled in."""
         adapter = adapter_of(annotation)
         return self._worded(
             value, key, lambda: to_values(adapter.validate_python(value, context=_Context(self)))
@@ -153,7 +153,7 @@ class Checker:
         return found
 
     def follow(self, reference: Reference, given: str) -> Any:
-        """Return the value that a reference names; raises a ValidationError if it is unreadable or of another kind."""
+        """Return the value that a reference names; raises a ValidationError if it is unreadable or the wrong kind."""
         from specexp.artifacts import ArtifactError, value_of
         from specexp.config.named_artifacts import local
 
@@ -163,7 +163,7 @@ class Checker:
             raise refusal((), f": {first_line(error)}") from error
 
     def _worded(self, given: Any, key: Key, read: Callable[[], T]) -> T:
-        """Call ``read``, and convert its ValidationError to a ConfigError with file and key."""
+        """Call ``read``, and convert its ValidationError to a ConfigError that names the file and key."""
         try:
             return read()
         except ValidationError as error:
@@ -172,7 +172,7 @@ class Checker:
             # other errors are about one value; these two are raised by constructors and validators of sections
             if error.errors()[0]["type"] not in ("refused", "value_error"):
                 raise self.error(whole, sentence) from error
-            # A constructor may refuse any combination of its arguments, so all files that set one of them are named.
+            # A constructor may reject any combination of its arguments, so all files that set one of them are named.
             for step in steps:
                 given = given[int(step) if isinstance(given, list) else step]
             inside = ("init_args",) if isinstance(given, Mapping) and "init_args" in given else ()
@@ -184,7 +184,7 @@ class Checker:
 
 
 class _Context:
-    """Context of validators: fills in the defaults of parts or, with ``builds``, makes the objects they describe."""
+    """Validation context that fills in the defaults of parts or, if ``builds`` is true, builds the parts."""
 
     def __init__(self, checker: Checker, builds: bool = False) -> None:
         self.checker = checker
@@ -260,7 +260,7 @@ _ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Return the pydantic adapter of an annotation. Adapters are cached, and the annotation need not be hashable."""
+    """Return the pydantic adapter for an annotation. Adapters are cached, and the annotation need not be hashable."""
     if id(annotation) not in _ADAPTERS:  # the entry keeps the annotation alive, so its id stays unique
         try:
             adapter = TypeAdapter(annotation, config=Section.model_config)
@@ -282,7 +282,7 @@ def contracts_in(annotation: Any) -> Iterator[type]:
 
 
 def announce_import(dotted: str, base: type | str) -> None:
-    """Before a module outside specexp and the package of ``base`` is first imported, print a note to stderr."""
+    """Print a note to stderr before the first import of a module outside specexp and the package of ``base``."""
     module = dotted.rpartition(".")[0]
     own = base if isinstance(base, str) else base.__module__.partition(".")[0]
     package = module.partition(".")[0]

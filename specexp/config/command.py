@@ -30,7 +30,7 @@ from specexp.tracking.mode import wanted_mode
 
 QUIET, JSON, OPEN = "--quiet", "--json", "--open"
 SHOWING = (QUIET, JSON, OPEN)
-"""Options of every command that control how its result is printed."""
+"""Options, accepted by every command, that control how the result is printed."""
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
 _OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
@@ -51,7 +51,7 @@ def fail(why: object, status: int = 2) -> int:
 
 
 class Options(argparse.ArgumentParser):
-    """A parser of options that reports a mistake in one sentence, without printing its usage."""
+    """An option parser that reports a mistake in one sentence, without printing the usage."""
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -68,10 +68,10 @@ def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:
 
 @contextmanager
 def answering(found: CommandResult, after: str = STARTS_OVER) -> Iterator[CommandResult]:
-    """Print an error from the block to stderr in one sentence, and set the exit code. An interrupt adds ``after``.
+    """Report an error in the block as one sentence on stderr, and set the exit code.
 
-    The code is 2 for a mistake of the user, 1 if the command cannot go on or a file cannot be written, and 130, 143 or
-    129 after SIGINT, SIGTERM or SIGHUP.
+    The code is 2 for a user's mistake, and 1 if the command cannot continue or a file cannot be written. After SIGINT,
+    SIGTERM or SIGHUP it is 130, 143 or 129, and the sentence ends with ``after``.
     """
     try:
         with acting():
@@ -97,12 +97,12 @@ def run_command(
 ) -> int:
     """Read a configuration file and run a command with it.
 
-    ``--help`` prints the usage, ``--help KEY`` explains a key, ``--print-config`` prints the resolved file.
+    ``--help`` prints the usage, ``--help KEY`` explains a key, and ``--print-config`` prints the resolved file.
 
     Args:
-        arguments: Configuration file, options and overrides; None for those of the process.
-        act: Runs the configuration, given whether this is a dry run. Returns the exit code.
-        short: Dotted keys by their short option, such as ``n-trials``.
+        arguments: Configuration file, options and overrides; None for the arguments of the process.
+        act: Called with the configuration and whether this is a dry run; returns the exit code.
+        short: Dotted keys, keyed by short option such as ``n-trials``.
 
     Returns:
         The exit code, as in :func:`answering`.
@@ -156,7 +156,7 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
     """Print the usage, or the explanation of the key that follows ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
-    # without any argument the usage is shown too, with the exit code of a mistake
+    # without arguments the usage is shown too, but with the exit code of a mistake
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
         say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
@@ -184,11 +184,11 @@ class CommandResult:
     """The result of a command. Its fields are the keys of the JSON that ``--json`` prints.
 
     Attributes:
-        answer: The outcome, in a sentence.
+        answer: The outcome, in one sentence.
         folder: The folder of the command's files.
         page: The file of the report.
         artifact: The folder that a deployment loads.
-        summary: Figures to compare runs by.
+        summary: Figures for comparing runs.
         tables: Rows of every table, as mappings from heading to cell.
         next: The next command or step.
     """
@@ -219,7 +219,7 @@ def current_result() -> CommandResult:
 
 @contextmanager
 def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
-    """Collect a command's result, then print it as the options in ``given`` select (see :data:`SHOWING`)."""
+    """Collect a command's result, then print it as selected by the options in ``given`` (see :data:`SHOWING`)."""
     found = CommandResult()
     token = _CURRENT.set(found)
     silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
@@ -241,17 +241,17 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
 
 
 def say(text: str, end: str = "\n") -> int:
-    """Print text and return the exit code 0. The pipe's reader may close it early, as ``head`` does."""
+    """Print text and return exit code 0. The reader of a pipe may close it early, as ``head`` does."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
-        # the interpreter flushes stdout once more at its exit, which must not fail either
+        # the interpreter flushes stdout once more at exit, which must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def check_here(config: Config, *written: str) -> None:
-    """Raise a ConfigError if threads, models, files of prompts or folders are not available on this machine.
+    """Raise a ConfigError if this machine does not have the configured threads, models, prompt files or folders.
 
     Args:
         written: Keys of the folders that the command writes in addition to ``output``.
@@ -270,7 +270,7 @@ def check_here(config: Config, *written: str) -> None:
     at = ("data", "prompts", "init_args")
     for key, value in _file_names(config.get(".".join(at), None), at):
         path = Path(value).expanduser()
-        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # or else the id of a data set
+        is_file_name = path.suffix != "" or value.startswith((".", "/", "~"))  # otherwise a data set's id
         if "://" not in value and is_file_name and not path.exists():
             raise config.checker.error(key, f": {value} does not exist; a file of prompts is expected")
     for dotted in ("output", *written):
@@ -289,7 +289,7 @@ def check_threads(threads: int | None, error: ConfigError) -> None:
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
-    """Yield key and value of each argument that names a file, in a part and in the parts inside it."""
+    """Yield the key and value of each argument that names a file, in a part and the parts inside it."""
     for name, item in entries_of(value):
         if name in ("path", "instances") and isinstance(item, str):
             yield (*at, name), item
@@ -297,7 +297,7 @@ def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
 
 
 def check_tracking(config: Config) -> None:
-    """Raise a ConfigError if W&B would reject the mode, or the name of the project or entity."""
+    """Raise a ConfigError if W&B would reject the mode, the project name or the entity name."""
     try:
         wanted_mode(config.get("tracking.mode"))
     except ValueError as error:  # WANDB_MODE is wrong; the file's mode was checked with the file
@@ -313,7 +313,7 @@ def check_writable(folder: Path, error: ConfigError) -> None:
     """Raise a ConfigError that begins with ``error`` if a folder cannot be created or written to."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     try:
-        with TemporaryDirectory(dir=there):  # permissions alone do not tell: a file system may refuse
+        with TemporaryDirectory(dir=there):  # permissions alone do not suffice: a file system may refuse
             return
     except PermissionError:
         why = f"no permission in {there}"

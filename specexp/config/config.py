@@ -1,4 +1,4 @@
-"""A configuration: values that are checked against the signatures of their constructors, and overrides.
+"""A configuration: values that are checked against constructor signatures and can be overridden.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -34,11 +34,11 @@ class Config:
     """A checked, immutable configuration. :func:`load_config` and :func:`apply_overrides` create new ones.
 
     Args:
-        checked: A checked configuration that differs only in ``sections``; the other sections are taken from it.
+        checked: A checked configuration from which all sections except ``sections`` are taken.
 
     Attributes:
-        typed: The overrides of the command line, as pairs of dotted key and value.
-        artifact: Path of the artifact that replaced the file's own parts; empty if none did.
+        typed: The command-line overrides, as pairs of dotted key and value.
+        artifact: Path of the artifact that replaced the file's own parts; empty if there is none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Config:
         return self.layers.sources.get(tuple(self.layers.split(dotted)), "default")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values, with passwords masked. A file with these contents gives the same configuration."""
+        """Return all values, with passwords masked. A file with these contents yields the same configuration."""
         return {name: all_masked(value) for name, value in self._values.items()}
 
     def get(self, dotted: str, default: Any = _MISSING) -> Any:
@@ -124,8 +124,8 @@ def apply_overrides(
     """Return a configuration with overrides applied and checked. ``config`` itself is not changed.
 
     Args:
-        overrides: Values by dotted key. A mapping with another ``class_path`` replaces the part, other mappings
-            are merged. ``name`` next to ``class_path`` (the label of a choice) is ignored.
+        overrides: Values by dotted key. A mapping with a different ``class_path`` replaces the part; other mappings
+            are merged. A ``name`` alongside ``class_path`` (the label of a choice) is ignored.
         source: Origin of the values for error messages, or a function that returns the origin of a key.
     """
     if not overrides:
@@ -158,7 +158,7 @@ def _keys_in(value: Any, at: Key) -> Iterator[Key]:
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Raise a ConfigError for arguments that Lightning's Trainer lacks. It is imported only if there are any."""
+    """Raise a ConfigError for arguments that Lightning's Trainer does not accept. It is imported only if needed."""
     if not given:
         return
     from lightning import Trainer
@@ -185,7 +185,7 @@ _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:"
 
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
-    """Raise a ConfigError that begins with ``error`` unless the name of a run is a plain folder name."""
+    """Raise a ConfigError that begins with ``error`` unless the name of a run is a simple folder name."""
     if name is None or (isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable())):
         given = "null" if name is None else repr(name)
         raise ConfigError(f"{error} must be a plain folder name such as tree_shape, got {given}")
@@ -198,10 +198,10 @@ def check_expanded(path: str, error: ConfigError) -> None:
 
 
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
-    """Raise a ConfigError that begins with ``error`` if an output path leaves the working directory.
+    """Raise a ConfigError that begins with ``error`` if an output path lies outside the working directory.
 
-    An absolute path set in ``file`` may also be in the file's folder, or be one of the two folders above it, as in the
-    ``config.yaml`` of a run. Without a file (on the command line), any absolute path is allowed.
+    An absolute path set in ``file`` may also be in the file's folder, or be one of the two folders above it. A run's
+    ``config.yaml`` relies on this. Without a file (on the command line), any absolute path is allowed.
     """
     check_expanded(path, error)
     whole = Path(os.path.normpath(path))
@@ -218,7 +218,7 @@ def check_written(path: str, error: ConfigError, file: Path | None = None) -> No
 
 
 def annotated(config: Config) -> str:
-    """Return the resolved configuration as YAML, with comments that give the source of each value."""
+    """Return the resolved configuration as YAML, with the source of each value in a comment."""
     return "\n".join(_lines(config.to_dict(), (), config)) + "\n"
 
 

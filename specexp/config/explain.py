@@ -29,7 +29,7 @@ Schema = dict[str, Any]
 
 
 class Documented(NamedTuple):
-    """An argument, its class or function (``owner``), and its JSON schema, in which a part is a mark of its family."""
+    """An argument of ``owner`` (a class or function) and its JSON schema, in which a ``PartOf`` represents a part."""
 
     owner: str
     name: str
@@ -39,7 +39,7 @@ class Documented(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words: ``an integer >= 1, or null``."""
+        """The allowed values in words, such as ``an integer >= 1, or null``."""
         return _words(self.schema, self.definitions)
 
     @property
@@ -68,19 +68,19 @@ class Documented(NamedTuple):
         return (one for one in waiting if not {"anyOf", "oneOf", "$ref"} & one.keys())
 
     def families(self) -> list[PartOf]:
-        """Return the marks of the families of parts that the argument accepts."""
+        """Return the ``PartOf`` marks of the families of parts that the argument accepts."""
         marks = (one.get("described") for one in self.alternatives())
         return [mark for mark in marks if isinstance(mark, PartOf)]
 
     def items(self) -> Iterator[Documented]:
-        """Yield a copy of the argument with the schema of an item, for each list or mapping that is accepted."""
+        """Yield the argument with the schema of a single item, for each list or mapping that it accepts."""
         for one in self.alternatives():
             inner = one.get("items", one.get("additionalProperties"))
             if isinstance(inner, dict):
                 yield self._replace(schema=inner, is_required=True)
 
     def below(self, class_path: str | None = None) -> Iterator[Documented]:
-        """Yield the arguments of the accepted sections and parts; of the parts, only ``class_path`` if it is given."""
+        """Yield the arguments of the accepted sections and parts, or only of the part ``class_path`` if it is given."""
         for one in self.alternatives():
             mark = one.get("described")
             if isinstance(mark, PartOf):
@@ -147,7 +147,7 @@ def explain_sections() -> str:
 
 
 def _arguments_at(key: str, config: Config | None) -> list[Documented]:
-    """Return the arguments that a dotted key may mean, one for each class that has the key."""
+    """Return the arguments that a dotted key may refer to, one for each class that has the key."""
     first, *steps = config.layers.split(key) if config is not None else steps_of(key, None)
     found = [one for one in arguments(Experiment) if one.name == first]
     path = first
@@ -184,7 +184,7 @@ def _explained(key: str, found: Documented, config: Config | None) -> str:
 
 
 def _lines_of(found: Iterable[Documented]) -> list[str]:
-    """Return lines about arguments: allowed values, default and meaning."""
+    """Return lines that describe arguments: allowed values, default and meaning."""
     lines: list[str] = []
     for one in found:
         lines += _wrapped(f"{one.name}: {one.allowed}; default {one.default}", "  ")
@@ -244,7 +244,7 @@ def without_markup(text: str) -> str:
 
 
 def contracts() -> list[str]:
-    """Return the dotted paths of the contracts of all families that have parts a file may name."""
+    """Return the dotted paths of all contracts with parts that can be named in a file."""
     found: set[str] = set()
     searched: set[CallOf] = set()
     waiting: list[Any] = [schema_of(Experiment)]
@@ -260,7 +260,7 @@ def contracts() -> list[str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """A generator of JSON schemas that omits values which JSON cannot express."""
+    """A JSON schema generator that omits values that JSON cannot express."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         return {}
@@ -270,7 +270,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def schema_of(component: Callable[..., Any]) -> Schema:
-    """Return the JSON schema of a callable's arguments, with descriptions. A part is a mark of its family."""
+    """Return the JSON schema of a callable's arguments, with descriptions. Marks such as ``PartOf`` represent parts."""
     schema = model_of(component).model_json_schema(schema_generator=_Generator)
     properties = schema.get("properties", {})
     for name, meaning in argument_docs(component).items():

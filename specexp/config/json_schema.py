@@ -19,7 +19,7 @@ _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
     **{stage.__name__: {"data": "data"} for stage in (CountAcceptances, Learn, Confirm)},
 }
-"""For each class, its arguments that override a section of the file, and the name of that section."""
+"""For each class, the arguments that override a section of the file, mapped to that section's name."""
 _PART = {"class_path": {"type": "string"}, "init_args": {"type": ["object", "null"]}}
 
 
@@ -44,7 +44,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Replace marks of parts in a schema with references to ``definitions``, adding these definitions."""
+    """Replace the marks of parts in a schema with references to ``definitions``, and add these definitions."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):
@@ -58,7 +58,7 @@ def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
         if key == "properties":
             found[key] = {name: _resolved(one, definitions) for name, one in inner.items()}
         elif key not in ("title", "required", "$defs", "described", "discriminator"):
-            key = "anyOf" if key == "oneOf" else key  # a layer may leave the type of a range to the one below
+            key = "anyOf" if key == "oneOf" else key  # a layer may leave a range's type to the layer below
             found[key] = inner if key in ("default", "description") else _resolved(inner, definitions)
     if "description" in found:
         found["description"] = without_markup(" ".join(found["description"].split()))
@@ -103,5 +103,5 @@ def _family(base: type, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the JSON schema as text, as its file contains it."""
+    """Return the contents of the JSON schema file."""
     return json.dumps(json_schema(), indent=1) + "\n"

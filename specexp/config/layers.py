@@ -1,6 +1,6 @@
 """Layers of configuration: composed files, with the command line on top. Later layers override earlier ones.
 
-The layer that set a key is stored, so that an error can name the file. All mistakes raise :class:`ConfigError`.
+The layer that set each key is stored, so that errors can name the file. All mistakes raise :class:`ConfigError`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ SourceOf: TypeAlias = Callable[[Key], str]
 """Returns the layer that set a key."""
 
 PARTS = ("drafter", "builder", "verifier", "controller")
-"""Sections that contain one part each. A plain string in such a section is the part's class."""
+"""Sections that contain one part each. If such a section is just a string, it names the part's class."""
 _ALWAYS_PARTS = (("data", "prompts"), ("reasoning", "search"))
 
-# A mapping with another value of one of these keys replaces the old one, since arguments belong to one class.
+# A mapping that changes one of these keys replaces the old mapping, because arguments belong to one class.
 _KINDS = ("class_path", "type", "reference")
 _SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 COMMAND_LINE = "command line"
 
 
 class ConfigError(ValueError):
-    """A mistake in a configuration, as one sentence with the file, the key, the value and the allowed values."""
+    """A mistake in a configuration. The message is one sentence with the file, key, value and allowed values."""
 
 
 class CommandError(RuntimeError):
-    """Ends a command with exit code 1 and one sentence. The configuration is not at fault."""
+    """Ends a command with exit code 1 and a one-sentence message. The configuration is not at fault."""
 
 
 def copied(value: Any) -> Any:
@@ -46,14 +46,14 @@ def copied(value: Any) -> Any:
 
 
 def entries_of(value: Any) -> list[tuple[str, Any]]:
-    """Return the entries of a mapping or list with their keys as text; empty for any other value."""
+    """Return the entries of a mapping or list with their keys as strings; empty for any other value."""
     if isinstance(value, Mapping):
         return [(str(name), inner) for name, inner in value.items()]
     return [(str(place), inner) for place, inner in enumerate(value)] if isinstance(value, list) else []
 
 
 def steps_of(dotted: str, space: Mapping[str, Any] | None) -> list[str]:
-    """Split a dotted key into its steps. A key inside ``sweep.space`` is one step, although it contains dots.
+    """Split a dotted key into its steps. A key inside ``sweep.space`` is one step, even if it contains dots.
 
     Args:
         space: The search space; None if it is unknown.
@@ -81,7 +81,7 @@ class Layers:
         return layers
 
     def source_of(self, key: Key, otherwise: str) -> str:
-        """Return the layer that set ``key`` or the nearest mapping around it, or ``otherwise`` if none did."""
+        """Return the layer that set ``key`` or the nearest enclosing mapping, or ``otherwise`` if none did."""
         prefixes = (key[:length] for length in range(len(key), 0, -1))
         return next((self.sources[prefix] for prefix in prefixes if prefix in self.sources), otherwise)
 
@@ -138,21 +138,21 @@ class Layers:
 
 
 def _names_part(key: Key, old: Any, value: Any) -> bool:
-    """Return whether a string is short for a part: ``builder: Chain`` for ``builder: {class_path: Chain}``."""
+    """Return whether a string is shorthand for a part: ``builder: Chain`` for ``builder: {class_path: Chain}``."""
     is_part = key[-1] in (*PARTS, "execution") and (len(key) == 1 or key[0] in ("arms", "sweep"))
     was_part = isinstance(old, Mapping) and "class_path" in old
     return isinstance(value, str) and (is_part or key in _ALWAYS_PARTS or was_part)
 
 
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether a mapping replaces the old one: it is of another kind, and more than a type or reference."""
+    """Return whether a mapping replaces the old one: its kind differs, and it sets more than a type or reference."""
     if len(new) == 1 and "class_path" not in new:
         return False
     return any(kind in new and kind in old and _plain(old[kind]) != _plain(new[kind]) for kind in _KINDS)
 
 
 def _plain(class_path: Any) -> str:
-    """Return a specexp class's short name, if the class may be given with its module. Other names are unchanged."""
+    """Return the short name of a specexp class that is given with its module. Other names are returned unchanged."""
     name = str(class_path)
     return name.rpartition(".")[2] if name.startswith("specexp.") else name
 
@@ -168,7 +168,7 @@ def _invalid(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that reads ``1e-3`` as a number and rejects repeated keys, huge aliases and octal integers."""
+    """A YAML loader that reads ``1e-3`` as a number, and rejects repeated keys, huge expansions and octal integers."""
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -215,7 +215,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_layers(path: str | Path, overrides: Sequence[str] = ()) -> Layers:
-    """Read a file, the files it composes, and the overrides. ``--compose FILE`` puts another file on top."""
+    """Read a file, the files it composes, and the overrides. ``--compose FILE`` adds another file on top."""
     layers = Layers()
     _read(Path(path), layers, ())
     for dotted, value in parse_overrides(overrides):
@@ -261,7 +261,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
-    """Return the sections of one file, without composed files. Errors from reading it begin with ``where``."""
+    """Return the sections of one file, ignoring the files it composes. Errors from reading it begin with ``where``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Loads an experiment file: composes, overrides and checks it, its arms, and the stages of its sweep.
+"""Loads an experiment file: composes it, applies overrides, and checks it with its arms and sweep stages.
 
 All mistakes raise :class:`ConfigError`.
 """
@@ -30,7 +30,7 @@ from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
 from specexp.config.sweep import METHOD, Categorical, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
 
-# stages of a sweep that may have their own prompts, and a study's files of acceptance counts and costs of steps
+# stages of a sweep that may have their own prompts, and a study's files with acceptance counts and step costs
 STAGES = ("confirm", "count_acceptances", "learn")
 COUNTS, COSTS = "acceptance_counts.json", "step_ms.json"
 
@@ -39,7 +39,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, compose, override and check a YAML file.
 
     Args:
-        overrides: ``--dotted.key value`` or ``--dotted.key=value``, later ones win.
+        overrides: ``--dotted.key value`` or ``--dotted.key=value``; later ones win.
 
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
@@ -81,8 +81,8 @@ def _check_replay(config: Config) -> None:
 def with_prompts_of(config: Config, stage: str | None) -> Config:
     """Return the experiment with the prompts of a stage of its sweep: one of :data:`STAGES`, or None for the search.
 
-    A stage that sets neither ``prompts`` nor ``offset`` takes the next prompts of the same set: first the search,
-    then the confirmation, then the others.
+    A stage that sets neither ``prompts`` nor ``offset`` continues in the search's set of prompts. The confirmation
+    follows the search, and the other stages follow the confirmation.
     """
     if stage is None:
         return config
@@ -120,7 +120,7 @@ class ComposedArm:
 
 
 def arms_of(config: Config) -> list[ComposedArm]:
-    """Return the arms in the file's order, one per point of a grid; without ``arms:``, the composition itself."""
+    """Return the arms in file order, one per grid point; without ``arms:``, return the composition itself."""
     if not config.get("arms"):
         return [ComposedArm(config.get("name"), config.get("name"), config, None, {})]
     found = []
@@ -138,7 +138,7 @@ def arms_of(config: Config) -> list[ComposedArm]:
 
 
 def _compose_arm(config: Config, name: str, extra: Mapping[str, Any]) -> Config:
-    """Return the composition of an entry of ``arms:``, with the ``extra`` overrides of a point of its grid."""
+    """Return the composition of an entry of ``arms:``, with the ``extra`` overrides of one grid point."""
     arm = config.get("arms")[name]
     overrides = {key: arm[key] for key in OVERRIDES if key in arm}
     return apply_overrides(config, {**overrides, **extra}, _source(config, ("arms", name)))
@@ -186,7 +186,7 @@ def _inside(where: str, arm: str) -> Iterator[None]:
 
 
 def _label(value: Any) -> str:
-    """Return a value of a grid as text. In a list, ``1 x 7`` means 1 repeated seven times."""
+    """Return a grid value as text. In a list, ``1 x 7`` means 1 repeated seven times."""
     if isinstance(value, Mapping):
         return str(value.get("name") or value.get("class_path", value))
     if not isinstance(value, list):
@@ -203,7 +203,7 @@ def build_sweep(config: Config) -> Sweep | None:
 
 
 def _check_sweep(config: Config) -> None:
-    """Check the search space in all of its compositions, and the configurations that are measured first."""
+    """Check the search space in all of its compositions, and the configurations to measure first."""
     sweep = build_sweep(config)
     if sweep is None:
         return
@@ -227,12 +227,12 @@ def _check_sweep(config: Config) -> None:
             values = [("low", entry.low), ("high", entry.high)]
         for name, value in values:
             source = f"{config.source_of(('sweep', 'space', key, name))}: sweep.space.{key}"
-            for context in fitting:  # the extremes of a range stand for all its values
+            for context in fitting:  # the extremes of a range represent all its values
                 apply_overrides(context, {key: value}, source)
     for number, known in enumerate(sweep.known):
         overrides = {key: _with_own_counts(value, sweep) for key, value in known.overrides.items()}
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
-        if not awaits_counts(composed, sweep):  # the builder cannot be built before its counts exist
+        if not awaits_counts(composed, sweep):  # the builder cannot be built until its counts exist
             check_parts(composed)
     for stage in STAGES:
         if (found := getattr(sweep, stage)) is not None:
@@ -248,7 +248,7 @@ def _source(config: Config, at: Key) -> SourceOf:
 
 
 def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
-    """Return the composition with a choice of the space, after checking that the parts of a method fit together."""
+    """Return the composition with one choice of the space, after checking that a method's parts fit together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
@@ -259,7 +259,7 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """Return a builder's specification with ``counts`` for acceptance counts that are missing or :data:`COUNTS`.
+    """Return a builder's specification, using ``counts`` if its acceptance counts are missing or :data:`COUNTS`.
 
     Any other value is returned unchanged.
     """

@@ -19,7 +19,7 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 
 
 def local(path_or_reference: str | Path) -> Path:
-    """Return the local path of an artifact. W&B artifacts are downloaded; embedded artifacts are files of specexp."""
+    """Return the local path of an artifact. W&B artifacts are downloaded; embedded ones ship with specexp."""
     given = str(path_or_reference)
     return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
 
@@ -50,7 +50,7 @@ def download(reference: str) -> Path:
         return Path(artifact.download())
     except ArtifactError:
         raise
-    except Exception as error:  # wandb raises its own, the transport's and plain ValueErrors
+    except Exception as error:  # wandb raises its own errors, the transport's, and bare ValueErrors
         raise ArtifactError(f"{reference} cannot be fetched from W&B ({first_line(error)})") from error
 
 

@@ -1,4 +1,4 @@
-"""Command lines that are suggested as the next step, quoted for a shell."""
+"""Command lines to suggest as the next step, quoted for a shell."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODEL_KEYS = (
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
-    """Return a shell line such as ``python -m specexp.serve artifacts/mine/best``, with ``why`` as a comment."""
+    """Return a shell command such as ``python -m specexp.serve artifacts/mine/best``, with ``why`` as a comment."""
     line = shlex.join(["python", "-m", f"specexp.{name}", *map(str, words)])
     return f"{line}  # {why}" if why else line
 
@@ -39,14 +39,14 @@ def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -
 
 
 def _text(value: Any) -> str:
-    """Return a value as typed on the command line: as plain text if YAML reads it unchanged, otherwise as JSON."""
+    """Return a value as typed on the command line: unquoted if YAML reads it unchanged, otherwise as JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
 
 
 def model_options(config: Config) -> list[str]:
-    """Return a deployment's options for the experiment's models and device, if they differ from the defaults."""
+    """Return a deployment's options for the models and device of the experiment that differ from the defaults."""
     return _options(config, _MODEL_KEYS)
 
 
@@ -66,7 +66,7 @@ def measured_by(config: Config) -> str:
 
 
 def trusted_packages(config: Config) -> list[str]:
-    """Return the packages outside specexp that define the experiment's parts, with those that only the space names."""
+    """Return the packages outside specexp that define parts of the experiment or of its search space."""
     searched = ("sweep.space", "sweep.enqueue")
     sections = [config.get(section, None) for section in (*PARTS, "execution", *searched)]
     packages = {path.partition(".")[0] for path in _class_paths(sections) if "." in path}

@@ -1,4 +1,4 @@
-"""The sections of an experiment file. The arguments of a part are checked against its constructor instead."""
+"""The sections of an experiment file. A part's arguments are defined by its constructor instead."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Pair(Section):
     """The target and draft models, their dtypes and their device.
 
     Attributes:
-        target: ``stdlib`` for the embedded pair, ``smollm2`` for SmolLM2-135M-Instruct with weights from Q4_1
-            (fetched on first use); otherwise a hub id, a folder or a GGUF file.
-        draft: Hub id, folder or GGUF file, or ``smollm2`` for the embedded draft of that target. If null, an embedded
-            target uses its own draft, any other target none.
-        target_dtype: Dtype of the target; in llama.cpp, the dtype of its KV cache.
-        draft_dtype: Dtype of the draft; in llama.cpp, the dtype of its KV cache.
+        target: ``stdlib`` for the embedded pair, ``smollm2`` for SmolLM2-135M-Instruct (weights converted from Q4_1,
+            fetched on first use), or a hub id, folder or GGUF file.
+        draft: Hub id, folder or GGUF file, or ``smollm2`` for the embedded draft model of that target. If null,
+            embedded targets use their own draft model, and other targets have none.
+        target_dtype: Dtype of the target; with llama.cpp, the dtype of its KV cache.
+        draft_dtype: Dtype of the draft model; with llama.cpp, the dtype of its KV cache.
         device: A torch device, such as ``cpu`` or ``cuda:1``.
-        device_map: Spreads a target that is too large for one device: a strategy such as ``auto``, or a mapping
-            of modules to devices, ``cpu`` or ``disk``. The draft stays on ``device``.
-        offload_folder: Folder for the weights on ``disk`` if they cannot be read from the model's own files.
+        device_map: Placement of a target too large for one device: a strategy such as ``auto``, or a mapping from
+            modules to devices, ``cpu`` or ``disk``. The draft model stays on ``device``.
+        offload_folder: Folder for weights placed on ``disk`` that cannot be read from the model's own files.
         attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
-        row_order: Order of a tree's rows in the target's pass, in the modes ``eager`` and ``graphed``.
-        mode: Runtime of both models: ``eager`` runs the model's own code, ``compiled`` runs passes compiled for
-            this machine (Llama-family models on a CPU), ``packed`` does so with the blocks of a GGUF file in place of
-            bfloat16 weights, ``auto`` uses ``compiled`` if possible and, if it is installed, llama.cpp for GGUF files.
+        row_order: Order of a tree's rows in the target pass; used only in modes ``eager`` and ``graphed``.
+        mode: Runtime of both models. ``eager`` runs their own code. ``compiled`` runs passes compiled for this CPU
+            (Llama family). ``packed`` does the same with the quantized blocks of a GGUF file. ``graphed`` replays CUDA
+            graphs. ``auto`` uses the fastest mode that works, or llama.cpp for GGUF files if it is installed.
     """
 
     target: str = "stdlib"
@@ -52,16 +52,16 @@ class Pair(Section):
 
 
 class Generation(Section):
-    """The length limit, number of samples, seed and stopping rule of the generation.
+    """Settings for generation: length limit, number of samples, seed and when to stop.
 
     Attributes:
-        max_new_tokens: Maximum number of generated tokens per turn; never exceeded.
-        seed: Random seed of sampling verifiers and drafters.
+        max_new_tokens: Hard limit on the number of tokens generated per turn.
+        seed: Random seed for verifiers and drafters that sample.
         samples: Number of continuations generated for each prompt.
-        stop_at_eos: Whether generation stops at the EOS token.
-        stop_at_repetition: Whether an answer ends where it begins to repeat: when its last tokens are at least three
-            copies of one block of at most 32 tokens, and at least 24 tokens. If an arm is another ``engine``, which
-            cannot stop there, no arm does.
+        stop_at_eos: Whether to stop at the EOS token.
+        stop_at_repetition: Whether to end an answer once it repeats itself. Its last tokens, at least 24, must be three
+            or more copies of one block of at most 32 tokens. Ignored if any arm is an ``engine``, because engines
+            cannot stop there.
         threads: Number of CPU threads for torch; null for torch's default.
     """
 
@@ -86,7 +86,7 @@ class Reasoning(Section):
 
     Attributes:
         search: Search strategy, which selects the states to expand in the tree of thoughts.
-        max_new_tokens: Maximum number of tokens per generation if the task allows more; null for the task's limits.
+        max_new_tokens: Maximum number of tokens per generation if the task allows more; null for the task's own limits.
     """
 
     search: Annotated[Any, PartOf("specexp.data.searches.search.Search")] = Field(
@@ -99,10 +99,10 @@ class Tracking(Section):
     """Settings of W&B runs.
 
     Attributes:
-        project: W&B project of the runs.
-        mode: W&B mode of the runs; null means online if logged in, otherwise offline.
+        project: W&B project that runs are logged to.
+        mode: W&B mode; null means online if logged in, otherwise offline.
         entity: W&B user or team that owns the project; null for the logged-in user.
-        tags: W&B tags of the runs.
+        tags: W&B tags for the runs.
     """
 
     project: str = "specexp"
@@ -112,17 +112,17 @@ class Tracking(Section):
 
 
 class Verify(Section):
-    """Settings for the tests of ``specexp.verify``.
+    """Settings for the tests that ``specexp.verify`` runs.
 
     Attributes:
         level: Significance level: the probability of rejecting a composition that is lossless.
-        total_variation: Total variation distance that is detected or excluded, for the joint distribution of three
-            tokens on the toy targets.
-        toy_triples: Maximum number of token triples per toy target; null for as many as a decision needs.
+        total_variation: Total variation distance that the test must detect or rule out, for the joint distribution of
+            three tokens on the toy targets.
+        toy_triples: Maximum number of token triples per toy target; null for as many as it takes to decide.
         toy_tokens: Number of tokens compared on the toy targets if the verifier is deterministic.
-        prompts: Number of prompts for which the first output tokens are tested on the configured models.
+        prompts: Number of prompts used to test the first output tokens of the configured models.
         samples: Number of continuations sampled for each of these prompts.
-        first_tokens: Number of first output tokens that are tested jointly on the configured models.
+        first_tokens: Number of first output tokens of the configured models that are tested jointly.
         workers: Number of processes that decode on the toy targets; null for one per core.
     """
 
@@ -137,15 +137,15 @@ class Verify(Section):
 
 
 class Profile(Section):
-    """The measurements and the output of ``specexp.profile``.
+    """Settings for ``specexp.profile``: the passes to measure, and the output folder.
 
     Attributes:
         to: Folder of the ``latency-profile`` artifact.
         max_tokens: Largest number of tokens in a measured pass, including the root.
-        prefixes: Numbers of cached tokens before a measured pass. The context must have room for them, for the depth
-            of the largest pass, and for 15 tokens that a block of passes adds to the cache.
-        lanes: Batch sizes (numbers of sequences, >= 2) of batched passes, measured at the middle prefix.
-        repeats: Number of blocks of passes per size; each block gives one measurement.
+        prefixes: Cache lengths, in tokens, at which passes are measured. The context must also have room for the depth
+            of the largest pass and the 15 tokens that a block of passes appends.
+        lanes: Batch sizes (number of sequences, >= 2) of batched passes, which are measured at the middle prefix.
+        repeats: Number of blocks of passes per size; each block yields one measurement.
         prompts: Number of prompts from ``data`` that every composition decodes.
         max_new_tokens: Maximum number of tokens generated for each of these prompts.
     """
@@ -164,13 +164,13 @@ class Record(Section):
 
     Attributes:
         to: Folder of the recording; null for ``recordings/<name>``.
-        coverage: Builders that run once at every root. Replayed builders may use the nodes of these trees. If null, a
-            chain of 24 nodes, or the experiment's builder if the drafter learns from its own drafts.
+        coverage: Builders to run once at every root; replayed builders can then use the nodes of their trees. If null,
+            a chain of 24 nodes is used, or the experiment's builder if the drafter learns from its own drafts.
         candidates: Number of draft candidates recorded per output token; this limits the width of a replayed tree.
-        target_top_k: Number of the target's top tokens recorded per token, for drafters that learn from them. Null
-            for the number that the drafter uses, or 8.
-        turns_per_file: Number of turns per Parquet file; an interrupted recording continues after the last file.
-        live_sample: Number of prompts that are also decoded live, to compare with the replay.
+        target_top_k: Number of the target's top tokens recorded per token, for drafters that learn from them. If null,
+            the number that the drafter learns from, or 8 if it does not learn from them.
+        turns_per_file: Number of turns per Parquet file; an interrupted recording resumes after the last file.
+        live_sample: Number of prompts that are also decoded live, for comparison with the replay.
     """
 
     to: str | None = None
@@ -186,7 +186,7 @@ class WhatIf(Section):
 
     Attributes:
         profiles: Latency profiles, each given by its arguments or as an ``artifact``.
-        files: YAML files with one further profile each, in a ``latency:`` section, such as
+        files: YAML files that add one profile each, in a ``latency:`` section, such as
             ``experiments/replay/devices/a100_7b.yaml``.
         max_nodes: Maximum number of nodes in a tree.
         max_depth: Maximum depth of a tree.
@@ -203,17 +203,17 @@ class ArmSection(Section):
 
     Attributes:
         title: Name in tables; null for the arm's key.
-        drafter: Overrides of the experiment's drafter; null to decode without a drafter.
-        builder: Overrides of the experiment's builder; null to decode without a builder.
+        drafter: Overrides for the experiment's drafter; null to decode without a drafter.
+        builder: Overrides for the experiment's builder; null to decode without a builder.
         engine: Engine that replaces specexp's decoder; drafter and builder must then be null.
         grid: Lists of values by dotted key; each combination is one arm.
-        preload: Overrides of ``data`` for prompts that are decoded before the run. Token Recycling and phrase caches
-            start every prompt with the state learned from them; the controller only starts the run with it.
-        reference: Mode of Hugging Face's generate that replaces specexp's decoder, with the arguments below.
+        preload: Overrides of ``data`` that select prompts to decode before the run. Token Recycling and phrase caches
+            start every prompt in the state learned from them; the controller only starts the run in it.
+        reference: Hugging Face decoding loop that replaces specexp's decoder. The arguments below configure it.
         num_assistant_tokens: Number of tokens that ``hf-assisted`` drafts.
         assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
         prompt_lookup_num_tokens: Number of tokens that ``hf-prompt-lookup`` drafts.
-        max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` looks for.
+        max_matching_ngram_size: Longest n-gram that ``hf-prompt-lookup`` tries to match.
     """
 
     title: str | None = None
@@ -275,12 +275,12 @@ class TableExport(Section):
 
 
 class Fit(Section):
-    """Settings with which ``specexp.fit`` trains a controller on the prompts of ``data``.
+    """Settings for ``specexp.fit``, which trains a controller on the prompts of ``data``.
 
     Attributes:
-        epochs: Number of times that every prompt is decoded.
-        checkpoint_every: Number of prompts between two checkpoints.
-        export: Artifact for the learned table; null for none.
+        epochs: Number of times each prompt is decoded.
+        checkpoint_every: Number of prompts between checkpoints.
+        export: Artifact to save the learned table in; null to save none.
     """
 
     epochs: Count = 1
@@ -292,39 +292,39 @@ class Experiment(Section):
     """A complete experiment file.
 
     Attributes:
-        name: Name of the run and of its folder; by default the file's name.
+        name: Name of the run and its folder; defaults to the file's name.
         question: The question that the experiment answers, in one sentence.
-        paper: Publication with results to compare with.
+        paper: Publication with the results to compare against.
         pair: The models.
-        data: The prompts that are decoded.
+        data: The prompts to decode.
         drafter: Proposes the next tokens; null for plain decoding.
         builder: Builds the draft tree of each step.
         verifier: Accepts drafted tokens.
         controller: Limits the draft of each step; null for the builder's own limits.
         artifact: Artifact to verify, or to compare on other prompts. Its parts, without their learned state, replace
             the file's own parts, arms and search.
-        trust: Installed packages that may define the artifact's parts.
+        trust: Installed packages that are trusted to define the artifact's parts.
         execution: Strategy that decodes several sequences per prompt: a tree of thoughts for ``TaskItems``, otherwise
-            one group of ``generation.samples`` continuations. Null decodes one sequence at a time, or with
-            ``SerialSpeculative`` if other arms have an execution. The only baseline is then plain decoding with
-            ``Serial``, because Hugging Face's loops decode no groups.
-        reasoning: How items of ``TaskItems`` are searched.
-        generation: Length, samples and seed of the generation.
+            one group of ``generation.samples`` continuations. If any arm has one, arms without one use
+            ``SerialSpeculative``. The only baseline is then plain decoding with ``Serial``, because Hugging Face's
+            loops cannot decode groups. Null decodes one sequence at a time.
+        reasoning: How to search the items of ``TaskItems``.
+        generation: Length limit, number of samples, seed and when to stop.
         engine: Engine that replaces specexp's decoder. ``specexp.sweep`` then searches the engine's settings.
-        latency: Latency profile of a device and its models, from which times are modelled; null to measure times.
+        latency: Latency profile of a device and its models, used to model times; null to measure them.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
-        tracking: W&B project and mode of the runs.
+        tracking: W&B settings.
         verify: How much ``specexp.verify`` tests.
         profile: What ``specexp.profile`` measures.
         record: What ``specexp.record`` records.
         backend: ``live`` runs the models; ``replay`` uses a recording, with times from the latency profile.
         recording: Folder of the recording to replay; null for ``record.to``.
         what_if: Which devices ``specexp.what_if`` compares.
-        arms: Named compositions to compare, each given as overrides of the file's own.
+        arms: Named compositions to compare, each given as overrides of the file's own composition.
         baselines: Baselines of the comparison: plain decoding by specexp, by Hugging Face's generate, or both. Null
             means both, unless Hugging Face's generate cannot produce the verifier's tokens.
-        published: Rows of the paper's table that are not run here: a ``method`` and its figures.
+        published: Rows of the paper's table that are not run here, each with a ``method`` and its figures.
         figure: Figure that ``specexp.run`` draws: ``speedup``, ``curves`` or ``phases``; null for its default.
         float32_prompts: Number of prompts that ``specexp.run`` and a sweep's confirmation decode again in float32 if
             outputs of a 16-bit target differ at near ties. In float32 the outputs must be equal. The check is

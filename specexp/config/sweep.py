@@ -15,7 +15,7 @@ from specexp.base.checked import PartOf, Section, refusal
 from specexp.base.messages import did_you_mean
 
 METHOD = "method"
-"""The key in ``sweep.space`` with whole methods as choices: a drafter with its builder and controller."""
+"""The key in ``sweep.space`` that chooses a whole method: a drafter with its builder and controller."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
 # Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
@@ -38,10 +38,10 @@ class _Range(Section):
 
     Attributes:
         type: ``int`` or ``float``.
-        low: Smallest number.
-        high: Largest number.
-        log: Whether they are drawn on a logarithmic scale.
-        step: Distance between neighbouring values; null for no grid.
+        low: Lower bound, inclusive.
+        high: Upper bound, inclusive.
+        log: Whether to draw on a logarithmic scale.
+        step: Spacing of the allowed values. If null, it is 1 for integers, and floats have no fixed spacing.
     """
 
     type: str
@@ -78,7 +78,7 @@ class IntRange(_Range):
     """A range of integers in a search space.
 
     Attributes:
-        at_most: Earlier key of the space; the value drawn for it is an upper bound.
+        at_most: Earlier key of the space; the value drawn for it is an upper bound for this key.
 
     Example:
         >>> str(IntRange(type="int", low=4, high=64, log=True))
@@ -121,7 +121,7 @@ class Categorical(Section):
     """A list of choices in a search space.
 
     Attributes:
-        choices: Texts and numbers, or parts with a ``name`` next to ``class_path`` and ``init_args``.
+        choices: Strings and numbers, or parts with a ``name`` in addition to ``class_path`` and ``init_args``.
 
     Example:
         >>> str(Categorical(type="categorical", choices=[{"name": "fitted", "class_path": "FittedTree"}, "top-k"]))
@@ -145,7 +145,7 @@ class Categorical(Section):
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """The choices by label. A study stores only labels. The value of a method maps sections to parts."""
+        """The choices, keyed by label; a study stores only labels. The choice of a method maps sections to parts."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)
@@ -180,7 +180,7 @@ def _label(choice: Any) -> Any:
 
 
 class _Stage(Section):
-    """A stage of a sweep, other than the search.
+    """A stage of a sweep other than the search.
 
     Attributes:
         data: Overrides of the experiment's ``data``.
@@ -190,7 +190,7 @@ class _Stage(Section):
 
 
 class Learn(_Stage):
-    """The prompts from which every candidate's drafter and controller learn before it is measured."""
+    """The stage in which every candidate's drafter and controller learn from prompts before it is measured."""
 
 
 class CountAcceptances(_Stage):
@@ -207,9 +207,9 @@ class Confirm(_Stage):
     """The stage that measures the best trials again, on prompts that the search does not use.
 
     Attributes:
-        best: Number of trials that are measured again.
-        again: Whether a finished study is confirmed a second time and both results pooled (``--confirm-again``).
-        of_each: Categorical key of the space; the best trial of each choice is confirmed too.
+        best: Number of trials to measure again.
+        again: Whether to confirm a finished study once more, and pool the results (``--confirm-again``).
+        of_each: Categorical key of the space; the best trial with each of its choices is confirmed too.
     """
 
     best: Count = 3
@@ -221,9 +221,9 @@ class Export(Section):
     """The artifact that a study exports.
 
     Attributes:
-        to: Folder of the artifact; if empty, ``artifacts/<name>``.
+        to: Folder of the artifact; defaults to ``artifacts/<name>``.
         kind: Kind of the artifact.
-        cold: Whether the artifact leaves out learned state (``--cold``). The export then measures its speed without it.
+        cold: Whether to leave learned state out of the artifact (``--cold``) and measure its speed without that state.
     """
 
     to: str = ""
@@ -233,7 +233,7 @@ class Export(Section):
 
 @dataclass(frozen=True)
 class Known:
-    """A named configuration, measured before the search and given as overrides of the composition."""
+    """A named configuration to measure before the search, given as overrides of the composition."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -243,23 +243,22 @@ class Sweep(Section):
     """The settings of a study.
 
     Attributes:
-        space: The search space: how a value is drawn for each dotted key of the composition.
-        direction: Direction of ``speedup`` if ``objectives`` sets none.
-        n_trials: Number of distinct finished trials after which the study ends, including ``enqueue``.
-        minutes: Time of a start of the study (``--minutes``). Prompts, trials and confirmed candidates are cut to it;
-            null for no limit.
-        objectives: List of metrics, or mapping of metrics to directions. A study with several does not prune.
+        space: The search space: how to draw a value for each dotted key of the composition.
+        direction: Direction of ``speedup`` if ``objectives`` does not set it.
+        n_trials: Number of distinct finished trials after which the search ends, including those in ``enqueue``.
+        minutes: Time limit, in minutes, each time the study is started (``--minutes``). Prompts, trials and confirmed
+            candidates are reduced to fit; null for no limit.
+        objectives: Metrics to optimize: a list, or a mapping of metrics to directions. Several metrics disable pruning.
         sampler: Optuna sampler; null for ``TPESampler(seed=0)``.
         pruner: Optuna pruner; null for ``WilcoxonPruner(p_threshold=0.1)``.
         storage: URL of a database that several workers share; null for a journal file in the study's folder.
-        enqueue: Configurations measured first, each with overrides and a ``name``.
+        enqueue: Configurations to measure first, each given as overrides and an optional ``name``.
         constraints: Limits by name: ``max_draft_nodes``, or a metric with the prefix ``min_`` or ``max_``.
-        count_acceptances: Stage that first counts accepted rank paths; null to skip it.
-        learn: Prompts that every candidate learns from before it is measured.
+        count_acceptances: Stage before the search that counts accepted rank paths; null to skip it.
+        learn: Stage in which every candidate learns from prompts before it is measured; null to skip it.
         confirm: Stage that measures the best trials again; null to skip it.
-        export: The artifact of the winner; null for none.
-        require_gain: Whether the exit code is 3 if the confidence interval shows no gain over plain decoding
-            (``--require-gain``).
+        export: Artifact to export the winner to; null for none.
+        require_gain: Whether to exit with code 3 if no gain over plain decoding is confirmed (``--require-gain``).
     """
 
     space: dict[str, SpaceEntry]
@@ -337,7 +336,7 @@ class Sweep(Section):
         if method is not None:
             raise refusal(at, f" is searched, but also set by the method {method!r}; leave one of them out")
         if isinstance(entry, IntRange) and entry.at_most is not None:
-            # keys are drawn in this order, so a bound must come before
+            # keys are drawn in this order, so the bound must come first
             order = sorted(self.space, key=lambda name: name.count("."))
             known = [name for name in order[: order.index(key)] if isinstance(self.space[name], IntRange)]
             if entry.at_most not in known:
@@ -377,7 +376,7 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 def _name_of(overrides: Mapping[str, Any]) -> str:
-    """Return a short name for overrides, made of their classes and arguments, e.g. ``Chain(length=4)``."""
+    """Return a short name for overrides, built from their classes and arguments, e.g. ``Chain(length=4)``."""
     parts = []
     for key, value in overrides.items():
         if isinstance(value, Mapping) and "class_path" in value:

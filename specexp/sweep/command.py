@@ -1,4 +1,4 @@
-"""``python -m specexp.sweep EXPERIMENT.yaml``: run an Optuna study, confirm its best trials, and export the winner."""
+"""``python -m specexp.sweep EXPERIMENT.yaml``: runs an Optuna study, confirms the best trials, exports the winner."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FLAGS = {
     "--cold": "sweep.export.cold",
     "--require-gain": "sweep.require_gain",
 }
-"""Keys that an option without a value sets to true."""
+"""Keys that are set to true by options without a value."""
 
 SHORT = {"n-trials": "sweep.n_trials", "minutes": "sweep.minutes", "storage": "sweep.storage"}
 
@@ -173,10 +173,10 @@ def run_study_workers(
     typed: Sequence[str],
     console: Console,
 ) -> tuple[int, StudyResult | None]:
-    """Run a study by workers on a cluster, and print its conclusion.
+    """Run a study with workers on a cluster, and print its conclusion.
 
-    Returns the exit code, 1 if a worker failed, and the conclusion, if there is one. Raises ConfigError if the cluster
-    refuses the workers or a worker cannot reach the database, and StudyError if the database is gone.
+    Returns the exit code (1 if a worker failed), and the conclusion or None. Raises ConfigError if the cluster rejects
+    the workers or a worker cannot reach the database, and StudyError if the database is gone.
     """
     from optuna import load_study
     from sqlalchemy import make_url
@@ -196,7 +196,7 @@ def run_study_workers(
         raise ConfigError(f"{COMMAND_LINE}: {needs}")
     password = make_url(storage).password
     if password is not None:
-        # In libpq's environment variable, so that no command line or job file contains it.
+        # Pass it in libpq's environment variable, so that no command line or job file contains it.
         os.environ["PGPASSWORD"] = str(password)
         bare = make_url(storage)._replace(password=None).render_as_string()
         typed = [one.replace(storage, bare) for one in typed]

@@ -39,8 +39,8 @@ class Watch(Observer):
     """Counts the accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
 
     Attributes:
-        acceptance_counts: Counts of accepted rank paths by arm; empty if several sequences are decoded together.
-        time_lines: Time line of the first prompt by arm; empty if one sequence is decoded at a time.
+        acceptance_counts: Each arm's counts of accepted rank paths; empty if several sequences are decoded together.
+        time_lines: Each arm's time line for the first prompt; empty if one sequence is decoded at a time.
     """
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Confirmation:
     """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]  # fastest first
-    records: Sequence[PromptRecord]  # of all arms, including those of earlier confirmations that are pooled
-    arms: Mapping[str, LearningArm]  # the candidates' arms by name; they are closed
+    records: Sequence[PromptRecord]  # of all arms, with the records of earlier pooled confirmations
+    arms: Mapping[str, LearningArm]  # the candidates' arms by name; already closed
     watch: Watch
     confirmations: int = 1
 
@@ -106,8 +106,8 @@ def confirm(
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts in the state of its deployment, see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
-    confirmation draws new samples of the same prompts. Plain decoding then runs again too, so pairs are of one time.
+    Every candidate starts in the state of its deployment; see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
+    confirmation draws new samples for the same prompts. It repeats plain decoding too, so that pairs stay comparable.
 
     Args:
         tick: Called after every prompt.
@@ -144,8 +144,8 @@ def confirm(
 def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
     """Return tokens per step and speedup of a candidate that is reset before every prompt, as for a first request.
 
-    It decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not
-    learn from prompt to prompt.
+    Decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not learn
+    from one prompt to the next.
     """
     arm, plain = study.compose(f"{one.name}, cold", study.config_of(one)), study.plain()
     if not arm.parts.keeps_learning:
@@ -205,7 +205,7 @@ def table(
 
     Args:
         predicted_plain: Figures that replay predicts for plain decoding; None if nothing was replayed.
-        float32: The comparison of outputs that was repeated in float32; None if it was not.
+        float32: The comparison of outputs repeated in float32; None if it was not repeated.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
     own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmed[0]
@@ -246,7 +246,7 @@ def table(
 
     candidates = []
     for one in confirmed:
-        # A tree that changes from step to step has a mean number of nodes.
+        # For a tree that changes from step to step, this is the mean number of nodes.
         fixed = "rank_paths" in one.attributes
         nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
         candidates.append(row(one.name, one.label, one.predicted, nodes))
@@ -323,7 +323,7 @@ def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> s
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     """Return a warning if replay was wrong about a speedup by more than 10 %, otherwise None.
 
-    It names the winner if its prediction is wrong, else the candidate with the largest error.
+    It names the winner if the winner's prediction is wrong, otherwise the candidate with the largest error.
     """
     wrong = [one for one in confirmed if abs(one.predicted_error or 0.0) > MOST_OFF]
     if not wrong:
@@ -343,7 +343,7 @@ def _clocked(one: Confirmed) -> str:
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
-    """Return why the fastest candidate is not preferred to plain decoding; ``noun`` means a candidate in the text."""
+    """Return why the fastest candidate does not beat plain decoding; ``noun`` is the word for a candidate."""
     speedup = best.over_plain
     if speedup.refused is not None:
         return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."

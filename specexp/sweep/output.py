@@ -1,4 +1,4 @@
-"""The outputs of a study: console, W&B runs, next commands, and artifacts with the winner or plain decoding."""
+"""The outputs of a study: W&B runs, suggested commands, and artifacts with the winner or plain decoding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEST_TREE = "best-tree"
 
 
 def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
-    """Return the next commands for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    """Return commands to suggest for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
     if settings.export is None:
         return {}
     to = settings.export.to
@@ -72,7 +72,7 @@ def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
 def track_trial(
     tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]
 ) -> None:
-    """Write a finished trial as a W&B run, with one history step per prompt and the trial's row as the summary.
+    """Log a finished trial as a W&B run, with one history step per prompt and the trial's row as the summary.
 
     Args:
         setting: See :func:`~specexp.report.publish.tracked_config`.
@@ -97,7 +97,7 @@ def what_trial(trial: FrozenTrial) -> str:
 
 
 def summary_of(winner: Confirmed) -> dict[str, Any]:
-    """Return the winner's confirmed figures by name, with which W&B compares studies."""
+    """Return the winner's confirmed figures, keyed by name, for comparing studies in W&B."""
     modelled = "" if winner.over_plain.clock == MEASURED else MODELLED
     return {
         "winner": winner.label,
@@ -130,8 +130,8 @@ class Exported(NamedTuple):
     """The result of an export."""
 
     sentences: Sequence[str] = ()
-    now: Deployed | None = None  # the present aliases; None if no candidate is of the configured kind
-    written: Sequence[LoadedArtifact] = ()  # new artifacts; empty if the earlier ones stay
+    now: Deployed | None = None  # the current aliases; None if no candidate is of the configured kind
+    written: Sequence[LoadedArtifact] = ()  # new artifacts; empty if the earlier ones are kept
 
 
 def payloads_of(
@@ -157,8 +157,8 @@ def promoted(
 ) -> Confirmed | None:
     """Return the candidate to deploy, or None for plain decoding.
 
-    This is the fastest candidate with a speedup interval above 1. A deployed candidate with such an interval stays,
-    unless its paired comparison with the fastest one has an interval above 1.
+    This is the fastest candidate with a speedup interval above 1. A deployed candidate with such an interval is kept,
+    unless the interval of the fastest one's paired speedup over it is also above 1.
 
     Args:
         candidates: The confirmed candidates that can be exported, fastest first.
@@ -175,8 +175,8 @@ def promoted(
 class Exporter:
     """Writes the artifacts of a study.
 
-    The alias ``best-tree`` names the fastest composition found. ``best`` is the version to deploy: the same one, or, if
-    nothing is faster, one that decodes plainly and records the reason.
+    The alias ``best-tree`` names the fastest composition found, and ``best`` the version to deploy. If nothing is
+    faster than plain decoding, ``best`` decodes plainly and records the reason; otherwise the two are the same.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
@@ -184,7 +184,7 @@ class Exporter:
         self.folder = Path(export.to)
 
     def run(self, before: Deployed | None) -> Exported:
-        """Write the artifacts, unless those of an earlier confirmation (``before``) should still be deployed."""
+        """Write the artifacts, unless those of an earlier confirmation (``before``) should stay deployed."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SECONDS_SHOWN = 0.5
-"""Seconds covered by a picture of a time line, so that single passes are visible. The Perfetto file has all."""
+"""Seconds shown in a picture of a time line, few enough to see single passes. The Perfetto file has the whole run."""
 
 
 def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
-    """Return the text that is printed for a table and the sentences below it."""
+    """Return a table and the sentences below it as printed text."""
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
@@ -40,7 +40,7 @@ def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
 def charts_of(
     study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the charts of a study's page: the confirmation by prompt, and the search."""
+    """Return the charts of a study's page: the confirmation, prompt by prompt, and the search."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each

@@ -1,4 +1,4 @@
-"""The plan of a study: the number of prompts of each stage, how long they take, and what fits into the time limit."""
+"""The plan of a study: the number of prompts in each stage, how long they take, and how much fits the time limit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 PLAN = "plan"
 """The name of the study's attribute that holds the plan."""
 FEWEST = 6
-"""The fewest prompts of a trial. With fewer, the pruner and the intervals have nothing to compare."""
+"""The minimum number of prompts in a trial. With fewer, the pruner and the intervals have too little to compare."""
 FEWEST_CONFIRMED = 8
 SEARCHING = 0.6
-"""Share of the time for the search and its preparation. The rest is for the confirmation."""
+"""Share of the time that the search and its preparation may take. The rest is left for the confirmation."""
 REFERENCES = 4
 """Number of other arms in a confirmation: plain decoding, Hugging Face's loop, and two that start cold."""
 AFTER_SECONDS = SECONDS + 10
-"""Seconds after the confirmation, for the comparison in float32 and the report."""
+"""Seconds reserved after the confirmation for the comparison in float32 and the report."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class StudyPlan:
     """The sizes of a study's stages."""
 
     trials: int
-    prompts: int  # of each trial
-    counted: int  # for the acceptance counts
-    learned: int  # that each candidate learns from before it is measured
-    best: int  # fewest candidates that are confirmed
-    candidates: int  # that are confirmed at most
+    prompts: int  # in each trial
+    counted: int  # prompts for the acceptance counts
+    learned: int  # prompts that each candidate learns from before it is measured
+    best: int  # minimum number of confirmed candidates
+    candidates: int  # maximum number of confirmed candidates
     confirmed: int  # prompts of the confirmation
 
     @classmethod
@@ -57,12 +57,12 @@ class StudyPlan:
 
     @property
     def trial(self) -> float:
-        """Number of prompts that a trial decodes, including repeated runs of plain decoding."""
+        """Number of prompts that a trial decodes, including those on which plain decoding is repeated."""
         return self.prompts * (1 + 1 / EVERY) + self.learned
 
     @property
     def search(self) -> float:
-        """Number of prompts that are decoded until the search ends."""
+        """Number of prompts that are decoded up to the end of the search."""
         return self.prompts + self.counted + self.trials * self.trial
 
     @property
@@ -72,9 +72,9 @@ class StudyPlan:
         return learned + self.confirmed * (self.candidates + REFERENCES)
 
     def within(self, decoded: float, fixed: bool) -> StudyPlan:
-        """Return the plan reduced to about ``decoded`` prompts, but not below the fewest of each stage.
+        """Return the plan reduced to about ``decoded`` prompts, but not below the minimum of each stage.
 
-        First the prompts are chosen, and at the end the trials. With ``fixed``, the prompts stay, because earlier
+        Prompts are reduced first, and trials last. If ``fixed``, a trial's prompts are not reduced, because earlier
         trials were measured on them.
         """
         if self.search + self.confirmation <= decoded:
@@ -93,7 +93,7 @@ class StudyPlan:
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 
     def forecast(self, seconds: float, minutes: float | None) -> str:
-        """Return a sentence on the duration, from plain decoding's seconds per prompt, and one on the assumption."""
+        """Return a sentence that bounds the duration, and one with plain decoding's ``seconds`` per prompt."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'at least '}{counted(self.trials, 'trial')}"
         confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"

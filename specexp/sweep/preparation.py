@@ -27,11 +27,11 @@ _LISTED = 3  # names in a sentence
 def without_impossible(
     config: StudyConfig, sweep: Sweep, compose: Callable[[Mapping[str, Any]], object]
 ) -> tuple[Sweep, dict[str, str]]:
-    """Remove the choices of whole parts and the known configurations that cannot be built.
+    """Remove choices of whole parts, and known configurations, that cannot be built.
 
     A choice is removed if it fails in every combination with the other choices, with all numbers at their lowest and at
-    their highest. Two choices that fail only together stay, and a trial that draws both fails at once. A candidate that
-    needs acceptance counts stays, because it cannot be built before they are counted.
+    their highest. Two choices that fail only together are kept; a trial that draws both fails immediately. A candidate
+    that needs acceptance counts is kept too, because it cannot be built before they are counted.
 
     Args:
         compose: Composes a candidate from overrides; raises ValueError if it cannot be built.
@@ -91,7 +91,7 @@ def branches(
 
 
 class _Fixed:
-    """A deterministic trial: it suggests the given labels, and the low (``end`` 0) or high (1) end of all ranges."""
+    """A deterministic trial that suggests the given labels and the low (``end`` 0) or high (1) end of every range."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels, self._end = labels, end
@@ -117,7 +117,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
-    """Return a sentence per reason why branches of the space, or known configurations, cannot be built."""
+    """Return one sentence for each reason that branches of the space or known configurations cannot be built."""
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)
@@ -161,14 +161,14 @@ def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str
 
 
 def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
-    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts is allowed."""
+    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts passes."""
     config, kinds = study.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):
             return
         try:
             candidate = study.prepare(overrides)
-        except ValueError:  # choices that do not go together
+        except ValueError:  # choices that do not fit together
             continue
         drafter, controller = candidate.arm.parts.drafter, candidate.arm.parts.controller
         drafted = None if drafter is None else drafter.state_dict()

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 class ReplayedStudy(Study):
     """A study on a recording. The best trials are confirmed live if the models can be loaded.
 
-    A fixed tree of a draft model is evaluated from a table of ranks, in about a millisecond. All other candidates are
+    A fixed tree with a draft model is evaluated from a table of ranks in about a millisecond. All other candidates are
     replayed step by step.
 
     Attributes:
-        live: The study that confirms; None if the models cannot be loaded, or nothing is to be confirmed.
+        live: The study that confirms; None if the models cannot be loaded, or there is nothing to confirm.
     """
 
     # A W&B run takes a thousand times as long as a replayed trial, so trials are rows of the study's run.
@@ -131,7 +131,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
-        """Return the confirmation's prompts and False or, if they were not recorded, the search's prompts and True."""
+        """The confirmation's prompts and False or, if they were not recorded, the search's prompts and True."""
         prompts = self.data("confirm").prompts
         searched = first_not_recorded(prompts, self.recording, self.samples) is not None
         return (self.data().prompts if searched else prompts), searched
@@ -178,7 +178,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def table(self) -> RankTable:
-        """The ranks in the search's prompts; raises NotRecordedError if the recording has no draft model."""
+        """The table of ranks for the search's prompts; raises NotRecordedError if the recording has no draft model."""
         limit = self.recording.manifest.context_limits["target"]
         turns = [turn for turns in self._turns_of.values() for turn in turns]
         return RankTable(turns, self.config.generation.max_new_tokens, limit)

@@ -1,4 +1,4 @@
-"""One sweep in one process: plain decoding, acceptance counts, search, confirmation, export."""
+"""One sweep in one process: plain decoding, acceptance counts, search, confirmation and export."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ class StudyResult:
     measured_on: str  # digest of everything that pooled confirmations must share
     confirmations: int
     text: str  # table and sentences, as they were printed
-    gain: bool  # whether the deployed composition is faster than plain decoding, by the interval
+    gain: bool  # whether the interval shows that the deployed composition is faster than plain decoding
     answer: str
     deployed: Deployed | None  # None if nothing was exported
     worker: str
-    folder: str  # the worker's results, on its machine
+    folder: str  # path of the worker's results on its machine
 
     @staticmethod
     def last(confirmations: optuna.Study) -> StudyResult | None:
@@ -114,10 +114,10 @@ class StudyResult:
 
 
 def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> list[PromptRecord]:
-    """Return the records of the earlier confirmations with which a new one is pooled.
+    """Return the records of the earlier confirmations to pool with a new one.
 
-    Each confirmation decoded ``samples`` further samples of every prompt. Samples of one that was killed have higher
-    numbers and are left out.
+    Each confirmation decoded ``samples`` further samples of every prompt. Samples from a confirmation that was killed
+    have higher numbers and are left out.
     """
     if pooled is None or not (folder / CONFIRM).exists():
         return []
@@ -143,7 +143,7 @@ class SweepRun:
     def run(self) -> StudyResult | None:
         """Run or resume the study, or print the result of one that has ended.
 
-        Returns the result; None if it is another worker's, or if nothing is confirmed. Raises StudyError if the study
+        Returns the result; None if another worker confirms it, or nothing is confirmed. Raises StudyError if the study
         cannot continue, and ConfigError for a mistake in its settings.
         """
         with self._opened():
@@ -184,7 +184,7 @@ class SweepRun:
             raise ConfigError(str(error)) from error
 
     def _ended(self) -> StudyResult | None:
-        """Return the result of a study that has ended; None if a stage is missing. No models are loaded."""
+        """Return the result of a study that has ended; None if a stage is still missing. No models are loaded."""
         journal = self.config.folder / "journal.log"
         if self.exclusive and (damage := check_journal(journal)):
             self.say(damage)
@@ -223,7 +223,7 @@ class SweepRun:
         self.study = study = open_models(self.config, self.settings)
         check_prompts(study)
         possible, impossible = without_impossible(self.config, self.settings, study.try_to_compose)
-        # Up to here nothing was written: a mistake in models, prompts or parts leaves nothing behind.
+        # Nothing has been written so far, so a mistake in models, prompts or parts leaves nothing behind.
         if not hasattr(self, "trials"):
             self._open()
         self.settings = possible  # only now, because the whole space identifies the study
@@ -254,11 +254,11 @@ class SweepRun:
                 self.say(busy)
 
     def _plan(self, seconds: float | None, done: int) -> None:
-        """Print how long the study takes, cut it to ``sweep.minutes``, and store the plan for later starts and workers.
+        """Print the expected duration, limit it to ``sweep.minutes``, and store the plan for later starts and workers.
 
         Args:
-            seconds: Plain decoding's seconds per prompt; None if seconds are modelled, so that only the search ends.
-            done: Number of finished trials; their prompts stay.
+            seconds: Plain decoding's seconds per prompt; None if they are modelled, so that only the search is limited.
+            done: Number of finished trials; if there are any, the prompts of a trial are not reduced.
         """
         minutes, kept = self.settings.minutes, self.trials.user_attrs.get(PLAN, {})
         plan = StudyPlan.of(self.settings, self.study, max(self.settings.n_trials - done, 0))
@@ -304,7 +304,7 @@ class SweepRun:
         write_trials(trials, objectives, self.config.folder / "trials.csv")
 
     def _unchanged(self) -> StudyResult | None:
-        """Return the kept result if nothing has changed since then; None if there is something to measure."""
+        """Return the stored result if nothing has changed since; None if there is something left to measure."""
         kept = StudyResult.last(self.confirmations)
         again = self.settings.confirm is not None and self.settings.confirm.again
         return kept if kept is not None and kept.of == self._digest() and not again else None
@@ -330,14 +330,14 @@ class SweepRun:
         return in_turn(self.trials, self.confirmations, self._search, kept, self._conclude, self.say)
 
     def _conclude(self, claim: Claim) -> StudyResult:
-        """Confirm the best trials on other prompts, publish and export the result, and keep it for all workers.
+        """Confirm the best trials on other prompts, publish and export the result, and store it for all workers.
 
         Earlier confirmations on the same prompts are pooled with this one. The claim is checked after the
         measurement and again before the export.
 
         Raises:
-            StudyError: No trial can be confirmed; outputs differ from plain decoding's in float32, so nothing is
-                exported; or, once all is published, prompts of the confirmation failed.
+            StudyError: No trial can be confirmed, or outputs differ from plain decoding's in float32, so nothing is
+                exported. If prompts of the confirmation failed, it is raised after publishing.
         """
         kept, measured_on = StudyResult.last(self.confirmations), self._measured_on()
         pooled = kept if kept is not None and kept.measured_on == measured_on else None
@@ -362,7 +362,7 @@ class SweepRun:
         )
         failed = failed_answers(confirmation.records)
         if failed is None:
-            claim.sign(CONCLUDED, asdict(result))  # before W&B, where it may die
+            claim.sign(CONCLUDED, asdict(result))  # before W&B, where the process may die
         self._track(report, exported, confirmation)
         if failed is not None:
             reasons = f"the reasons are in {self.config.folder / CONFIRM}"
@@ -388,7 +388,7 @@ class SweepRun:
         return replace(found, confirmed=predicted)
 
     def _publish(self, confirmation: Confirmation) -> Report:
-        """Write and print table, pictures and page; StudyError if outputs differ from plain decoding's in float32."""
+        """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32."""
         study, confirming, folder = self.study, self.study.confirming, self.config.folder
         confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
         atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
@@ -479,7 +479,7 @@ class SweepRun:
         result.folder = str(folder)
         if (folder / PAGE).exists():
             result.page = str(folder / PAGE)
-        # If this worker did not conclude the study, another one does.
+        # If this worker did not conclude the study, another one will.
         exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
         if export is not None and result.answer and exports:
             result.artifact = f"{export.to}/best"

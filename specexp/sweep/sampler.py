@@ -26,7 +26,7 @@ ENUMERATING = (BruteForceSampler, GridSampler)
 NEAREST, FARTHER = 0.2, 0.1
 """After n repeats in a row, a parameter is drawn at random with probability ``NEAREST + FARTHER * n``."""
 FINISHED_PER_WORKER = 2
-"""Finished trials per worker before several workers use the inner sampler. With fewer, random values are better."""
+"""Finished trials per worker before several workers use the inner sampler. Until then, random values are better."""
 
 _NO_FILE = Checker(lambda key: "sweep")
 _SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
@@ -82,11 +82,11 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
 
 
 class ExploringSampler(BaseSampler):
-    """Mixes random values into the suggestions of another sampler as long as these repeat earlier trials.
+    """Mixes random values into another sampler's suggestions for as long as these repeat earlier trials.
 
-    Different parameters can give the same configuration, such as a depth that a tree of few nodes never reaches. A
-    sampler that has found the best configuration keeps suggesting it. A repeated trial costs nothing, because it copies
-    the measured values, but it adds no information. Each repeat in a row makes random values more likely.
+    Different parameters can yield the same configuration, as with depths that a small tree never reaches. A sampler
+    that has found the best configuration keeps suggesting it. A repeated trial costs nothing, because it copies the
+    measured values, but it adds no information. Each consecutive repeat makes random values more likely.
 
     Attributes:
         repeats: Number of trials in a row that measured nothing new.
@@ -118,7 +118,7 @@ class ExploringSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        # Optuna draws a parameter that is left out here by ``sample_independent``.
+        # Optuna calls ``sample_independent`` for each parameter that is left out here.
         drawn = self.inner.sample_relative(study, trial, search_space)
         return {name: value for name, value in drawn.items() if not self._explores()}
 

@@ -51,7 +51,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """Create a study, or load the one with this name to continue it.
 
     ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
-    study, or has one of this name with another workload, space or device.
+    study, or has one of this name with a different workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -91,12 +91,12 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
 
 
 class StudySearch:
-    """The search of one worker. It is Optuna's objective: each call measures one trial.
+    """One worker's search. It serves as Optuna's objective: each call measures one trial.
 
-    A failed trial has its reason in the user attribute ``reason``. A trial with a configuration that is already
-    finished is not measured. It copies values and intermediate values, and ``duplicate_of`` is the original's number. A
-    pruned trial returns the mean so far, which helps the sampler, and has the attribute ``pruned_at``. Pruned trials
-    are never confirmed. Known configurations are not pruned.
+    The user attribute ``reason`` states why a trial failed. A trial that repeats a finished configuration is not
+    measured: it copies all values of the original, and ``duplicate_of`` is the original's number. A pruned trial
+    returns the mean so far, which helps the sampler, and has the attribute ``pruned_at``. Pruned trials are never
+    confirmed. Known configurations are not pruned.
 
     Args:
         after_trial: Called with every trial that has ended.
@@ -127,7 +127,7 @@ class StudySearch:
     def run(self) -> str:
         """Run trials until ``n_trials`` distinct ones are finished, time is up or the space is exhausted.
 
-        Known configurations left by dead workers are measured in either case. Returns a sentence if the space has fewer
+        Known configurations left by dead workers are measured in any case. Returns a sentence if the space has fewer
         configurations than requested, otherwise an empty string.
 
         Raises:
@@ -231,7 +231,7 @@ class StudySearch:
             trials = self._trials.get_trials(deepcopy=False)
             continues = number is not None and trials[number].state.is_finished()
         if not continues or self._barren >= self._patience:
-            # If the storage raises, Optuna fails an assertion afterwards, so search the causes for the storage's error.
+            # If the storage raises, Optuna then fails an assertion, so search the causes for the storage's error.
             storage = (OSError, StorageInternalError, SQLAlchemyError)
             raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
 
@@ -239,7 +239,7 @@ class StudySearch:
         requeue(self._trials, self._trials.get_trials(deepcopy=False)[trial.number])
 
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
-        """Sign the trial with the candidate's digest; return the trial that has measured this candidate, or None."""
+        """Sign the trial with the candidate's digest; return a trial that already measured this candidate, or None."""
         same: list[FrozenTrial] = []
         # If two workers sign at the same moment, the earlier trial continues, unless the later one has attributes
         # already and so is being measured. The second round finds an earlier trial that signed in between.

@@ -36,7 +36,7 @@ class Space:
         return overrides
 
     def params_of(self, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the study's parameters of a known configuration, or None if it lies outside the space."""
+        """Return the study parameters that yield a known configuration, or None if it lies outside the space."""
         params: dict[str, Any] = {}
         if METHOD in self.entries:
             fitting = [
@@ -56,9 +56,9 @@ class Space:
             return None
 
     def beyond(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those values of a known configuration that lie outside the range of their key."""
+        """Return the values of a known configuration that lie outside the range of their key."""
         found = {}
-        # A whole part that is not among the choices is another method, not a value out of range.
+        # A whole part that is not among the choices is a different method, not a value out of range.
         for key in (key for key in overrides if key in self.entries and "." in key):
             try:
                 self.entries[key].label_of(overrides[key])
@@ -100,7 +100,7 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:
-    """Return the direction of each objective, as configured or from the metric."""
+    """Return the direction of each objective, as configured or else as defined by the metric."""
     given = settings.objectives
     ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)

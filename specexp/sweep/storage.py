@@ -36,16 +36,16 @@ from specexp.sweep.study_config import StudyError
 
 HEARTBEAT_SECONDS = 60
 LOST_SECONDS = 300.0
-"""Seconds during which a call is retried while the database is unreachable."""
+"""The number of seconds for which a call is retried while the database is unreachable."""
 GRACE_SECONDS = 330
-"""Seconds without a heartbeat after which a trial counts as dead. This is longer than :data:`LOST_SECONDS`, because a
-worker that reconnects in time continues its trial."""
+"""Seconds without a heartbeat after which a trial counts as dead. This is longer than :data:`LOST_SECONDS`, so that a
+worker that reconnects in time can continue its trial."""
 LONGEST_PAUSE = 5.0
 """The longest pause between two retries, in seconds."""
 LOCK_SECONDS = 60
 """Seconds that a worker waits while another one writes to an SQLite file."""
 ATTEMPTS = 6
-"""The most attempts to create tables that other workers may be creating at the same time."""
+"""The maximum number of attempts to create tables that other workers may be creating at the same time."""
 
 DATABASES = ("sqlite", "postgresql")
 EXAMPLES = "sqlite:///study.db or postgresql://user@host/name"
@@ -64,11 +64,10 @@ Made = TypeVar("Made")
 
 
 class JournalFile(JournalFileBackend):
-    """Optuna's journal file. Only one process at a time writes, and only whole lines. The file's folder must exist.
+    """Optuna's journal file, written by one process at a time and in whole lines only. The file's folder must exist.
 
-    Optuna's file lock waits thirty seconds for a dead process, so it is not used. The study's folder is locked instead.
-    An incomplete last line, left by a process that died, is cut off, because Optuna cannot read it. Its entry was never
-    acknowledged.
+    Optuna's file lock waits thirty seconds for a dead process, so the study's folder is locked instead. An incomplete
+    last line, left by a process that died, is cut off, because Optuna cannot read it. Its entry was never acknowledged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +85,7 @@ class JournalFile(JournalFileBackend):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(before)  # all entries are written or none
+                file.truncate(before)  # either all entries are written or none
                 raise
 
 
@@ -115,7 +114,7 @@ def check_journal(path: Path) -> str:
 
 
 def check_storage(given: str, error: ConfigError) -> None:
-    """Raise ConfigError if the database at a URL cannot be used because of its driver, file or server. Creates nothing.
+    """Raise ConfigError if a database cannot be used because of its driver, file or server. Nothing is created.
 
     ``error`` is the beginning of the message, with the file and key of the setting.
     """
@@ -164,7 +163,7 @@ def _fault_of_file(path: Path) -> str:
 def open_storage(
     given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]
 ) -> BaseStorage:
-    """Open the database at a URL, or the journal in ``folder`` if it is None; raises StudyError if that fails.
+    """Open the database at the URL ``given``, or the journal in ``folder`` if it is None; raises StudyError on failure.
 
     ``requeue`` is called with each trial that failed because its heartbeat stopped.
     """
@@ -200,7 +199,7 @@ def retry_creation(make: Callable[[], Made]) -> Made:
 
 
 def engine_arguments(url: str) -> dict[str, Any]:
-    """Return arguments for SQLAlchemy's ``create_engine`` that make it wait for a lost server.
+    """Return arguments for SQLAlchemy's ``create_engine`` that make it wait for an unreachable server.
 
     Connections are tested before use, and connecting is retried for up to :data:`LOST_SECONDS`.
     """
@@ -220,7 +219,7 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
     """Call a function, and retry it for up to :data:`LOST_SECONDS` while the database is unreachable.
 
     Args:
-        lost: The driver's exception for a lost connection. None: SQLAlchemy's exceptions.
+        lost: The driver's exception for a lost connection; None for SQLAlchemy's exceptions.
     """
     until, pause = time.monotonic() + LOST_SECONDS, 0.1
     while True:
@@ -234,7 +233,7 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error, or one of its causes, is a lost connection to the database server."""
+    """Return whether an error, or one of its causes, means that the connection to the database server was lost."""
     return any(
         (
             isinstance(one, OperationalError | PendingRollbackError)

@@ -1,4 +1,4 @@
-"""A study: candidates composed from an experiment, and measured against plain decoding in one backend."""
+"""A study: candidates composed from an experiment and measured against plain decoding in one backend."""
 
 from __future__ import annotations
 
@@ -60,34 +60,34 @@ CANDIDATES = {
     NodeKind.DRAWN: "drawn",
     NodeKind.DRAWN_WITH_REPLACEMENT: "drawn with replacement",
 }
-"""For tables, how the ranked candidates of a fixed tree are chosen, keyed by kind of node."""
+"""Labels for how the ranked candidates of a fixed tree are chosen, keyed by kind of node."""
 REFERENCE = "reference.json"
-"""The file in a study's folder with the seconds per token of plain decoding."""
+"""The file in a study's folder with plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65)
-"""Numbers of rows, root included, of the trees that are timed."""
+"""Sizes of the trees that are timed, in rows including the root."""
 STEPS, ROUNDS = 6, 3
-"""The time of each tree is measured by this many steps per round, in this many rounds."""
+"""Each tree is timed for this many steps per round, in this many rounds."""
 FIRST = 4
-"""The number of prompts that plain decoding decodes before the duration of the study is forecast."""
+"""The number of prompts to decode plainly before forecasting the study's duration."""
 WINDOW = 3
-"""The median of this many runs of plain decoding is the machine's current speed. One disturbed run has no effect."""
+"""The median of this many plain decoding runs is the machine's current speed, so one disturbed run has no effect."""
 EVERY = 4
-"""In a search, plain decoding also runs on every fourth prompt."""
+"""During a search, plain decoding is repeated on every fourth prompt."""
 
 
 class EnoughError(Exception):
-    """Ends an answer after enough of its steps were observed."""
+    """Raised to end an answer once enough of its steps have been observed."""
 
 
 class Study:
-    """The candidates of an experiment and the prompts of its stages, in a backend that makes arms.
+    """The candidates of an experiment and the prompts of its stages, with a backend that makes arms.
 
     Attributes:
         latency: The profile that models seconds; None if they are measured.
-        samples: Number of continuations, or searches, of each prompt. A group of sequences counts as one.
-        tracks_trials: Whether a trial takes long enough for a W&B run of its own.
-        confirming: The study that confirms the best few, on the models if they can be loaded.
+        samples: Number of continuations decoded, or searches run, for each prompt. A group of sequences counts as one.
+        tracks_trials: Whether a trial takes long enough to get its own W&B run.
+        confirming: The study that confirms the best few trials, on the models if they can be loaded.
         tick: Called after every prompt, for a progress bar.
         reference: Plain decoding's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
     """
@@ -118,7 +118,7 @@ class Study:
         return placement(self.pair.target)
 
     def data(self, stage: str | None = None) -> LoadedPrompts:
-        """Return the prompts of the search or of a stage; ConfigError if one does not fit or was not recorded."""
+        """Return the prompts of the search or a stage; raises ConfigError if one does not fit or was not recorded."""
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
@@ -135,18 +135,18 @@ class Study:
 
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
-        """Return the prompts from which every candidate learns before it is measured."""
+        """The prompts from which every candidate learns before it is measured."""
         return self.data("learn").prompts if self.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> LearningArm:
-        """Return a candidate in its initial state; ValueError if its parts do not fit together. Callers close it."""
+        """Return a candidate in its initial state, to be closed by the caller; raises ValueError if it is invalid."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
         return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
 
     def plain(self) -> LearningArm:
-        """Return the plain decoding arm, in our loop or in the engine that is tuned."""
+        """Return the plain decoding arm, in our loop or in the engine that is being tuned."""
         config = self.config
         try:
             engine = build_engine(config).plain() if self.config.of_engine else None
@@ -159,7 +159,7 @@ class Study:
         return Parts(verifier=build_verifier(self.config))
 
     def other_arms(self) -> list[Arm]:
-        """Return an arm of Hugging Face's plain ``generate``, or an empty list if it cannot decode the same tokens."""
+        """Return Hugging Face's plain ``generate`` as the only arm, or an empty list if it cannot be compared."""
         plain = self._plain_parts
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
@@ -185,14 +185,14 @@ class Study:
         return arm
 
     def warm_started(self, arm: LearningArm) -> LearningArm:
-        """Let the arm learn from :attr:`warm_start_prompts`. Later resets return to the state after that."""
+        """Let the arm learn from :attr:`warm_start_prompts`. Later resets return to the learned state."""
         if self.warm_start_prompts:
             arm.reset()
             self._learn(arm, self.warm_start_prompts)
         return arm
 
     def deployed(self, arm: LearningArm) -> LearningArm:
-        """Bring the arm to the state in which a deployment starts, by also learning from the search's prompts."""
+        """Bring the arm into the state in which a deployment starts, by also learning from the search's prompts."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
             self._learn(arm, self.data().prompts)
@@ -201,7 +201,7 @@ class Study:
     def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
         for prompt in prompts:
             if self.config.multi_sequence:
-                # One sequence after the other, so that the learned state does not depend on timing.
+                # One sequence at a time, so that the learned state does not depend on timing.
                 arm.decode_observed(prompt, 0, lambda outcome: None)
             else:
                 arm.decode(prompt)
@@ -223,7 +223,7 @@ class Study:
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
         if builder is not None and builder.rank_paths is not None:
-            # The same rank paths are the same tree, whichever class and arguments led to it.
+            # The same rank paths are the same tree, whichever class and arguments produced it.
             made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
             attributes["candidates"] = CANDIDATES[builder.kind]
             if builder.kind is not NodeKind.POINT_MASS:
@@ -245,7 +245,7 @@ class Study:
         return self.latency.plain_seconds(size, tokens) / tokens
 
     def load_reference(self) -> bool:
-        """Load plain decoding's seconds from a profile, a recording or an earlier process; return whether all exist."""
+        """Load plain decoding's seconds from a profile, recording or earlier process; return whether all are known."""
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
         self.reference = PlainSeconds({one: known for one, known in found.items() if known is not None})
         if None in found.values():
@@ -265,7 +265,7 @@ class Study:
     def measure_reference(self, after_first: Callable[[float], None]) -> None:
         """Measure plain decoding on every prompt, and save it for a resumed study; raises StudyError if a prompt fails.
 
-        After a few prompts, ``after_first`` is called with the seconds per prompt. It may cut the prompts.
+        After a few prompts, ``after_first`` is called with the seconds per prompt. It may reduce the prompts.
         """
         seconds: dict[str, float] = {}
         while len(seconds) < len(self.data().prompts):
@@ -330,10 +330,9 @@ class Study:
     def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
-        A few steps of smaller trees give the milliseconds of a step by rows.
-
-        Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
-        called with the number of prompts.
+        A few steps of smaller trees are also timed, to write the milliseconds per step by number of rows. Nothing is
+        decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is called with the
+        number of prompts.
         """
         path = self.config.acceptance_counts
         assert path is not None
@@ -354,7 +353,7 @@ class Study:
         atomic_write(mark, made_of)
 
     def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
-        """Return the median milliseconds of a step by rows, of trees that draft with the state an arm has learned."""
+        """Time trees that draft with an arm's learned state; return median milliseconds per step by number of rows."""
         found: dict[int, list[float]] = defaultdict(list)
         taken: list[float] = []
         learned.remember()
@@ -373,12 +372,12 @@ class Study:
             taken.clear()
             with suppress(EnoughError):
                 arm.decode_observed(prompt, 0, observe)
-        # Rows of the last steps of an answer are rare, and a first pass may compile.
+        # The last steps of an answer have rare numbers of rows, and a first pass may compile.
         often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}
         return dict(zip(often, accumulate(often.values(), max), strict=True))
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Compare in float32 the outputs that differ from plain decoding's; None without any, or on an engine."""
+        """Repeat in float32 the comparison of outputs that differ from plain ones; None if none do, or on an engine."""
         different = {record.arm for record in records if record.difference is not None}
         again = [one for one in confirmed if one.name in different]
         if not again or self.pair is None or self.config.of_engine:
@@ -402,12 +401,12 @@ class Study:
     def predict(self, overrides: Mapping[str, Any] | None) -> Predicted | None:
         """Return the replay's prediction for a candidate, or for plain decoding if ``overrides`` is None.
 
-        None if nothing was replayed.
+        Returns None if nothing was replayed.
         """
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
-        """Return more sentences about the confirmed winner; empty unless the study was replayed."""
+        """Return further sentences about the confirmed winner; empty unless the study was replayed."""
         return []
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -415,13 +414,13 @@ class Study:
         return dict(metrics)
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
-        """Return more information on the origin of an artifact's figures."""
+        """Return further information on the origin of an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
         return self.backend.provenance(self._plain) if own else {}
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """Return a study on models, loaded once for all candidates, or on an engine; ConfigError if they do not work."""
+    """Return a study on an engine, or on models loaded once for all candidates; raises ConfigError on failure."""
     if config.multi_sequence and latency is not None:
         why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
         raise config.checker.error(("latency",), why)
@@ -449,7 +448,7 @@ def seconds_per_token(records: Sequence[PromptRecord]) -> float:
 class PlainSeconds:
     """Plain decoding's seconds per token by prompt id, scaled to the machine's current speed.
 
-    ``per_prompt`` is the mean of a prompt's seconds, prefill included; None if it was not measured.
+    ``per_prompt`` is the mean number of seconds per prompt, including the prefill; None if it was not measured.
 
     Example:
         >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
@@ -464,16 +463,16 @@ class PlainSeconds:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
-        """Add another run of plain decoding on a prompt."""
+        """Add another plain decoding run of a prompt."""
         self._ratios.append(seconds_per_token / self.seconds_per_token[prompt_id])
 
     @property
     def drift(self) -> float:
-        """Median of the last ratios of current to first seconds; 1 before the first observation."""
+        """Median of the latest ratios of current to initial seconds; 1 before the first observation."""
         return statistics.median(self._ratios) if self._ratios else 1.0
 
     def now(self, prompt_id: str) -> float:
-        """Return seconds per token on a prompt at the machine's current speed."""
+        """Return the seconds per token for a prompt at the machine's current speed."""
         return self.seconds_per_token[prompt_id] * self.drift
 
     def save(self, path: Path, digest: str) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 PIECE = 2**16
-"""Bytes of a piece of a file that enters its digest; a file of up to 64 pieces is read whole."""
+"""Size in bytes of the pieces of a file that enter its digest; a file of up to 64 pieces is read completely."""
 
 
 class StudyError(CommandError):
@@ -49,7 +49,7 @@ def digest_of(value: Any) -> str:
 
 
 def digest_of_files(path: Path) -> str:
-    """Return a short digest of a file, or of all files of a folder, from sizes and at most 65 pieces of each file."""
+    """Return a short digest of a file or of all files in a folder, based on each file's size and at most 65 pieces."""
     found = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if not file.is_file():
@@ -64,7 +64,7 @@ def digest_of_files(path: Path) -> str:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, without the keys of its mappings."""
+    """Yield all strings in a JSON value, except the keys of its mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list):
@@ -73,14 +73,14 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 class StudyConfig(Config):
-    """An experiment with a ``sweep`` section. Each candidate of the study is its composition with overrides."""
+    """An experiment with a ``sweep`` section. Each candidate is the experiment's composition with some overrides."""
 
     def __init__(self, config: Config) -> None:
         vars(self).update(vars(config))
         self.name: str = config.get("name")
         self.question: str | None = config.get("question")
         self.folder: Path = Path(config.get("output")) / self.name
-        # True if a recording replaces the models, or another engine replaces our parts.
+        # True if a recording replaces the models, or an engine replaces our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
 
@@ -91,12 +91,12 @@ class StudyConfig(Config):
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
-        """The file of the acceptance counts that the study records first; None if it records none."""
+        """The file of acceptance counts that the study writes first; None if it does not count them."""
         return self.folder / COUNTS if self.get("sweep.count_acceptances", None) else None
 
     @cached_property
     def multi_sequence(self) -> bool:
-        """True if any candidate decodes several sequences per prompt. In this case all candidates do."""
+        """True if any candidate decodes several sequences per prompt, in which case all candidates do."""
         space, known = self.get("sweep.space"), self.get("sweep.enqueue")
         keys = [*space, *(key for overrides in known for key in overrides)]
         return is_multi_sequence(self) or any(key.partition(".")[0] == "execution" for key in keys)
@@ -111,7 +111,7 @@ class StudyConfig(Config):
             if name.partition(".")[0] == section and not isinstance(value, int | float)
         }
         found = self.with_overrides(parts)
-        # An engine's setting that is unset belongs to another way to draft, so it does not apply.
+        # A setting that the engine leaves unset belongs to another way of drafting, so it does not apply.
         return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
@@ -146,8 +146,7 @@ class StudyConfig(Config):
     def live_latency(self) -> LatencyProfile | None:
         """Return the profile that models the seconds of a replay's live confirmation; None if they are measured.
 
-        If the profile was measured on this device, live seconds are measured too. Otherwise
-        live steps are priced by the other device's profile.
+        If the profile's source is ``measured``, live seconds are measured too. Otherwise the profile times live steps.
         """
         profile = self.latency()
         modelled = profile is not None and profile.modelled and profile.source != "measured"
@@ -166,7 +165,7 @@ class StudyConfig(Config):
         return found
 
     def check_rows(self) -> None:
-        """Raise ConfigError if a stage has no prompts. No models are loaded, which takes seconds."""
+        """Raise ConfigError if a stage has no prompts. Models are not loaded, because that takes seconds."""
         for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self, stage)
             try:
@@ -177,7 +176,7 @@ class StudyConfig(Config):
     def workload(self) -> dict[str, Any]:
         """Return the settings that all candidates share. Seconds from different workloads cannot be compared.
 
-        The content of the files that they name belongs to them: models are trained again and prompts edited in place.
+        They include the content of the files that they name, because models are retrained and prompts edited in place.
         """
         shared = {section: self.get(section) for section in SHARED}
         shared["content"] = {
@@ -190,7 +189,7 @@ class StudyConfig(Config):
         if self.multi_sequence:
             shared["reasoning"] = self.get("reasoning")
         if (profile := build_latency(self)) is not None:
-            # Its content and not its path, because an alias may name another version later.
+            # Its content rather than its path, because an alias may name another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
             shared["recording"] = self.recording_digest()

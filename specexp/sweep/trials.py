@@ -1,4 +1,4 @@
-"""Candidates and trials of a study: their measurements, their confirmation, and their lines in tables and console."""
+"""Candidates and trials of a study: measurements, confirmation results, and lines in tables and on the console."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ShouldStop = Callable[[int, float], bool]
 class Candidate:
     """A configuration that is ready to be measured."""
 
-    digest: str  # equal for configurations that decode alike, such as two specifications of one tree
+    digest: str  # equal for configurations that decode alike, such as two specifications of the same tree
     # JSON values for tables: ``resolved`` (the candidate's parts) and ``nodes``; for a fixed shape also ``depth``,
     # ``rank_paths`` and ``candidates`` (how its ranked candidates are chosen)
     attributes: Mapping[str, Any]
@@ -40,8 +40,8 @@ class Candidate:
 class Measurement:
     """The figures of a measured candidate."""
 
-    log_speedups: Mapping[int, float]  # log of the speedup over plain decoding by prompt index
-    metrics: Mapping[str, float] = field(default_factory=dict)  # figures of all prompts together
+    log_speedups: Mapping[int, float]  # log of the speedup over plain decoding, keyed by prompt index
+    metrics: Mapping[str, float] = field(default_factory=dict)  # figures over all prompts together
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Confirmed:
 
     name: str  # name of the known configuration, or ``trial 7``
     trial: int
-    # names of the parts that were chosen for it, e.g. ``fitted``; if the tree is not fixed, also the numbers, e.g.
+    # names of the parts chosen for it, such as ``fitted``; unless the tree is fixed, also the numbers, such as
     # ``threshold=0.03``
     chosen: tuple[str, ...]
     attributes: dict[str, Any]
@@ -68,12 +68,12 @@ class Confirmed:
     tokens_per_second: float  # all tokens / all decode seconds
     over_plain: Speedup  # over plain decoding in the same loop
     over_eager: Speedup | None  # over Hugging Face's plain ``generate``, if that was run
-    choice: str | None = None  # its value of the key that ``confirm.of_each`` names
+    choice: str | None = None  # its value for the key named by ``confirm.of_each``
     predicted: Predicted | None = None  # None unless a replay was confirmed live
 
     @property
     def predicted_error(self) -> float | None:
-        """Relative error of the predicted speedup, predicted / confirmed - 1; None if either is missing."""
+        """Relative error of the predicted speedup: predicted / confirmed - 1; None if either is missing."""
         predicted = None if self.predicted is None else self.predicted.over_plain
         if predicted is None or predicted.refused is not None or self.over_plain.refused is not None:
             return None
@@ -87,12 +87,12 @@ class Confirmed:
 
     @property
     def label(self) -> str:
-        """The candidate's name, with the parts that were chosen for it."""
+        """The candidate's name, followed by the parts that were chosen for it."""
         return f"{self.name} ({', '.join(self.chosen)})" if self.chosen else self.name
 
 
 def distinct_finished(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the finished trials, without those that repeat the configuration of another trial."""
+    """Return the finished trials, except those that repeat another trial's configuration."""
     distinct = {
         trial.user_attrs.get("digest", trial.number): trial
         for trial in study.get_trials(deepcopy=False, states=FINISHED)
@@ -102,7 +102,7 @@ def distinct_finished(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def confirmable(study: optuna.Study) -> list[FrozenTrial]:
-    """Return the distinct trials that were measured on every prompt and meet the constraints, in their order."""
+    """Return the distinct trials that were measured on every prompt and meet the constraints, in trial order."""
     return [
         trial
         for trial in distinct_finished(study)
@@ -118,19 +118,19 @@ def state_of(trial: FrozenTrial) -> str:
 
 
 def name_of_trial(trial: FrozenTrial) -> str:
-    """Return the name of a known configuration, or else ``trial 7``."""
+    """Return the name of a trial's known configuration, or a name such as ``trial 7``."""
     return str(trial.user_attrs.get("known", f"trial {trial.number}"))
 
 
 def reason_of(trial: FrozenTrial) -> str | None:
-    """Return the reason why a trial failed or is not feasible, or None."""
+    """Return the reason that a trial failed or is infeasible, or None."""
     if trial.state is TrialState.FAIL:
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")
 
 
 def trial_row(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
-    """Return a trial as a row. A speedup has a second column with its logarithm, which the study stores."""
+    """Return a trial as a table row. A speedup has a second column with its logarithm, which the study stores."""
     attributes: Mapping[str, Any] = trial.user_attrs.get("attributes", {})
     clock = {"clock": attributes["clock"]} if is_modelled(trial) else {}
     modelled = MODELLED if clock else ""
@@ -161,7 +161,7 @@ def write_trials(study: optuna.Study, objectives: Sequence[str], path: Path) -> 
     for trial in study.get_trials(deepcopy=False):
         low, high = interval_of(trial) or (None, None)
         rows.append({**trial_row(trial, objectives), "speedup_low": low, "speedup_high": high})
-    # As objects, or pandas would turn the whole numbers of a column with gaps into floats.
+    # As objects, because pandas would convert integers in a column with gaps to floats.
     atomic_write(path, pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\r\n"))
 
 
@@ -186,7 +186,7 @@ def _value_text(trial: FrozenTrial, objective: str, value: float) -> str:
 
 
 def trial_line(study: optuna.Study, trial: FrozenTrial, objectives: Sequence[str]) -> str:
-    """Return the console line of a trial that has ended."""
+    """Return the console line for a trial that has ended."""
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     what = name_of_trial(trial) + ("" if nodes is None else f", {counted(nodes, 'node')}")
     state = state_of(trial)

@@ -1,4 +1,4 @@
-"""Workers of a study: they sign in, queue trials of dead workers again, and claim the confirmation."""
+"""Workers of a study, which sign in, requeue the trials of dead workers, and claim the confirmation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
 
 WORKER = "worker "
-"""Prefix of the study's attributes that hold the names of its workers."""
+"""Prefix of the study attributes that name its workers."""
 CONFIRMATIONS = ": confirmations"
 """Suffix of the name of the second Optuna study, which has one trial per claim to the confirmation."""
 CONCLUDED = "concluded"
 """The name of the claim's attribute that holds the study's conclusion."""
 MAX_RETRIES = 3
-"""The most retries of a trial after its worker died. There is a limit: a configuration may kill every worker."""
+"""Limit on how often a trial is retried after its worker dies, because some configurations may kill every worker."""
 
 POLL_SECONDS = 2.0
-"""Seconds between two checks whether other workers are still measuring."""
+"""Seconds between checks of whether other workers are still measuring."""
 
 
 Result = TypeVar("Result")
@@ -48,10 +48,10 @@ def sign_in(
 
     Args:
         exclusive: True if no other process can run trials of the study, so that every running trial is dead. Otherwise
-            dead processes are found on this machine only, and the storage's heartbeat finds the others.
+            this function finds only dead processes on this machine, and the storage's heartbeat finds the others.
         stated: Attributes of the worker: its device, and the placement of its models.
 
-    Returns the number of trials that dead processes left and that are queued again.
+    Returns the number of trials left behind by dead processes and requeued.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
@@ -75,12 +75,12 @@ def sign_in(
 
 
 def enqueue(study: optuna.Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Queue a trial again with a copy of its parameters, because the storage has only those already drawn."""
+    """Queue a trial, and store a copy of its parameters, because the storage keeps only those already drawn."""
     study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
 
 
 def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Queue a trial's parameters again, unless they are queued already or were retried :data:`MAX_RETRIES` times."""
+    """Requeue a trial's parameters, unless they are queued already or were retried :data:`MAX_RETRIES` times."""
     waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
     attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
     if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
@@ -91,7 +91,7 @@ def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
 
 
 def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
-    """Queue the running trials that are dead again, and mark them as failed. Return the number of these trials."""
+    """Requeue the running trials that are dead, mark them as failed, and return their number."""
     # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
     found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
@@ -110,7 +110,7 @@ def known_waiting(study: optuna.Study) -> bool:
 
 
 def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
-    """Return the running trials, after those of dead processes were marked as failed and queued again."""
+    """Return the running trials, after requeuing those of dead processes and marking them as failed."""
 
     def look() -> list[FrozenTrial]:
         with warnings.catch_warnings():
@@ -132,13 +132,13 @@ class TakenOverError(Exception):
 
 
 class Claim:
-    """This worker's claim to the confirmation: a running trial. Another worker ends the trial if this worker dies."""
+    """This worker's claim to the confirmation, held as a running trial. If this worker dies, another one ends it."""
 
     def __init__(self, confirmations: optuna.Study, trial: Trial) -> None:
         self._confirmations, self._trial = confirmations, trial
 
     def check(self) -> None:
-        """Raise TakenOverError if this worker was suspended for so long that it lost the claim."""
+        """Raise TakenOverError if this worker lost the claim because it was suspended for too long."""
         if self._confirmations.get_trials(deepcopy=False)[self._trial.number].state is not TrialState.RUNNING:
             raise TakenOverError
 
@@ -169,11 +169,10 @@ def in_turn(
 ) -> Result | None:
     """Confirm a searched study, or return another worker's result; None if another worker is still confirming it.
 
-    If this worker dies, its claim goes to the next one. A worker that was stopped for so long that it lost its
-    claim writes nothing.
+    If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes nothing.
 
     Args:
-        search: Measures the known configurations of workers that died meanwhile.
+        search: Measures the known configurations of workers that have died in the meantime.
         kept: Returns the stored result of the study; None if there is something to confirm.
     """
 
@@ -194,7 +193,7 @@ def in_turn(
 
 
 def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], Result]) -> Result:
-    """Claim the confirmation, and return the result of ``confirm``; TakenOverError if another worker has the claim.
+    """Claim the confirmation and return the result of ``confirm``; raises TakenOverError if another worker has it.
 
     The claim of a dead worker expires.
     """
@@ -216,7 +215,7 @@ def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], R
 
     while True:
         try:
-            confirmations.optimize(claimed, n_trials=1)  # not ``ask``, which sends no heartbeat
+            confirmations.optimize(claimed, n_trials=1)  # not ``ask``, which does not send heartbeats
             break
         except Exception as error:  # also if another worker has ended this claim
             if problems:
