@@ -1,4 +1,4 @@
-"""specexp finds the fastest lossless speculative decoding setup for a model, prompts and device, and exports it."""
+"""specexp finds the fastest lossless speculative decoding setup for your model, prompts and device, and exports it."""
 
 from __future__ import annotations
 

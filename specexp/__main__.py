@@ -1,4 +1,4 @@
-"""The entry point of all commands: ``python -m specexp COMMAND`` or ``specexp COMMAND``."""
+"""Entry point for all commands: ``python -m specexp COMMAND`` or ``specexp COMMAND``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COMMANDS = {
     "doctor": ("specexp.commands.doctor", "show what this machine can do"),
     "dashboard": ("specexp.commands.dashboard", "save a W&B workspace for an experiment"),
 }
-"""The module and description of each command, in the order in which ``--help`` lists them."""
+"""Module and description of each command, in the order listed by ``--help``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code."""
+    """Run a command and return its exit code."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in COMMANDS:
         code: int = import_module(COMMANDS[name][0]).main(rest)
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def start(*command: str) -> NoReturn:
-    """Handle signals, run a command, and exit the process with the command's exit code."""
+    """Set up signal handling, run a command, and exit the process with the command's exit code."""
     begin()
     sys.exit(main([*command, *sys.argv[1:]]))
 
 
 def script() -> NoReturn:
-    """Run the ``specexp`` script. Like ``python -m``, it finds modules in the current folder."""
+    """Run the ``specexp`` script. Like ``python -m``, it can import modules from the current folder."""
     sys.path.insert(0, "")
     start()
 

@@ -1,4 +1,4 @@
-"""``python -m specexp.dashboard``: the command of :mod:`specexp.commands.dashboard`."""
+"""Entry point for ``python -m specexp.dashboard``; see :mod:`specexp.commands.dashboard`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

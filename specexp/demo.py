@@ -1,4 +1,4 @@
-"""``python -m specexp.demo``: the command of :mod:`specexp.commands.demo`."""
+"""Entry point for ``python -m specexp.demo``; see :mod:`specexp.commands.demo`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

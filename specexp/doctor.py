@@ -1,4 +1,4 @@
-"""``python -m specexp.doctor``: the command of :mod:`specexp.commands.doctor`."""
+"""Entry point for ``python -m specexp.doctor``; see :mod:`specexp.commands.doctor`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

@@ -1,4 +1,4 @@
-"""``python -m specexp.export``: the command of :mod:`specexp.deploy.export`."""
+"""Entry point for ``python -m specexp.export``; see :mod:`specexp.deploy.export`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

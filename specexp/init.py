@@ -1,4 +1,4 @@
-"""``python -m specexp.init``: the command of :mod:`specexp.commands.init`."""
+"""Entry point for ``python -m specexp.init``; see :mod:`specexp.commands.init`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

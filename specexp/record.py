@@ -1,4 +1,4 @@
-"""``python -m specexp.record``: the command of :mod:`specexp.replay.record`."""
+"""Entry point for ``python -m specexp.record``; see :mod:`specexp.replay.record`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

@@ -1,4 +1,4 @@
-"""``python -m specexp.run``: the command of :mod:`specexp.commands.run`."""
+"""Entry point for ``python -m specexp.run``; see :mod:`specexp.commands.run`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

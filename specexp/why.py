@@ -1,4 +1,4 @@
-"""``python -m specexp.why``: the command of :mod:`specexp.commands.why`."""
+"""Entry point for ``python -m specexp.why``; see :mod:`specexp.commands.why`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

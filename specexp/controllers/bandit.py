@@ -1,4 +1,4 @@
-"""Bandits: each step uses one of several draft limits, builders or controllers, chosen by their past rewards."""
+"""Bandits that choose a draft limit, builder or controller for each step, based on past rewards."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SUMS = 6  # plays, gain, cost, gain^2, cost^2, gain * cost
 
 
 class RatioArms:
-    """Arms of a bandit that maximises the ratio of total gain to total cost.
+    """Arms of a bandit that maximizes the ratio of total gain to total cost.
 
     A play of an arm is worth ``gain - rate * cost``, where ``rate`` is the best ratio of all arms. The mean worth is 0
-    for the best arm and less for any other. After every arm was played once, the arm with the highest index is played.
-    The index is the arm's mean worth plus an exploration term:
+    for the best arm and negative for all others. Once every arm has been played, the arm with the highest index is
+    played. The index is the arm's mean worth plus an exploration term:
 
     - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``.
     - ``thompson``: a normal random number with standard deviation ``exploration * sd / sqrt(its plays)``, keyed by
-      place. The index is then a draw from the posterior of the mean.
+      position. The index is then a draw from the posterior of the mean.
 
     ``sd`` is the standard deviation of the arm's worth, pooled with that of all arms while the arm has few plays.
 
@@ -58,7 +58,7 @@ class RatioArms:
         self._played.clear()
 
     def play(self, context: Context, explores: bool) -> int:
-        """Choose the arm of the next step. If ``explores`` is False, choose the best arm so far."""
+        """Choose the arm for the next step. If ``explores`` is False, choose the best arm so far."""
         number = self._best(context, explores)
         self._played[context] = len(context), number
         return number
@@ -68,28 +68,28 @@ class RatioArms:
         return self._played.get(context, (-1, 0))[1]
 
     def end_play(self, outcome: Outcome) -> int | None:
-        """Return the arm of a finished step; None for a step that was not planned, such as the last of an output."""
+        """Return the arm of a finished step, or None if it was not planned, such as the last step of an output."""
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))
         return number if position == len(context) - len(outcome.new_token_ids) else None
 
     def add(self, number: int, gain: float, cost: float) -> None:
-        """Add a play to the sums. Its cost must be above 0."""
+        """Add a play to the sums. Its cost must be positive."""
         self.sums *= 1 - 1 / self.window
         self.sums[number] += (1.0, gain, cost, gain * gain, cost * cost, gain * cost)
 
     def add_goodput(self, number: int, outcome: Outcome) -> None:
-        """Add a step to the sums as a play: its new tokens are the gain and its seconds the cost."""
+        """Add a step to the sums as a play, with its new tokens as the gain and its seconds as the cost."""
         seconds = outcome_seconds(outcome, self.profile)
         if seconds > 0:
             self.add(number, float(len(outcome.new_token_ids)), seconds)
 
     def ratios(self) -> list[float | None]:
-        """Return each arm's ratio of gain to cost; None before the arm was played."""
+        """Return each arm's ratio of gain to cost, or None if it has not been played."""
         return [gain / cost if cost > 0 else None for _, gain, cost, *_ in self.sums.tolist()]
 
     def load(self, sums: list[Any], name: str) -> None:
-        """Load saved :attr:`sums`; raises ``ValueError`` for a different number of arms."""
+        """Load saved :attr:`sums`. Raises ``ValueError`` if the number of arms differs."""
         if [len(one) for one in sums] != [_SUMS] * len(self.sums):
             raise ValueError(
                 f"the state of a {name} must have {_SUMS} sums for each of {len(self.sums)} values, got "
@@ -124,11 +124,11 @@ class RatioArms:
 
 
 class Bandit(Controller):
-    """Chooses one of several values in every step, by the goodput (tokens per second) that each has had so far.
+    """Chooses one of several values for each step, based on the goodput (tokens per second) of each so far.
 
-    Goodput is all tokens over all seconds, not the mean of the steps' ratios (see
-    :class:`~specexp.controllers.bandit.RatioArms`). Seconds come from the run's latency profile if there is one, else
-    from the clock.
+    Goodput is total tokens over total seconds, not the mean of per-step ratios (see
+    :class:`~specexp.controllers.bandit.RatioArms`). Seconds come from the run's latency profile if there is one, and
+    otherwise from the clock.
 
     Args:
         over: meaning of the values: draft lengths (``depths``), node budgets (``nodes``), or indices of the builders of
@@ -137,11 +137,11 @@ class Bandit(Controller):
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best value so far.
         window: effective number of remembered steps; older steps lose weight.
-        learn: If False, play the best learned value, without exploring or learning.
-        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
+        learn: If False, always play the best value so far, without exploring or learning.
+        state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt.
 
     Raises:
-        ValueError: ``values`` is empty, has a duplicate, or has a number below 0.
+        ValueError: ``values`` is empty, or contains a duplicate or a negative number.
 
     Example:
         >>> controller = Bandit("depths", [0, 2, 4, 8, 16])
@@ -197,7 +197,7 @@ class Bandit(Controller):
         self._arms.clear()
 
     def goodput(self) -> list[float | None]:
-        """Return the tokens per second of each value; None for a value that was never played."""
+        """Return the tokens per second of each value, or None for a value that was never played."""
         return self._arms.ratios()
 
     @override
@@ -215,24 +215,24 @@ class Bandit(Controller):
 
 
 class RuleBandit(PartWrapper, Controller):
-    """Chooses one of several controllers for each step, by the reward of each so far (TapOut, Sridhar et al. 2025).
+    """Chooses one of several controllers for each step, based on their rewards so far (TapOut, Sridhar et al. 2025).
 
-    No rule for ending a draft is best for every pair and text. The chosen controller plans the step, ends its draft,
-    and is the only one that learns from it. There are two rewards:
+    No single rule for ending a draft is best for every pair and text. The chosen controller plans the step, ends its
+    draft, and is the only one that learns from it. There are two rewards:
 
-    - ``goodput``: tokens per second. Seconds come from the run's latency profile if there is one, else from the clock.
-    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``. It does
-      not depend on a clock. The second ratio keeps short drafts from winning.
+    - ``goodput``: tokens per second, from the run's latency profile if there is one, and otherwise from the clock.
+    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``, at most
+      1. It does not depend on a clock. The second ratio keeps short drafts from always winning.
 
     Args:
         controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
-        longest: number of accepted nodes of a good draft, for the reward ``acceptance``.
+        longest: number of accepted nodes in a fully successful draft, for the reward ``acceptance``.
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best controller so far.
         window: effective number of remembered steps; older steps lose weight.
-        learn: If False, play the best learned controller; the controllers have their own flags.
-        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew; the
-            controllers have their own policies.
+        learn: If False, always play the best controller so far; each controller has its own flag.
+        state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt; each
+            controller has its own policy.
 
     Raises:
         ValueError: fewer than two controllers.
@@ -271,7 +271,7 @@ class RuleBandit(PartWrapper, Controller):
         self.longest = longest
         self.learn = learn
         if learn:
-            self.learns = True  # otherwise the controllers' own value holds
+            self.learns = True  # otherwise the controllers' own values apply
         self.state = state
         if reward == "goodput":
             self.uses_seconds = True

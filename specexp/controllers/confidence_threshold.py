@@ -1,4 +1,4 @@
-"""Thresholds for the draft's confidence, either fixed or fitted after every step."""
+"""Thresholds on the draft's confidence, either fixed or refitted after every step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from specexp.core.outcome import Outcome
 
 
 class ConfidenceThreshold(Controller):
-    """Continues a draft while the draft's confidence is at least a threshold.
+    """Continues a draft while its confidence is at or above a threshold.
 
-    By the rule ``product``, the product of all confidences estimates the probability that the whole draft is accepted
-    (Post-use & Pre-cut, section 5.1). So a long draft of fairly sure tokens ends as early as a short one with a
-    doubtful token. By the rule ``token``, only the last token's confidence counts, as in Hugging Face
-    (``assistant_confidence_threshold``) and llama.cpp (``p-min``). Then a draft of any length continues until a token
-    is doubtful. The token that falls below the threshold is still drafted, since its confidence is known only after its
-    pass.
+    With the rule ``product``, the product of all confidences estimates the probability that the whole draft is accepted
+    (Post-use & Pre-cut, section 5.1). A long draft of fairly confident tokens then ends as early as a short one with an
+    uncertain token. With the rule ``token``, only the last token's confidence counts, as in Hugging Face
+    (``assistant_confidence_threshold``) and llama.cpp (``p-min``). A draft of any length then continues until a token
+    is uncertain. The token that falls below the threshold is still drafted, since its confidence is known only after
+    its pass.
 
     Args:
-        threshold: least confidence at which drafting continues; 1 drafts one token per step.
-        max_depth: greatest depth of a draft; None keeps the builder's limit.
-        rule: confidence that must reach the threshold: the ``product`` along the path, or the last ``token``'s alone.
+        threshold: lowest confidence at which drafting continues; 1 drafts one token per step.
+        max_depth: maximum draft depth; None keeps the builder's limit.
+        rule: confidence to compare with the threshold: the ``product`` along the path, or that of the last ``token``.
     """
 
     needs_log_probs = True
@@ -64,20 +64,20 @@ _LEAST_TOKENS = 6
 
 
 class AdaptiveConfidence(ConfidenceThreshold):
-    """Continues a draft while the last token's confidence is at least a threshold, which is fitted after every step.
+    """Continues a draft while the last token's confidence is at or above a threshold that is refitted every step.
 
     This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). Each step adds its
-    accepted drafts and the first rejected one to the data of the fit. The threshold becomes the point of their ROC
-    curve with the least ``false positive rate + false_negative_weight * false negative rate``. There are two
-    differences: only the last ``window`` tokens are remembered, and the threshold is at most the highest confidence,
-    whereas theirs may become infinite.
+    accepted tokens and the first rejected one to the data. The threshold becomes the point on its ROC curve with the
+    lowest ``false positive rate + false_negative_weight * false negative rate``. There are two differences: only the
+    last ``window`` tokens are kept, and the threshold never exceeds the highest confidence, whereas theirs can become
+    infinite.
 
     Args:
         false_negative_weight: cost of stopping before a token that would be accepted, relative to continuing after one
             that is rejected; Hugging Face uses 3.
-        max_depth: greatest depth of a draft; None keeps the builder's limit.
-        window: number of tokens that the fit remembers.
-        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
+        max_depth: maximum draft depth; None keeps the builder's limit.
+        window: number of recent tokens that the threshold is fitted to.
+        state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt.
     """
 
     learns = True
@@ -142,12 +142,11 @@ class AdaptiveConfidence(ConfidenceThreshold):
 
 
 def best_threshold(confidences: ArrayLike, matches: ArrayLike, false_negative_weight: float) -> float:
-    """Return the confidence with the lowest ``false positive rate + weight * false negative rate``; the highest on
-    ties.
+    """Return the highest confidence that minimizes ``false positive rate + weight * false negative rate``.
 
     Args:
-        confidences: ``[n]`` draft probabilities of drafted tokens.
-        matches: ``[n]`` whether each token was accepted; both cases must occur.
+        confidences: probabilities ``[n]`` that the draft assigned to the drafted tokens.
+        matches: flags ``[n]`` that mark accepted tokens; at least one token must be accepted and one rejected.
     """
     values, matched = np.asarray(confidences, dtype=np.float64), np.asarray(matches, dtype=np.bool_)
     order = np.argsort(-values, kind="stable")

@@ -1,4 +1,4 @@
-"""Costs of steps relative to a plain step: from a latency profile, from a given ratio, or measured once."""
+"""Costs of steps relative to a plain step, from a latency profile or a given ratio, or measured once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.outcome import Outcome
 
 Sample = tuple[int, float, float, int, float]
-"""A measured step: tokens and ms of the target pass, ms and number of the draft passes, and ms of the rest."""
+"""A measured step: tokens and ms of the target pass, ms and number of draft passes, and ms of everything else."""
 
 
 class Costs:
-    """Costs of steps. They stay fixed during a run, so that decisions based on them are reproducible.
+    """Costs of steps, kept fixed during a run so that decisions based on them are reproducible.
 
     Without a ratio or a profile, costs are measured: the first ``calibrate`` steps with room for a draft alternate
-    between full drafts and plain decoding. The medians of their seconds then become the profile for the rest of the
-    run.
+    between full drafts and plain decoding. The medians of their times then become the profile for the rest of the run.
 
     Args:
-        ratio: cost of a draft pass relative to a plain step. If given, a target pass costs 1, whatever it feeds.
+        ratio: cost of a draft pass relative to a plain step. If given, a target pass of any size costs 1.
         calibrate: number of steps to measure.
     """
 
@@ -70,7 +69,7 @@ class Costs:
         return 1.0 if self.ratio is not None else self._cached("target", tokens)
 
     def draft(self, pass_tokens: Sequence[int]) -> float:
-        """Return the cost of all draft passes, given the tokens that each feeds."""
+        """Return the cost of all draft passes, given the number of tokens in each."""
         if self.ratio is not None:
             return self.ratio * len(pass_tokens)
         return sum(self._cached("draft", tokens) for tokens in pass_tokens)
@@ -87,7 +86,7 @@ class Costs:
         return cost
 
     def observe(self, outcome: Outcome) -> None:
-        """Add a step to the measurement as long as costs are unknown."""
+        """Add a step to the measurement while costs are unknown."""
         seconds = outcome.seconds
         if self.known or not seconds.get("target"):
             return
@@ -102,14 +101,14 @@ class Costs:
             self._fix(_measured(self._samples))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the profile and the samples as plain values."""
+        """Return the profile and the samples as values that JSON can store."""
         return {
             "profile": None if self.profile is None else self.profile.to_dict(),
             "samples": [list(sample) for sample in self._samples],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore costs. A ratio or profile of this run takes priority."""
+        """Restore saved costs. A ratio or profile given for this run takes priority."""
         self._samples = [
             (int(tokens), float(target), float(draft), int(passes), float(rest))
             for tokens, target, draft, passes, rest in state["samples"]
@@ -128,7 +127,7 @@ class Costs:
 
 
 def _measured(samples: Sequence[Sample]) -> LatencyProfile:
-    """Return a latency profile made from the medians of measured steps."""
+    """Return a latency profile built from the medians of measured steps."""
     plain = [sample for sample in samples if sample[0] == 1]
     drafted = sorted(sample for sample in samples if sample[0] > 1)
     target_ms = {1: max(median(sample[1] for sample in plain), 1e-6)}

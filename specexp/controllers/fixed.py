@@ -14,11 +14,11 @@ from specexp.core.outcome import Outcome
 
 
 class Fixed(Controller):
-    """Sets the same limits in every step.
+    """Sets the same limits for every step.
 
     Args:
-        max_depth: greatest depth of a draft; None keeps the builder's limit, 0 is plain decoding.
-        max_nodes: most nodes of a draft; None keeps the builder's budget.
+        max_depth: maximum draft depth; None keeps the builder's limit, 0 is plain decoding.
+        max_nodes: maximum number of draft nodes; None keeps the builder's budget.
     """
 
     uses_seconds = False
@@ -41,15 +41,15 @@ class Fixed(Controller):
 class Heuristic(Controller):
     """Lengthens the draft after a step in which all drafted tokens were accepted, and shortens it otherwise, down to 1.
 
-    This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"`` is
-    its ``heuristic``, ``state="cold"`` is its ``heuristic_transient``. Its length has no upper limit.
+    This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"``
+    matches ``heuristic``, and ``state="cold"`` matches ``heuristic_transient``. Theirs has no maximum length.
 
     Args:
         initial: initial draft length.
         grow: tokens added after a step in which all drafts were accepted.
         shrink: tokens subtracted after any other step.
-        max_depth: greatest draft length.
-        state: ``carry`` keeps the length from prompt to prompt, ``cold`` starts every prompt anew.
+        max_depth: maximum draft length.
+        state: ``carry`` keeps the length across prompts, ``cold`` resets it before every prompt.
 
     Raises:
         ValueError: ``initial`` is above ``max_depth``.

@@ -1,4 +1,4 @@
-"""Draft sizes that depend on the sequences decoded together: a shared budget of nodes, or given lengths."""
+"""Draft sizes that depend on how many sequences are decoded together: a shared node budget, or given limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from specexp.core.outcome import Outcome
 
 _WINDOW, _OWN_WINDOW, _COST_WINDOW = 1000, 16, 1000  # effective numbers of remembered steps
 _PROBE = 2  # nodes that a probe adds
-_FEW = 8  # drafts of a lane until which its values change fast
-_REFIT = 8  # passes after which costs and plans are computed anew
-_SOON = 4  # passes after which plans are if a lane has few drafts
+_FEW = 8  # a lane's values change fast until it has this many drafts
+_REFIT = 8  # passes after which costs and plans are recomputed
+_SOON = 4  # passes after which plans are recomputed if a lane has few drafts
 _KNEES = np.array([0, 4, 6, 8, 12, 16, 24, 32])
-"""Numbers of rows above which the cost of a pass may jump and the cost of each further row may grow."""
+"""Row counts above which the cost of a pass may jump and the cost of each additional row may grow."""
 _OFF = Plan(max_nodes=0, max_depth=0)
 
 
@@ -35,24 +35,24 @@ class _Lane:
 
 
 class NodeBudget(Controller):
-    """Gives each node of the next target pass to the lane (sequence decoded together) in which it is worth most.
+    """Assigns each node of the next target pass to the lane (a sequence decoded with others) where it is worth most.
 
-    A node is worth its probability of acceptance in its own lane, and costs the seconds that one more row and its draft
-    take. Nodes are added over all lanes, most probable first, as long as the tokens per second of the whole pass grow:
-    (lanes + sum of values) / seconds. A lane without gain drafts nothing. One lane at a time probes now and then.
-    Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length.
+    A node is worth its acceptance probability in its own lane, and costs the time of one more row and its draft. Nodes
+    are added across all lanes, most probable first, to maximize the pass's tokens per second:
+    (lanes + sum of values) / seconds. A lane with nothing to gain does not draft. Now and then, one lane probes a
+    larger draft. Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length instead.
 
-    The value of a lane's node is learned from the lane, and from all lanes as long as its own steps are few. Seconds of
-    a pass follow from the latency profile. Without one they are measured: a function of the rows of the pass with
-    jumps, plus a constant for each lane and one for drafts. Until enough is known, one lane at a time uses the
-    builder's own budget, in every other pass.
+    The value of a lane's nodes is learned from the lane, and from all lanes while its own steps are few. The time of a
+    pass comes from the latency profile. Without one, it is fitted to measurements: a function of the rows with jumps,
+    plus a constant per lane and one for drafting. Until enough is known, one lane drafts with the builder's own budget
+    in every other pass.
 
     Args:
-        shared_steps: weight, in steps, of the acceptance of all lanes in a lane's values. With a large weight all lanes
-            draft the same length, as by a goodput rule.
+        shared_steps: how many steps' weight the acceptance pooled over all lanes has in each lane's estimate. With a
+            large weight, all lanes draft the same length, as with a goodput rule.
         least_steps: number of drafting steps before drafts are limited.
-        probe_every: in one of this many passes, a lane drafts two nodes more.
-        margin: least relative gain of a node: its value over the value of the seconds that it costs.
+        probe_every: a lane drafts two extra nodes in one of this many passes.
+        margin: relative amount by which a node's value must exceed the value of the time it costs.
     """
 
     sees_load = True
@@ -64,7 +64,7 @@ class NodeBudget(Controller):
     _step: int
     _fitted: int
     _observed: bool
-    _drafted: bool  # whether to plan anew soon
+    _drafted: bool  # whether to replan soon
     _passes: list[tuple[int, int, float]]
     _plans: dict[Context, Plan]
 
@@ -90,7 +90,7 @@ class NodeBudget(Controller):
     @override
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         if self._profile is None:
-            import scipy.optimize  # noqa: F401 - takes a second, which no step should
+            import scipy.optimize  # noqa: F401 - takes a second, too long for a step
         self._lanes[context] = _Lane(self._step)
         self._plans = {}
 
@@ -116,7 +116,7 @@ class NodeBudget(Controller):
         return self._plans[context]
 
     def _planned(self, together: Sequence[Context], lanes: int) -> list[Plan]:
-        """Return the plans of the lanes in the next pass."""
+        """Return the lanes' plans for the next pass."""
         turn = self._step // (self.probe_every if self.knows else 2) % len(together)
         if not self.knows:
             return [_OFF if number != turn or self._step % 2 else Plan() for number in range(len(together))]
@@ -159,7 +159,7 @@ class NodeBudget(Controller):
     def share(self, values: Sequence[NDArray[np.float64]] | NDArray[np.float64], lanes: int) -> list[int]:
         """Return the number of nodes for each sequence, given the values ``[n]`` of its nodes in descending order.
 
-        The other ``lanes`` of the pass draft nothing. A node for which the drafter has no candidate costs nothing.
+        The pass's other ``lanes`` draft nothing. A node for which the drafter has no candidate costs nothing.
         """
         drafted, _, _, planned = self._drafting
         used = drafted / planned if planned else 1.0
@@ -168,7 +168,7 @@ class NodeBudget(Controller):
         order = np.argsort(-worth, kind="stable")
         tokens = lanes + np.cumsum([0.0, *worth[order]])
         nodes = used * np.arange(tokens.size)
-        # of their number, if a draft has two nodes; costs may jump within it
+        # standard deviation of the node count for drafts of two nodes; costs may jump within it
         spread = np.sqrt(2 * (1 - used) * nodes)
         less, more = (self.seconds(lanes, np.maximum(nodes + by, 0)) for by in (-spread, spread))
         rates = tokens / (less + more)
@@ -177,7 +177,7 @@ class NodeBudget(Controller):
         return found
 
     def seconds(self, lanes: int, nodes: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the seconds of a step with this many lanes, which draft these mean numbers of nodes together."""
+        """Return the seconds of a step with this many lanes, for each mean number of nodes drafted in total."""
         found: NDArray[np.float64]
         drafted, passes, drafting, _ = self._drafting
         profile = self._profile
@@ -195,14 +195,14 @@ class NodeBudget(Controller):
 
     @staticmethod
     def _terms(lanes: int | NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the terms ``[n, t]`` whose weighted sums are the seconds of passes with these numbers of rows."""
+        """Return terms ``[n, t]`` for passes with these numbers of rows; their weighted sums are the seconds."""
         beyond = np.maximum(0, rows[:, None] - _KNEES)
         begun = np.column_stack([np.full(rows.size, lanes), rows > lanes])  # a pass with drafts may cost more
         terms: NDArray[np.float64] = np.hstack([begun, beyond > 0, beyond]).astype(np.float64)
         return terms
 
     def _fit(self) -> NDArray[np.float64]:
-        """Fit non-negative weights ``[t]`` by least squares of the passes' relative errors, and return them."""
+        """Fit non-negative weights ``[t]`` by least squares on the passes' relative errors, and return them."""
         from scipy.optimize import nnls
 
         self._add_passes()
@@ -212,7 +212,7 @@ class NodeBudget(Controller):
         return weights
 
     def _add_passes(self) -> None:
-        """Add the passes since the last fit to the sums of least squares."""
+        """Add the passes since the last fit to the least-squares sums."""
         if self._passes:
             lanes, rows, seconds = np.array(self._passes).T
             terms = self._terms(lanes, rows) / seconds[:, None]  # [n, t]
@@ -221,9 +221,9 @@ class NodeBudget(Controller):
             self._passes = []
 
     def _values(self, lanes: Sequence[_Lane | None]) -> NDArray[np.float64]:
-        """Return the probabilities of acceptance ``[lanes, n]`` of the nodes of lanes, in the order of the builder."""
+        """Return the acceptance probabilities ``[lanes, n]`` of the lanes' nodes, in the builder's order."""
         accepted, drafted = self._sums
-        # for all lanes at once, since planning is part of a step
+        # all lanes at once, since planning adds to the time of a step
         sums = np.zeros((2, len(lanes), drafted.size))
         for number, lane in enumerate(lanes):
             if lane is not None:
@@ -244,7 +244,7 @@ class NodeBudget(Controller):
     def reset(self) -> None:
         self._sums = np.zeros((2, 0))  # [2, n]
         self._drafting = np.zeros(4)  # drafted nodes, draft passes, seconds of drafting, planned nodes
-        # of least squares: matrix and right side
+        # least squares: matrix and right-hand side
         self._costs = np.zeros((2 + 2 * _KNEES.size, 3 + 2 * _KNEES.size))
         self._weights, self._passes = None, []
         self._step = self._fitted = 0  # passes so far, and at the last fit
@@ -273,7 +273,7 @@ class NodeBudget(Controller):
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return decayed sums ``[2, n]`` plus a draft's accepted nodes; ``n`` grows if the draft is larger."""
+    """Return decayed sums ``[2, n]`` plus a draft's accepted and drafted nodes; ``n`` grows if the draft is larger."""
     if hits.size > sums.shape[1]:
         sums = np.pad(sums, ((0, 0), (0, hits.size - sums.shape[1])))
     sums[:, : hits.size] *= 1 - 1 / window
@@ -282,11 +282,11 @@ def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) ->
 
 
 class DraftLengths(Controller):
-    """Limits the nodes of a draft according to the number of lanes.
+    """Limits the number of draft nodes according to the number of lanes.
 
     Args:
-        nodes: most nodes of a draft, by the fewest lanes that the limit holds for, starting with 1. A limit of 0 drafts
-            nothing, None keeps the builder's budget.
+        nodes: maximum number of draft nodes, keyed by the smallest number of lanes it applies to, starting with 1. With
+            0, nothing is drafted; None keeps the builder's budget.
 
     Raises:
         ValueError: ``nodes`` has no entry for 1 lane.

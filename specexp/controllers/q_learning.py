@@ -1,4 +1,4 @@
-"""Q-learning when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
+"""Q-learning of when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
 
 from __future__ import annotations
 
@@ -32,76 +32,75 @@ _ENTRIES = ("q", "visits", "bins", "steps", "means", "costs")
 
 
 class QLearning(Controller):
-    """Chooses CONTINUE or STOP before each draft pass, from a table of learned values.
+    """Chooses CONTINUE or STOP before each draft pass, using a table of learned values.
 
-    The table's states are bins of (draft cost so far, product of the draft's confidences). After the target pass the
-    episode is learned backwards. STOP is terminal and takes the reward. CONTINUE takes reward 0 plus ``gamma`` times
-    the value that follows. A *virtual trial* also rewards STOP at every point where drafting continued, with the tokens
-    and the cost that STOP would have had there.
+    The table's states are bins of (draft cost so far, product of the draft's confidences). After the target pass, the
+    episode is learned backwards. STOP is terminal and gets the reward. CONTINUE gets reward 0 plus ``gamma`` times the
+    value that follows. A *virtual trial* also rewards STOP at every point where drafting continued, with the tokens and
+    the cost that STOP would have had there.
 
-    The defaults are ours. ``configs/post_use_pre_cut/published.yaml`` has the paper's values of all arguments.
+    The defaults are ours. ``configs/post_use_pre_cut/published.yaml`` has the paper's value for every argument.
 
-    ``first_decision`` sets where the table decides. ``before`` (ours) decides before every draft pass. The first
-    decision is at the start of a step, where STOP means plain decoding with reward 0. ``after``, as published
-    (algorithm 1, lines 6 to 18), decides after every pass that generated a token. The first draft is always made. A
-    draft goes on after a pass that reused a phrase (lines 8 to 10).
+    With ``first_decision="before"`` (our variant), the table is consulted before every draft pass. The first decision
+    comes at the start of a step, where STOP means plain decoding with reward 0. With ``after``, as published (algorithm
+    1, lines 6 to 18), the table is consulted after every pass that generated a token. The first pass always runs, and
+    drafting always continues after a pass that reused a phrase (lines 8 to 10).
 
     ``backup`` sets the value that follows CONTINUE. As published (``bootstrap``, eq. 5), it is the best value of the
     next state, and ``alpha`` is constant. But a state does not show whether the draft is already wrong, so wrong drafts
-    are credited with the values of right ones. With finer bins, the table then drafts longer than it should. ``return``
-    (ours) takes the reward of the same episode at the point where the table would have stopped, which virtual trials
-    provide. A value's first visits are averaged.
+    get credit for the values of correct ones. With finer bins, drafts then become too long. ``return`` (our variant)
+    uses the same episode's reward at the point where the table would have stopped, which virtual trials provide. The
+    first visits to each value are averaged.
 
-    ``exploration`` sets what is random. As published (``decision``, section 3.2), a share ``epsilon`` of the decisions
-    is, which stops nearly all drafts early. With ``step`` (ours), a share of the steps explores. They draft to the end,
-    and virtual trials give the value of STOP at each point. Without virtual trials, each decision of such a step is
-    random.
+    ``exploration`` sets what is randomized. As published (``decision``, section 3.2), a share ``epsilon`` of the
+    decisions is random, which stops nearly all drafts early. With ``step`` (our variant), a share ``epsilon`` of the
+    steps explores. These steps draft to the end, and virtual trials give the value of STOP at each point. Without
+    virtual trials, every decision in such a step is random.
 
     Rewards (drafting nothing gives 0):
 
     - ``output``: (accepted drafts + 1) / cost - 1, with the cost in plain steps. This is the gain over plain decoding.
-    - ``useful``: (drafts equal to the target's answer, also beyond the first mismatch) / cost - 1, as published in
-      section 5.2.
+    - ``useful``: (drafts matching the target, even beyond the first mismatch) / cost - 1, as published in section 5.2.
     - ``utilisation``: accepted drafts / draft length - 1, as published in algorithm 1, line 30.
-    - ``goodput`` (ours): accepted drafts + 1 - rate * cost, minus the same for a plain step (Dinkelbach's rule for a
-      ratio). ``rate`` is the running mean of tokens per cost. It maximises the speed of the whole output. ``output``
-      averages the speed of steps instead, so it stops sure drafts too early and doubtful drafts too late.
+    - ``goodput`` (our variant): accepted drafts + 1 - rate * cost, minus the same for a plain step (Dinkelbach's rule
+      for a ratio). ``rate`` is the running mean of tokens per cost. This maximizes the speed of the whole output.
+      ``output`` averages the speed of steps instead, so it ends confident drafts too early and uncertain ones too late.
 
-    Grafted phrases are added after the last decision. So the reward of a draft includes running means of their accepted
-    tokens and of their rows in the target pass. These tokens count only if the draft was accepted down to the phrases'
-    anchors.
+    Grafted phrases are added after the last decision. A draft's reward therefore includes running means of their
+    accepted tokens and of their rows in the target pass. These tokens count only if the draft was accepted down to the
+    phrases' anchors.
 
     Args:
-        signals: further parts of the state, as running means over recent steps. ``acceptance``: accepted share of the
-            drafted path. ``cache_hits``: share of steps in which a phrase helped (a pass gave several tokens, or a
-            graft was accepted). ``cost_slope``: draft cost per token, relative to a longer mean.
+        signals: additional parts of the state, as running means over recent steps. ``acceptance``: accepted share of
+            the drafted path. ``cache_hits``: share of steps in which a phrase helped (a pass gave several tokens, or a
+            graft was accepted). ``cost_slope``: recent draft cost per token, relative to its long-term mean.
         cost_bins: bin edges of the number of draft passes so far.
         confidence_bins: bin edges of the product of confidences.
         alpha: learning rate.
-        gamma: discount factor of each CONTINUE.
-        epsilon: share of steps or decisions that explore in warm-up.
-        epsilon_decay: factor of epsilon per learned step after warm-up.
+        gamma: discount factor for each CONTINUE.
+        epsilon: share of steps or decisions that explore during warm-up.
+        epsilon_decay: factor applied to epsilon after each learned step once warm-up is over.
         warm_up: number of learned steps before epsilon decays.
-        continue_bias: initial value of CONTINUE; STOP starts with 0.
+        continue_bias: initial value of CONTINUE; STOP starts at 0.
         max_depth: depth at which every draft stops.
         first_decision: see above.
         exploration: see above.
         reward: one of the rewards above.
         unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
-        virtual_trials: ``warm-up`` uses them only in warm-up, as published; ``always`` uses them in all steps.
+        virtual_trials: ``warm-up`` uses them only during warm-up, as published; ``always`` uses them in all steps.
         backup: see above.
-        learn: If False, freeze the table: no exploring, no updates; ``warm-up`` freezes it after warm-up.
-        state: ``carry`` keeps what is learned from prompt to prompt, ``cold`` starts every prompt anew, ``preloaded``
+        learn: If False, freeze the table: no exploration, no updates; ``warm-up`` freezes it after warm-up.
+        state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt, ``preloaded``
             starts every prompt from ``table``.
         table: a :meth:`state_dict` to start from, required with ``preloaded`` and optional with ``carry``; in a
-            configuration, the path of a ``q-table`` artifact.
+            configuration, the path to a ``q-table`` artifact.
         draft_cost: cost of a draft pass relative to a plain step. None uses the run's latency profile; if there is
             none, costs are measured once.
-        calibrate: number of steps of that measurement.
+        calibrate: number of steps in that measurement.
 
     Raises:
-        ValueError: edges do not increase, ``unit`` does not fit ``reward``, or ``table`` does not fit ``state`` or the
-            bins.
+        ValueError: bin edges do not increase, ``unit`` is invalid for ``reward``, or ``table`` does not match ``state``
+            or the bins.
 
     Example:
         >>> QLearning(draft_cost=0.14).rewarded(accepted=3, useful=3, nodes=4, pass_tokens=(1, 1, 1, 1))
@@ -165,7 +164,7 @@ class QLearning(Controller):
     @property
     @override
     def uses_seconds(self) -> bool:  # type: ignore[override]
-        return not self.costs.known  # they are measured until costs are known
+        return not self.costs.known  # seconds are measured until costs are known
 
     @property
     def exploring(self) -> float:
@@ -206,7 +205,7 @@ class QLearning(Controller):
             return episode.points[0].action == CONTINUE
         reused, episode.depth = state.depth > episode.depth + 1, state.depth
         if reused and self.first_decision == "after":
-            return True  # algorithm 1, line 9: a reuse goes on without a decision
+            return True  # algorithm 1, line 9: after a reuse, drafting continues without a decision
         row = self.table.row(episode.block, passes, exp(min(state.log_prob, 0.0)))
         action = self._decide(context, row, (passes, state.depth), episode.explores)
         if episode.points[-1].action == CONTINUE:
@@ -268,8 +267,8 @@ class QLearning(Controller):
         """Return the reward for stopping with this draft, including the mean cost of grafts; 0 if nothing was drafted.
 
         Args:
-            accepted: drafts that would have been accepted.
-            useful: drafts that equal the target's answer.
+            accepted: number of drafts that would have been accepted.
+            useful: number of drafts that match the target.
         """
         graft_rows = self._means["graft_rows"]
         cost = self.costs.step(1 + round(nodes + graft_rows), pass_tokens, accepted + 1)
@@ -347,7 +346,7 @@ class QLearning(Controller):
         if not stopped:  # the builder had ended, or there was no room: STOP was the only action left
             row = self.table.row(block, len(drafted.pass_tokens), drafted.confidence)
             points = [*points, Decision(row, drafted.depth, drafted.nodes, drafted.pass_tokens, STOP)]
-        # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves towards gamma * V of the next state (eq. 5)
+        # Q(last, STOP) takes the reward; backwards, Q(s, CONTINUE) moves toward gamma * V of the next state (eq. 5)
         *earlier, last = points
         following = self._reward(last, drafted)
         averaged = self.backup == "return"

@@ -1,4 +1,4 @@
-"""Q-learning's table of action values by binned state, and the summary of a step from which it learns."""
+"""The Q-learning table of action values by binned state, and the step summary that it learns from."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class QTable:
     """The values of CONTINUE and STOP in every state, and the number of updates of each value.
 
     There is one block of rows for every combination of the extra signals' bins. A block's first row is the state before
-    anything is drafted. Its other rows are the pairs of a cost bin and a confidence bin, sorted by cost first. A number
+    anything is drafted. Its other rows are all pairs of a cost bin and a confidence bin, sorted by cost first. A value
     on an edge belongs to the upper bin.
 
     Args:
         cost_bins: bin edges of the number of draft passes.
         confidence_bins: bin edges of the product of confidences.
         signal_bins: bin edges of each extra signal, by name.
-        continue_bias: initial value of CONTINUE; STOP starts with 0.
+        continue_bias: initial value of CONTINUE; STOP starts at 0.
 
     Raises:
-        ValueError: edges do not increase, or there are too many states.
+        ValueError: bin edges do not increase, or there are too many states.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class QTable:
         self.clear()
 
     def clear(self) -> None:
-        """Return to the initial values."""
+        """Reset to the initial values."""
         self.values = [[self.continue_bias, 0.0] for _ in range(self.rows)]
         self.visits = [[0, 0] for _ in range(self.rows)]
 
@@ -67,20 +67,20 @@ class QTable:
         return index * self.block_size
 
     def row(self, block: int, cost: float, confidence: float) -> int:
-        """Return the row of a state in which there is a draft."""
+        """Return the row of a state with a draft."""
         row = bisect_right(self.cost_bins, cost) * self._width
         return block + 1 + row + bisect_right(self.confidence_bins, confidence)
 
     def best(self, row: int) -> int:
-        """Return the better action; CONTINUE on a tie."""
+        """Return the better action, or CONTINUE on a tie."""
         continued, stopped = self.values[row]
         return CONTINUE if continued >= stopped else STOP
 
     def learn(self, row: int, action: int, target: float, alpha: float, averaged: bool) -> float:
-        """Move a value towards a target, and return how much it changed.
+        """Move a value toward a target, and return how much it changed.
 
         Args:
-            averaged: average the first visits, so that the initial value is forgotten; as published (eq. 5), False.
+            averaged: whether to average the first visits, which drops the initial value; False as published (eq. 5).
         """
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
@@ -109,7 +109,7 @@ class QTable:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore ``bins``, ``q`` and ``visits``; raises ``ValueError`` for different bins, NaN or infinite values."""
+        """Restore ``q`` and ``visits``. Raises ``ValueError`` for different bins or shapes, or non-finite values."""
         for name, wanted in self.bins().items():
             if state["bins"].get(name) != wanted:
                 raise ValueError(
@@ -147,7 +147,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Episode:
-    """The decisions of a step, its block of the table, whether it explores, and the draft's last observed depth."""
+    """A step's decisions, its block of the table, whether it explores, and the draft's last observed depth."""
 
     block: int
     explores: bool
@@ -159,7 +159,7 @@ class DraftSummary:
     """A step's draft, without grafted phrases, and its result.
 
     Attributes:
-        pass_tokens: tokens fed in each draft pass.
+        pass_tokens: number of tokens fed in each draft pass.
         depth: length of the most probable path.
         nodes: number of drafted nodes.
         confidence: product of the confidences along the most probable path.
@@ -255,7 +255,7 @@ class StepMeans:
         self._move("change", change, _RECENT)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """Update the means of grafted phrases with a step that drafted."""
+        """Update the means for grafted phrases with a step that drafted nodes."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)

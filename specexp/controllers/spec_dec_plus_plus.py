@@ -1,4 +1,4 @@
-"""SpecDec++: drafts while a learned head expects the whole draft to be accepted (Huang et al. 2024)."""
+"""SpecDec++: keeps drafting while a learned head expects the whole draft to be accepted (Huang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from specexp.core.outcome import Outcome
 Floats = NDArray[Any]  # float64, of states float32
 
 FEATURES = 4
-"""Number of features: log-probability of the path and of its last token, log of its length, recent acceptance rate."""
-_SURE = 1e-4  # clips probabilities before their log-odds
+"""Number of features: log-probabilities of path and last token, log of the path's length, recent acceptance rate."""
+_SURE = 1e-4  # clips probabilities before taking their log-odds
 
 
 class AcceptanceHead:
-    """Predicts whether a whole path is accepted, by adding a small network to the log-odds of the draft's probability.
+    """Predicts whether a whole path is accepted by adding a small network's output to the draft's own log-odds.
 
     Args:
         rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
@@ -43,7 +43,7 @@ class AcceptanceHead:
         self.clear()
 
     def clear(self) -> None:
-        """Return to the initial weights."""
+        """Reset to the initial weights."""
         size = (FEATURES + 2) * self.width + 1
         self.weights = np.zeros(size)
         first = np.random.default_rng(0).normal(0, FEATURES**-0.5, FEATURES * self.width)
@@ -51,11 +51,11 @@ class AcceptanceHead:
         self.squares = np.zeros(size)
 
     def probability(self, features: Floats) -> Floats:
-        """Return ``[n]`` acceptance probabilities for paths with ``[n, 4]`` features."""
+        """Return acceptance probabilities ``[n]`` for paths with features ``[n, 4]``."""
         return self._forward(features)[1]
 
     def learn(self, features: Floats, accepted: NDArray[np.bool_]) -> None:
-        """Take one training step on ``[n, 4]`` features (``n >= 1``) and ``[n]`` flags that mark accepted paths."""
+        """Take one training step on features ``[n, 4]`` (``n >= 1``) and flags ``[n]`` that mark accepted paths."""
         hidden, p = self._forward(features)
         # gradient of the weighted cross-entropy with respect to the log-odds
         error = (p - accepted) * np.where(accepted, 1.0, self.rejection_weight)  # [n]
@@ -64,7 +64,7 @@ class AcceptanceHead:
         self.weights -= self.rate * gradient / (np.sqrt(self.squares) + 1e-8)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Copy ``weights`` and ``squares`` from ``arrays``; raises ``ValueError`` for another width."""
+        """Copy ``weights`` and ``squares`` from ``arrays``. Raises ``ValueError`` if the width differs."""
         weights, squares = (np.array(arrays[name]) for name in ("weights", "squares"))
         if not weights.shape == squares.shape == self.weights.shape and self.width:
             given = f"{list(weights.shape)} and {list(squares.shape)}: set width to that of the head"
@@ -72,7 +72,7 @@ class AcceptanceHead:
         self.weights, self.squares = weights, squares
 
     def _forward(self, features: Floats) -> tuple[Floats, Floats]:
-        """Return ``[n, width]`` hidden activations and ``[n]`` probabilities."""
+        """Return hidden activations ``[n, width]`` and probabilities ``[n]``."""
         first = FEATURES * self.width
         inner, bias, outer = np.split(self.weights[:-1], (first, first + self.width))
         hidden = np.tanh(features @ inner.reshape(self.width, FEATURES).T + bias)
@@ -82,7 +82,7 @@ class AcceptanceHead:
         return hidden, 1 / (1 + np.exp(-log_odds))
 
     def _gradient(self, features: Floats, hidden: Any, error: Floats) -> Floats:
-        """Return the gradient of all weights, from the ``[n]`` gradients of the log-odds."""
+        """Return the loss gradient with respect to all weights, given that with respect to the log-odds ``[n]``."""
         outer, error = self.weights[(FEATURES + 1) * self.width : -1], error / error.size
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
         return np.concatenate(
@@ -91,9 +91,10 @@ class AcceptanceHead:
 
 
 class StateHead(AcceptanceHead):
-    """Predicts for ``[n, d]`` states after tokens whether each token is accepted if all before it are, as published.
+    """Predicts from the hidden state at each token whether that token is accepted, given that all earlier ones are.
 
-    A residual network: layers ``x + SiLU(W x + b)``, then the log-odds ``w x + b``. All weights are zero at first.
+    This is the published residual network for states ``[n, d]``: layers ``x + SiLU(W x + b)``, then log-odds
+    ``w x + b``. All weights start at zero.
     """
 
     def __init__(self, layers: int, rejection_weight: float) -> None:
@@ -136,26 +137,26 @@ _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
-    """Continues a draft while the head's probability that all drafts so far are accepted is at least a threshold.
+    """Continues a draft while a learned head's predicted probability of full acceptance is at or above a threshold.
 
-    Such a threshold is the optimal policy if drafting is seen as a Markov decision process (theorem 3.1). The published
-    head reads the draft model's hidden states after all drafts but the newest; its probabilities are multiplied. The
-    other head reads the probabilities of the path and of its last token, the path's length, and the recent acceptance
-    rate. Both learn from every step, while decoding or in ``specexp.fit``.
+    Such a threshold is the optimal policy if drafting is viewed as a Markov decision process (theorem 3.1). The
+    published head uses the draft model's hidden states after all drafted tokens but the newest; its probabilities are
+    multiplied. The other head uses the probabilities of the path and of its last token, the path's length, and the
+    recent acceptance rate. Both learn from every step, either while decoding or in ``specexp.fit``.
 
     Args:
-        threshold: least probability at which drafting continues; one minus the paper's bound on a rejection.
-        max_depth: greatest depth of a draft; None keeps the builder's limit.
-        features: ``hidden`` is the published head, a residual network on the draft's hidden states.
-        layers: number of its residual layers; the authors use 3.
+        threshold: lowest probability at which drafting continues; one minus the paper's bound on a rejection.
+        max_depth: maximum draft depth; None keeps the builder's limit.
+        features: ``hidden`` selects the published head, a residual network on the draft's hidden states.
+        layers: number of residual layers in the published head; the authors use 3.
         width: size of the other head's hidden layer.
-        rejection_weight: weight of a rejected draft in learning; the paper tries 1 to 12, its best is 6.
+        rejection_weight: weight of a rejected draft in the loss; the paper tries 1 to 12 and finds 6 best.
         learn: If False, do not update the head.
-        state: ``carry`` keeps what was learned from prompt to prompt, ``cold`` starts every prompt anew.
-        head: arrays of such a head to start from; in a configuration the path of an ``acceptance-head`` artifact.
+        state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt.
+        head: arrays of a saved head to start from; in a configuration, the path to an ``acceptance-head`` artifact.
 
     Raises:
-        ValueError: ``head`` has another width.
+        ValueError: ``head`` has a different width.
     """
 
     needs_log_probs = True
@@ -238,7 +239,7 @@ class SpecDecPlusPlus(Controller):
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 
     def _features(self, log_prob: Any, last: Any, depth: Any) -> Floats:
-        """Return ``[n, 4]`` features of paths, with probabilities of at least 1e-3 (last token) and 1e-9 (path)."""
+        """Return features ``[n, 4]`` of paths; probabilities are at least 1e-3 (last token) and 1e-9 (path)."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)

@@ -1,4 +1,4 @@
-"""A tree threshold that adapts to the text, which DySpec leaves open (Xiong et al. 2024, B.1)."""
+"""A tree threshold that adapts to the text, a question that DySpec leaves open (Xiong et al. 2024, B.1)."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _SUMS = ("weight", "tokens", "seconds", "accepted", "value", "nodes", "squares",
 class ThresholdTracker(Controller):
     """Adapts the threshold of :class:`~specexp.builders.DySpecThreshold` after every step.
 
-    A fixed threshold spends few nodes where the draft is sure and many where it is not. There are two aims:
+    A fixed threshold spends few nodes where the draft is confident and many where it is not. There are two aims:
 
     - ``budget``: a mean tree size of ``budget`` nodes. Each step moves the threshold's logarithm by ``rate`` times the
       relative error of its tree size, so unspent nodes are spent later. The builder's ``max_nodes`` remains the hard
       limit. Set it to at least twice the budget, so that large trees can spend the nodes that small trees saved.
     - ``goodput``: the most tokens per second. A node of value ``v`` adds ``rho * v`` accepted tokens and costs the time
-      of one node. It pays while ``v >= seconds per node * tokens per second / rho``, and the threshold moves towards
+      of one node. It pays off while ``v >= seconds per node * tokens per second / rho``. The threshold moves toward
       this bound (Dinkelbach's rule for a ratio). ``rho`` (accepted tokens per unit of value) and tokens per second are
       running means over about ``window`` steps.
 
     Args:
         budget: mean number of nodes per step, for the aim ``budget``.
         initial: initial threshold; 1 / ``budget`` if None.
-        rate: share of the error by which a step moves the threshold's logarithm.
-        step_ms: milliseconds of a step without nodes, for the aim ``goodput``.
+        rate: share of the error by which each step moves the threshold's logarithm.
+        step_ms: milliseconds that a step without nodes takes, for the aim ``goodput``.
         node_ms: milliseconds to draft and verify one more node. If neither time is given, both are fitted to measured
-            seconds, and runs are not exactly reproducible.
+            times, and runs are not exactly reproducible.
         window: effective number of steps in a running mean.
-        state: ``carry`` keeps the threshold from prompt to prompt, ``cold`` starts every prompt anew.
+        state: ``carry`` keeps the threshold across prompts, ``cold`` resets it before every prompt.
 
     Raises:
         ValueError: one of ``step_ms`` and ``node_ms`` is given without the other.
@@ -128,7 +128,7 @@ class ThresholdTracker(Controller):
             self._sums[name] = keep * self._sums[name] + added
 
     def _paying_threshold(self) -> float | None:
-        """Return the lowest value at which another node pays; None while too little is known."""
+        """Return the lowest value at which another node pays off, or None while too little is known."""
         sums, node_seconds = self._sums, self._node_seconds()
         if sums["weight"] < 5 or sums["accepted"] <= 0 or sums["seconds"] <= 0 or node_seconds is None:
             return None
@@ -142,7 +142,7 @@ class ThresholdTracker(Controller):
         # the slope of the measured seconds over the tree size: covariance over variance
         weight, nodes, seconds = (self._sums[name] for name in ("weight", "nodes", "seconds"))
         spread = self._sums["squares"] / weight - (nodes / weight) ** 2 if weight else 0.0
-        if spread < 1:  # trees of one size do not show the price of a node
+        if spread < 1:  # trees of one size do not show the cost of a node
             return None
         slope = (self._sums["products"] / weight - nodes / weight * seconds / weight) / spread
         return slope if slope > 0 else None

@@ -28,7 +28,7 @@ class PromptColumns(NamedTuple):
     prompt_id: str | None = None  # None: the prompt id is the row number, from 0
     category: str | None = None  # None: ``name`` is the category of all rows
     name: str = ""
-    others: tuple[str, ...] = ()  # further columns that the table must have
+    others: tuple[str, ...] = ()  # other columns that the table must have
 
 
 _QUESTIONS = PromptColumns("turns", "question_id", "category")
@@ -58,7 +58,7 @@ class TablePrompts(PromptSet):
     @property
     @abstractmethod
     def columns(self) -> tuple[PromptColumns, ...]:
-        """The possible layouts of the table. The first with an existing ``turns`` column is used, or else the last."""
+        """The possible layouts of the table; the first with an existing ``turns`` column is used, or else the last."""
 
     @property
     def limit(self) -> int | None:
@@ -66,7 +66,7 @@ class TablePrompts(PromptSet):
         return None
 
     def category_of(self, name: str) -> str | None:
-        """Map the category in a row of the table to the prompt's category; None omits the row."""
+        """Map the category in a table row to the prompt's category; None skips the row."""
         return name
 
     def turns_of(self, row: Row, column: str) -> list[str]:
@@ -93,7 +93,7 @@ class SpecBench(TablePrompts):
     """Spec-Bench (Xia et al. 2024), with the columns ``question_id, category, turns, reference``.
 
     The eight MT-bench categories become one category, ``multi-turn conversation``, as in the benchmark's own tables.
-    :class:`MTBench` reads the same file and keeps them apart.
+    :class:`MTBench` reads the same file and keeps them separate.
     """
 
     path: str = "https://raw.githubusercontent.com/hemingkx/Spec-Bench/main/data/spec_bench/question.jsonl"
@@ -108,8 +108,8 @@ class SpecBench(TablePrompts):
 class MTBench(TablePrompts):
     """MT-bench (Zheng et al. 2023), with the columns ``prompt_id, category, prompt`` as on the hub.
 
-    Files with ``question_id, category, turns``, such as Spec-Bench's, are read too. Rows of other categories are left
-    out.
+    Files with the columns ``question_id, category, turns``, such as Spec-Bench's, also work. Rows in other categories
+    are skipped.
     """
 
     path: str = "HuggingFaceH4/mt_bench_prompts"
@@ -132,11 +132,11 @@ class HumanEval(TablePrompts):
 
 @dataclass(frozen=True)
 class MBPP(TablePrompts):
-    """MBPP (Austin et al. 2021) in either of two formats, which are recognised by their columns.
+    """MBPP (Austin et al. 2021) in either of two formats, which are recognized by their columns.
 
-    - ``question_id, category, turns``: the format of Spec-Bench, which Token Recycling uses.
-    - ``task_id, text, test_list``: the original format. The prompt is the task and its first test as a docstring, as in
-      the other format, but with a line break at the end.
+    - ``question_id, category, turns``: the Spec-Bench format, which Token Recycling uses.
+    - ``task_id, text, test_list``: the original format. The prompt is a docstring with the task and its first test, as
+      in the other format, but it ends with a line break.
     """
 
     path: str = "google-research-datasets/mbpp"
@@ -150,16 +150,16 @@ class MBPP(TablePrompts):
 
 
 def mbpp_docstring(row: Row) -> str:
-    """Convert a row in MBPP's original format to the prompt of the Spec-Bench format."""
+    """Convert a row in MBPP's original format to a prompt in the Spec-Bench format."""
     task, first_test = row.text("text"), row.texts("test_list")[0]
     return f'Create a Python script for this problem:\n```python\n"""\n{task}\n{first_test}\n"""\n\n```\n'
 
 
 @dataclass(frozen=True)
 class GSM8K(TablePrompts):
-    """GSM8K (Cobbe et al. 2021). The prompt is the question, and its id is the row number from 0.
+    """GSM8K (Cobbe et al. 2021). The prompt is the question, and its id is the row number, counted from 0.
 
-    :class:`specexp.data.tasks.gsm8k.GSM8K` reads the same files as a reasoning task, with the answers.
+    :class:`specexp.data.tasks.gsm8k.GSM8K` uses the same files, including the answers, as a reasoning task.
     """
 
     path: str = "openai/gsm8k"
@@ -170,9 +170,9 @@ class GSM8K(TablePrompts):
 
 @dataclass(frozen=True)
 class Alpaca(TablePrompts):
-    """Alpaca (Taori et al. 2023). The prompt is the instruction and, if there is one, a blank line and the input.
+    """Alpaca (Taori et al. 2023). The prompt is the instruction, plus a blank line and the input if there is one.
 
-    The prompt id is the row number from 0.
+    The prompt id is the row number, counted from 0.
     """
 
     path: str = "tatsu-lab/alpaca"
@@ -185,10 +185,10 @@ class Alpaca(TablePrompts):
 
 
 class EverydayTasks(PromptSet):
-    """Prompts for common uses of a model, twelve per task. They ship with specexp and need no network.
+    """Prompts for common uses of a model, twelve per task. They ship with specexp and need no network access.
 
-    The tasks are the categories: edit a file, summarise, write code, chat, explain. They take turns, so the first
-    prompts are of all tasks.
+    The tasks are the categories: edit a file, summarise, write code, chat, explain. The tasks alternate, so the first
+    five prompts cover all of them.
     """
 
     @override
@@ -205,13 +205,13 @@ class RawText(TablePrompts):
     """Raw text: the first ``items`` texts of a source, each cut to its first ``prompt_tokens`` tokens.
 
     DySpec and Sequoia are measured this way, with 128 prompt tokens and 128 new tokens. Hub data sets are streamed. The
-    prompt id is the row number from 0.
+    prompt id is the row number, counted from 0.
 
     Args:
-        key: column of the text; ``text`` for a ``.txt`` file, which has one text on each line.
+        key: column with the text; ``text`` for a ``.txt`` file, which has one text per line.
         category: category of all rows.
         items: number of texts to read.
-        prompt_tokens: maximal length of a prompt in tokens; shorter texts are used whole.
+        prompt_tokens: maximum prompt length in tokens; shorter texts are used in full.
     """
 
     key: str = "text"
@@ -234,7 +234,7 @@ class RawText(TablePrompts):
 
 @dataclass(frozen=True)
 class C4(RawText):
-    """C4 (Raffel et al. 2020): the first texts of the English validation split. ``path`` may also be one shard."""
+    """C4 (Raffel et al. 2020): the first texts of the English validation split. ``path`` may also be a single shard."""
 
     path: str = "allenai/c4"
     subset: str | None = "en"
@@ -257,6 +257,6 @@ class CNNDailyMail(RawText):
 class OpenWebText(RawText):
     """OpenWebText (Gokaslan and Cohen 2019): the first texts."""
 
-    # the hub's conversion to parquet, since datasets no longer runs the loading script of the repository
+    # the hub's conversion to parquet, since datasets no longer runs the repository's loading script
     path: str = "hf://datasets/Skylion007/openwebtext@refs/convert/parquet/**/*.parquet"
     category: str = "web_text"

@@ -1,4 +1,4 @@
-"""The user's own prompts: a file, a folder or a hub data set. The fields are recognised automatically."""
+"""The user's own prompts, from a file, a folder or a hub data set. The fields are recognized automatically."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ FIELDS = (
     *("messages", "conversations", "conversation", "body"),
 )
 """The fields from which prompts are read by default."""
-_LISTED = 8  # fields of a row in an error
+_LISTED = 8  # fields of a row listed in an error
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
 }
-"""For each role name in files, the role in chat templates."""
+"""Maps each role name found in files to its role in chat templates."""
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
     *("tools", "tool_choice", "functions", "response_format", "suffix"),
 )
-"""Fields of requests that are ignored with a remark, because a study sets decoding parameters itself."""
+"""Request fields that are ignored, with a notice, because a study sets decoding parameters itself."""
 
 
 class OwnPrompts(PromptSet):
     """Your own prompts. ``data.prompts: my.jsonl`` is the short form.
 
-    The field with the prompts is recognised in the first row: ``prompt``, ``text``, ``question``, ``instruction`` (with
-    its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request. If
-    the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
+    The field with the prompts is detected from the first row. It is ``prompt``, ``text``, ``question``, ``instruction``
+    (with its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request.
+    If the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
     chat messages up to the user's last message, with the system prompt and earlier answers. The prompt id is read from
     ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
     ``category``.
 
-    Supported are logs and batch files of OpenAI requests, the input of ``vllm bench serve`` (``custom`` and ShareGPT),
-    AIPerf's single-turn and multi-turn files, and the ``inputs.json`` of AIPerf's runs.
+    Supported files are logs and batches of OpenAI requests, and input for ``vllm bench serve`` (``custom`` and
+    ShareGPT). AIPerf's single-turn and multi-turn files and the ``inputs.json`` of an AIPerf run also work.
 
     Args:
-        path: a file, its URL, a folder that ``datasets`` saved, or the name of a hub data set. Files may be ``.jsonl``,
-            ``.json``, ``.csv``, ``.parquet`` or ``.txt`` (one prompt on each line), also compressed.
+        path: a file, its URL, a folder saved by ``datasets``, or the name of a hub data set. Files may be ``.jsonl``,
+            ``.json``, ``.csv``, ``.parquet`` or ``.txt`` (one prompt per line), optionally compressed.
         subset: subset of a hub data set; files have none.
         split: split of a hub data set or saved folder; files have none.
     """
@@ -120,9 +120,9 @@ class OwnPrompts(PromptSet):
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield one row per request. AIPerf's sessions are split into their requests, the ``payloads``.
+    """Yield one row per request. AIPerf sessions are split into their requests, the ``payloads``.
 
-    The request of a later turn contains the earlier turns and answers, so each request is a separate prompt.
+    The request for a later turn contains the earlier turns and answers, so each request is a separate prompt.
     """
     number = 0
     for row in rows:
@@ -180,7 +180,7 @@ def _conversation(row: Row, key: str) -> _Conversation:
 
 
 def _read(row: Row, key: str, value: Any) -> _Conversation:
-    """Read the value of a field: a text, a list of texts (turns), a list of messages, or a request with one of them."""
+    """Read a field's value: a text, a list of texts (turns), a list of messages, or a request with one of these."""
     if is_text(value):
         return _Conversation([value])
     if _are_objects(value):
@@ -212,7 +212,7 @@ def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
         raise row.error(f"{key}.{inner}", "a text (token ids are not supported)", given[inner])
     ignored = tuple(name for name in given if name not in (inner, "model", "user", "metadata"))
     found = _read(row, f"{key}.{inner}", given[inner])
-    # a server feeds the prompt of a completion request as it is
+    # a server does not change the prompt of a completion request
     return found._replace(ignored=ignored, chat=False if inner == "prompt" else found.chat)
 
 

@@ -2,7 +2,7 @@
 
 A row has five columns:
 
-- ``prompt_id``: an id that is unique in the set
+- ``prompt_id``: an id that is unique within the set
 - ``category``: the group in result tables
 - ``turns``: the user's texts, one for each turn
 - ``context``: the messages before the first turn, such as a system prompt
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class PromptSetError(ValueError):
-    """A prompt set that cannot be read. The message is one sentence that names the file and the row or key.
+    """Raised if a prompt set cannot be read. The message is one sentence that names the file and the row or key.
 
     Args:
-        key: path of the wrong argument of :class:`~specexp.data.workload.Workload`; empty if a file's content is wrong.
+        key: path to the wrong argument of :class:`~specexp.data.workload.Workload`; empty if a file's content is wrong.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
@@ -37,7 +37,7 @@ class PromptSetError(ValueError):
 
 
 class Message(TypedDict):
-    """A message of a conversation."""
+    """A message in a conversation."""
 
     role: str
     content: str
@@ -59,7 +59,7 @@ class PromptSet(metaclass=Checked):
     Attributes:
         prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None for
             whole prompts.
-        continued: whether the prompts are texts to be continued, not messages to a chat model.
+        continued: whether the prompts are texts to be continued rather than messages to a chat model.
 
     Example::
 
@@ -73,23 +73,23 @@ class PromptSet(metaclass=Checked):
 
     @property
     def label(self) -> str:
-        """The name by which error messages call the set."""
+        """The name of the set in error messages."""
         return type(self).__name__
 
     @classmethod
     def reader_of(cls, given: str) -> str | None:
-        """Return the name of the class that reads ``given`` if this is a path or hub name; None for a class name."""
-        # the part after the last dot is capitalised in a class path, but not in a file name
+        """Return the name of the class that reads ``given`` if it is a path or hub name, or None for a class name."""
+        # the part after the last dot is capitalized in a class path, but not in a file name
         is_file = "." in given and not given.rpartition(".")[2][:1].isupper()
         is_path = is_file or any(mark in given for mark in "/\\~") or Path(given).exists()
         return "OwnPrompts" if is_path else None
 
     def with_field(self, field: str) -> PromptSet:
-        """Return the same prompt set, read from another field of the rows; raises ValueError by default."""
+        """Return the same prompt set, read from a different field of the rows. Raises ValueError by default."""
         raise ValueError(f"field is only for OwnPrompts, not for {type(self).__name__}: leave it out")
 
     def first(self, count: int | None) -> Dataset:
-        """Return at least the first ``count`` prompts, or all prompts if it is None."""
+        """Return at least the first ``count`` prompts, or all prompts if ``count`` is None."""
         return self.load()
 
     def remarks(self) -> list[str]:
@@ -98,12 +98,12 @@ class PromptSet(metaclass=Checked):
 
     @abstractmethod
     def load(self) -> Dataset:
-        """Return all prompts in the order of the source, as a data set made by :func:`prompt_rows`.
+        """Return all prompts in source order, as a data set created by :func:`prompt_rows`.
 
         Every call must return the same prompts.
 
         Raises:
-            PromptSetError: the source is missing, empty or not readable, or has another format.
+            PromptSetError: the source is missing, empty or unreadable, or has a different format.
         """
 
 
@@ -124,7 +124,7 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         collected.append(row._asdict())
     if not collected:
         raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt.")
-    from datasets import Dataset, Features, List, Value  # takes a second, so errors are raised before
+    from datasets import Dataset, Features, List, Value  # takes a second, so errors are raised first
 
     text = Value("string")
     message = {"role": text, "content": text}

@@ -47,14 +47,14 @@ class Row:
     place: str = ""
 
     def text(self, key: str) -> str:
-        """Return the text in column ``key``; raises PromptSetError if it is missing, blank or not a string."""
+        """Return the text in column ``key``. Raises PromptSetError if it is missing, blank or not a string."""
         value = self.values.get(key)
         if not is_text(value):
             raise self.error(key, "a text that is not blank", value)
         return str(value)
 
     def texts(self, key: str) -> list[str]:
-        """Return the texts in column ``key``; raises PromptSetError unless it is a list of one or more texts."""
+        """Return the texts in column ``key``. Raises PromptSetError unless it is a list of one or more texts."""
         value = self.values.get(key)
         if not isinstance(value, list) or not value or not all(map(is_text, value)):
             raise self.error(key, "a list of one or more texts that are not blank", value)
@@ -71,7 +71,7 @@ class Row:
         return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}.")
 
     def refusal(self, sentence: str) -> PromptSetError:
-        """Return an error whose message is the row's position, then ``sentence``."""
+        """Return an error with the row's position followed by ``sentence`` as its message."""
         return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
 
 
@@ -111,17 +111,17 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a source.
 
-    All values of a CSV file are texts. A ``.txt`` file has one text on each line, in the column ``text``; blank lines
-    are skipped.
+    All CSV values are read as texts. A ``.txt`` file has one text per line, in the column ``text``; blank lines are
+    skipped.
 
     Args:
-        path: a local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet`` or ``.csv``, also compressed), the URL of a
-            file (``https://`` or ``hf://``), a folder that ``datasets`` saved or that is laid out like a hub
-            repository, or the name of a hub data set, ``owner/name``, with its subset and split.
+        path: a local file (``.json``, ``.jsonl``, ``.txt``, ``.parquet`` or ``.csv``, optionally compressed), the URL
+            of a file (``https://`` or ``hf://``), a folder saved by ``datasets`` or laid out like a hub repository,
+            or the name of a hub data set, ``owner/name``, with its subset and split.
         streaming: whether to download only the needed rows of a hub data set; otherwise the whole set is cached.
 
     Raises:
-        PromptSetError: the source does not exist, or its content does not have the format that its name implies.
+        PromptSetError: the source does not exist, or its content does not match the format that its name implies.
     """
     local = Path(path).expanduser()
     is_file = "://" in path or _exists(local)
@@ -151,7 +151,7 @@ def read_rows(
 
 
 def _format_of(path: str, local: Path, is_file: bool) -> str | None:
-    """Return the file name's extension before any compression; None for a folder or the name of a hub data set."""
+    """Return the file's extension without any compression suffix, or None for a folder or a hub data set's name."""
     if "://" not in path and is_file and local.is_dir():
         return None
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
@@ -167,7 +167,7 @@ def _format_of(path: str, local: Path, is_file: bool) -> str | None:
 
 
 def _file_rows(where: str, path: str, file_format: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row's position (for errors) and values, from a file or from all files at a URL with ``*``."""
+    """Yield each row's position (for errors) and values, from one file or from all files that match a URL's ``*``."""
     import fsspec
 
     # fsspec infers zstd only if zstandard is installed
@@ -240,7 +240,7 @@ def _open(
     path: str, local: Path, subset: str | None, split: str, streaming: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a folder or a hub data set."""
-    import datasets  # takes a second, so a missing source is an error before
+    import datasets  # takes a second, so a missing source is reported first
 
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # read_rows reports its errors
     if any((local / name).exists() for name in ("state.json", "dataset_dict.json")):
@@ -263,10 +263,10 @@ def _exists(path: Path) -> bool:
 
 
 def _near(path: Path) -> str:
-    """Return a suggestion of the most similar name in the same folder; empty if there is none."""
+    """Return a suggestion with the most similar name in the same folder; empty if there is none."""
     names: list[str] = []
     with suppress(OSError, ValueError):
         names = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
-    # the default cutoff is lower, and a common extension suffices for it
+    # the default cutoff is so low that a common extension suffices
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""

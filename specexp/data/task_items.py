@@ -1,4 +1,4 @@
-"""Prompt sets of reasoning problems, which a tree-of-thoughts search solves."""
+"""Prompt sets of reasoning problems to be solved by a tree-of-thoughts search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TaskItems(PromptSet):
 
     Args:
         tasks: one or more tasks with different names.
-        items: number of items of each task, from the first on; None for all.
+        items: number of items per task, starting with the first; None for all.
     """
 
     continued = True  # a task's prompts end where its answer begins
@@ -44,7 +44,7 @@ class TaskItems(PromptSet):
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """All items with their tasks, keyed by prompt id; raises PromptSetError if a file cannot be read."""
+        """All items with their tasks, keyed by prompt id. Raises PromptSetError if a file cannot be read."""
         try:
             return {
                 f"{task.name}/{item.item_id}": Problem(task, item)

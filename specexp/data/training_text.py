@@ -1,4 +1,4 @@
-"""Functions of the standard library as texts: the splits for training and tests, and prompts made from functions."""
+"""Standard library functions as texts: the splits for training and testing, and prompts made from functions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TEST = """aifc bisect calendar cgi chunk configparser copy csv difflib fileinpu
     gzip heapq imaplib linecache lzma mailbox netrc optparse plistlib pstats pyclbr sched shelve
     statistics stringprep symtable tarfile textwrap uuid webbrowser zipapp zipfile"""
 
-# a fixed list and not a random draw, so that the split is the same for all Python versions
+# a fixed list rather than a random draw, so that the split is the same for all Python versions
 VALIDATION_MODULES = frozenset(_VALIDATION.split())
 TEST_MODULES = frozenset(_TEST.split())
 
@@ -46,8 +46,8 @@ TEST_MODULES = frozenset(_TEST.split())
 def split_of(module: str) -> Split:
     """Return the split that a standard library module belongs to, given its dotted name.
 
-    The split is that of the top-level package, without leading underscores. A test module is in the split of the module
-    that it tests: ``test.test_zipfile64`` in that of ``zipfile``.
+    The name of the top-level package, without leading underscores, determines the split. A test module is in the split
+    of the module that it tests, such as ``test.test_zipfile64`` in that of ``zipfile``.
     """
     parts = [part.lstrip("_") for part in module.split(".")]
     for part in parts[:1] if not is_test_module(module) else parts:
@@ -78,7 +78,7 @@ class Document(NamedTuple):
 def python_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield the dotted module name and path of each Python file below ``root``, sorted by path.
 
-    Installed and bundled packages (``_BUNDLED``) are left out.
+    Installed and bundled packages (``_BUNDLED``) are skipped.
     """
     paths = []
     for folder, inner, names in os.walk(root):
@@ -91,7 +91,7 @@ def python_files(root: Path) -> Iterator[tuple[str, Path]]:
 def documents_of(path: Path, module: str) -> Iterator[Document]:
     """Yield the documents of a file: its outermost functions, dedented, and the whole module if it is small.
 
-    A file that cannot be parsed yields none. Repetitive texts are left out, since small models learn to loop from them.
+    A file that cannot be parsed yields none. Repetitive texts are skipped, since small models learn to loop from them.
     """
     try:
         with tokenize.open(path) as file:
@@ -113,13 +113,13 @@ def documents_of(path: Path, module: str) -> Iterator[Document]:
 
 
 def fingerprint(text: str) -> str:
-    """Return a hash of a text which ignores comments and white space."""
+    """Return a hash of a text that ignores comments and whitespace."""
     without = re.sub(r"#[^\n]*", "", text)
     return hashlib.sha256("".join(without.split()).encode("utf-8", "replace")).hexdigest()
 
 
 def is_repetitive(text: str) -> bool:
-    """Return whether a text repeats itself: many of its lines are near copies, or it compresses to less than a sixth.
+    """Return whether a text is repetitive: many near-duplicate lines, or compression to less than 1/6 of its size.
 
     >>> is_repetitive("\\n".join(f"assert f({i}) == {i + 1}" for i in range(20)))
     True
@@ -137,7 +137,7 @@ def is_repetitive(text: str) -> bool:
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield all functions and methods that are not inside another function, in the order of the source."""
+    """Yield all functions and methods that are not inside another function, in source order."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
@@ -152,10 +152,10 @@ MIN_REST_CHARACTERS = 160
 
 
 class StdlibFunctions(PromptSet):
-    """The beginnings of standard library functions. They need neither network nor files.
+    """The beginnings of standard library functions. They need no network access and no extra files.
 
     Args:
-        split: the splits have different modules; the embedded models were trained on ``train``.
+        split: the splits contain different modules; the embedded models were trained on ``train``.
     """
 
     continued = True
@@ -170,13 +170,13 @@ class StdlibFunctions(PromptSet):
 
 @cache  # a search and its confirmation read the same files, which do not change in the meantime
 def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
-    """Return prompts made from functions of the standard library, without its tests, in a fixed shuffled order.
+    """Return prompts made from standard library functions, excluding tests, in a fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut after a line break. Its category is the
     module. ``root`` is the library's folder, by default that of the running interpreter.
 
     Raises:
-        PromptSetError: the folder has no functions of the split.
+        PromptSetError: the folder has no functions in the split.
     """
     folder = root or Path(sysconfig.get_paths()["stdlib"])
     rows: dict[str, PromptRow] = {}
@@ -195,10 +195,10 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
 
 
 def prompt_of(function: str) -> str | None:
-    """Return the beginning of a function's source as a prompt; None if no cut leaves valid lengths for prompt and rest.
+    """Return the beginning of a function's source as a prompt, or None if either part would have an invalid length.
 
-    The cut is at the line break nearest to 40 % of the source, after the docstring and at least one line of the body.
-    The line after the cut is not blank, since the tokenizer joins successive line breaks.
+    The cut is at the line break nearest to 40% of the source, after the docstring and at least one line of the body.
+    The line after the cut is not blank, since the tokenizer merges consecutive line breaks.
     """
     try:
         node = ast.parse(function).body[0]

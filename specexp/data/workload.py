@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 PROMPTS = "prompts.json"
 """The name of the result file that lists all changes to prompts, such as cuts."""
 ANSWER = "specexp-answer-stands-here"
-"""Stands for the model's answers when a chat template is rendered."""
+"""A placeholder for the model's answers when a chat template is rendered."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt of one or more turns.
+    """A prompt with one or more turns.
 
     Attributes:
         turns: the user's texts, one for each turn, unchanged.
-        token_ids: the model's input for the first turn, with chat template or special tokens, as cut by the workload.
-        index: row number in the set's own order, from 0; part of the key of random numbers.
+        token_ids: the model's input for the first turn, with chat template or special tokens, cut by the workload.
+        index: row number in the set's own order, from 0; part of the key for random numbers.
         chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
 
@@ -53,7 +53,7 @@ class Prompt:
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
     ) -> list[int]:
-        """Return the model's whole input for a turn (numbered from 0), after which the answer is generated.
+        """Return the model's full input for a turn (numbered from 0), up to where the answer begins.
 
         The result starts with ``previous_token_ids``, so that their KV cache stays valid. A later turn is appended as
         the chat template renders it after an answer, or after a blank line if there is no template. An end-of-turn
@@ -64,7 +64,7 @@ class Prompt:
 
         Raises:
             IndexError: there is no such turn.
-            ValueError: ``previous_token_ids`` does not fit the turn, or the chat template drops earlier answers.
+            ValueError: ``previous_token_ids`` does not match the turn, or the chat template drops earlier answers.
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
@@ -88,7 +88,7 @@ class Prompt:
         """Return the context length after the last turn, assuming that every answer has ``max_new_tokens`` tokens."""
         length = len(self.token_ids) + max_new_tokens
         for turn in range(1, len(self.turns)):
-            # -1 stands for the previous tokens, since it never equals an end-of-turn token
+            # -1 represents the previous tokens, since it never equals an end-of-turn token
             length += len(self.turn_ids(tokenizer, turn, [-1])) - 1 + max_new_tokens
         return length
 
@@ -150,9 +150,9 @@ def first_turn_ids(
 ) -> list[int]:
     """Return the model's input for the first turn, including the messages before it.
 
-    With ``chat_template`` they are rendered with the tokenizer's chat template, up to the start of the answer; None
-    leaves the choice to :func:`renders_turns`. Otherwise their texts are joined by blank lines, and the tokenizer adds
-    its special tokens, but no second BOS.
+    If ``chat_template`` is True, they are rendered with the tokenizer's chat template, up to the start of the answer.
+    If it is False, their texts are joined with blank lines, and the tokenizer adds its special tokens, but no second
+    BOS. None leaves the choice to :func:`renders_turns`.
     """
     messages = [*context, Message(role="user", content=text)]
     if chat_template is None:
@@ -165,9 +165,9 @@ def first_turn_ids(
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Return whether white space at the end of a text, as in ``"Answer: "``, is tokenized differently before a word.
+    """Return whether trailing whitespace in a text, as in ``"Answer: "``, is tokenized differently before a word.
 
-    The model has then rarely seen these tokens before a word, so it continues the text badly.
+    If so, the model has rarely seen these tokens before a word, and continues the text poorly.
     """
     if not text[-1:].isspace():
         return False
@@ -185,17 +185,17 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 @dataclass
 class Preparation:
-    """A report of the changes that were made to a workload's prompts when they were loaded.
+    """A report of the changes made to a workload's prompts when they were loaded.
 
     Attributes:
         taken: number of loaded prompts.
         rendered: number of prompts that are rendered with the tokenizer's chat template.
-        not_rendered: number of other prompts by reason; empty if the tokenizer has no template.
-        cut: original length in tokens, by prompt id, of prompts that were cut to ``max_prompt_tokens``.
-        skipped: length in tokens, by prompt id, of prompts that were left out as too long.
+        not_rendered: number of other prompts, keyed by reason; empty if the tokenizer has no template.
+        cut: original lengths in tokens of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id.
+        skipped: lengths in tokens of prompts that were skipped as too long, keyed by prompt id.
         prompt_tokens: number of tokens to which raw texts are cut; None for other prompts.
         openings: ids of raw texts that were longer than ``prompt_tokens``.
-        repeated: number of prompts that have the same text as an earlier one.
+        repeated: number of prompts with the same text as an earlier one.
         end_inside_a_token: ids of prompts for which :func:`ends_inside_a_token` is true.
         remarks: sentences about ignored fields of the rows.
     """
@@ -214,7 +214,7 @@ class Preparation:
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
-        """Return one sentence per kind of change, or an empty list if nothing was changed."""
+        """Return one sentence per kind of change, and one on the chat template if there is one."""
         taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
         end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
         notes = {
@@ -230,13 +230,13 @@ class Preparation:
         return [*self.chat_template(), *self.remarks, *found, *self.warnings()]
 
     def chat_template(self) -> list[str]:
-        """Return a sentence on the use of the tokenizer's chat template, or an empty list if it has none."""
+        """Return a list with one sentence on the use of the chat template; empty if the tokenizer has none."""
         use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
         others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
         return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
 
     def warnings(self) -> list[str]:
-        """Return a warning to print before decoding if prompts end inside a token, or an empty list."""
+        """Return a list with one warning to print before decoding if prompts end inside a token; otherwise empty."""
         ids = self.end_inside_a_token
         return [
             f"{len(ids)} of {counted(self.taken, 'prompt')} end in white space that is tokenized differently before a "
@@ -245,7 +245,7 @@ class Preparation:
         ]
 
     def files(self) -> dict[str, str]:
-        """Return the contents of the file :data:`PROMPTS` under its name; empty if nothing was changed."""
+        """Return the text of the file :data:`PROMPTS`, keyed by its name; empty if there are no :meth:`notes`."""
         if not self.notes():
             return {}
         found = asdict(self)
@@ -262,21 +262,21 @@ class Workload(metaclass=Checked):
 
     Args:
         prompts: the prompt set.
-        max_prompts: maximal number of prompts; None for all after ``offset``.
-        shuffle_seed: seed of the shuffled order, which all trials and arms share; None for the order of the file.
+        max_prompts: maximum number of prompts; None for all after ``offset``.
+        shuffle_seed: seed for shuffling, shared by all trials and arms; None keeps the order of the file.
         offset: number of prompts to skip, after shuffling.
-        max_prompt_tokens: maximal length of the first turn in tokens, template and special tokens included; None for no
-            limit. For later turns see :meth:`Prompt.longest_context`.
+        max_prompt_tokens: maximum length of the first turn in tokens, including the template and special tokens; None
+            for no limit. For later turns, see :meth:`Prompt.longest_context`.
         too_long: policy for longer prompts. ``refuse``: raise an error before decoding starts. ``keep-last``: keep the
             last tokens, where the question usually is, and a leading BOS token. ``keep-first``: keep the first tokens.
-            ``skip``: leave the prompt out without a replacement. Changed prompts are counted and reported.
-        chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if it has one, unless the
-            set's prompts are texts to be continued or a text begins with one of the tokenizer's special tokens, so
-            that it is rendered already. If false, messages are joined by blank lines.
-        field: the field with the prompts, for your own prompts; recognised automatically if null.
+            ``skip``: drop the prompt without a replacement. Changed prompts are counted and reported.
+        chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if it has one, except for
+            texts to be continued and texts that start with a special token, which are already rendered. If false,
+            messages are joined with blank lines.
+        field: the field with the prompts, for your own prompts; detected automatically if null.
 
     Attributes:
-        preparation: report of the changes to the prompts when they were last loaded.
+        preparation: report of the changes made when the prompts were last loaded.
 
     Example::
 
@@ -317,8 +317,8 @@ class Workload(metaclass=Checked):
         """Return the selected prompts in order. There is at least one.
 
         Raises:
-            PromptSetError: the set cannot be read, ``offset`` skips all of it, a prompt is too long or has no tokens,
-                all prompts are left out, or the tokenizer lacks a chat template that is needed.
+            PromptSetError: the set cannot be read, ``offset`` skips all of it, a prompt is too long or empty, no prompt
+                is left, or the chat template is missing.
         """
         self.preparation = Preparation(
             too_long=self.too_long,
@@ -359,7 +359,7 @@ class Workload(metaclass=Checked):
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
-        """Convert a row to a prompt; return None if the prompt is too long and must be left out."""
+        """Convert a row to a prompt, or return None if it is too long and must be dropped."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
         name = f"prompt {prompt_id!r} of {self.prompts.label}"
         chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
@@ -403,7 +403,7 @@ class Workload(metaclass=Checked):
     def _shortened(
         self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool
     ) -> list[int] | None:
-        """Return the tokens that are kept of a prompt that is too long; None if the prompt is left out."""
+        """Return the tokens to keep from a prompt that is too long, or None to drop the prompt."""
         if self.too_long == "refuse":
             raise PromptSetError(
                 f"{name} has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set "
@@ -413,7 +413,7 @@ class Workload(metaclass=Checked):
         if self.too_long == "skip":
             return None
         if self.too_long == "keep-last":
-            # models that were trained with a BOS token answer badly without it
+            # models that were trained with a BOS token answer poorly without it
             kept = ids[:1] if ids[0] == bos_token_id and limit > 1 else []
             return kept + ids[len(ids) - (limit - len(kept)) :]
         if chat_template:
@@ -426,7 +426,7 @@ class Workload(metaclass=Checked):
 
 
 class LoadedPrompts:
-    """The prompts of a workload in decoding order. They are loaded when they are first accessed."""
+    """The prompts of a workload in decoding order, loaded when they are first accessed."""
 
     def __init__(self, workload: Workload, tokenizer: PreTrainedTokenizerBase) -> None:
         self.workload = workload
@@ -434,11 +434,11 @@ class LoadedPrompts:
 
     @cached_property
     def prompts(self) -> list[Prompt]:
-        """The prompts of :meth:`Workload.load`."""
+        """The prompts returned by :meth:`Workload.load`."""
         return self.workload.load(self.tokenizer)
 
     def keep(self, prompts: Sequence[Prompt]) -> None:
-        """Keep only these prompts, such as the share of one worker."""
+        """Keep only these prompts, such as one worker's share."""
         self.prompts = list(prompts)
 
     def loader(self) -> DataLoader[Prompt]:

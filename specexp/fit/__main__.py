@@ -1,4 +1,4 @@
-"""``python -m specexp.fit``: the command of :mod:`specexp.fit.command`."""
+"""Entry point for ``python -m specexp.fit``; see :mod:`specexp.fit.command`."""
 
 if __name__ == "__main__":
     from specexp.__main__ import start

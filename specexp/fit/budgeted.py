@@ -1,4 +1,4 @@
-"""Training that continues from its last checkpoint: of a model on a token budget, or of a controller on prompts."""
+"""Resumable training of a model with a token budget, or of a controller on prompts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 WARM_UP = 60
-"""The number of optimizer steps in which the learning rate rises to its peak."""
+"""The number of optimizer steps over which the learning rate rises to its peak."""
 
 
 class BudgetedTraining(lightning.LightningModule):
     """Training that ends when its token budget is spent. Its state depends only on the batches, not on restarts.
 
-    Batches are rows of token ids ``[batch, length]``, all of one size.
+    Batches are rows of token ids ``[batch, length]``, all of the same size.
 
     Args:
-        tokens: Budget of training tokens, over all processes.
-        plateau: Share of the budget after which the learning rate falls. With 1 it does not fall.
+        tokens: Budget of training tokens across all processes.
+        plateau: Share of the budget after which the learning rate falls. With 1, it does not fall.
     """
 
     def __init__(self, tokens: Annotated[int, Field(ge=1)], plateau: float) -> None:
@@ -46,7 +46,7 @@ class BudgetedTraining(lightning.LightningModule):
         self._batch_tokens = 0
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write the result, and the tokenizer of the data, to a folder."""
+        """Write the result and the data's tokenizer to a folder."""
         raise NotImplementedError
 
     @property
@@ -56,22 +56,22 @@ class BudgetedTraining(lightning.LightningModule):
 
     @property
     def batches_done(self) -> int:
-        """Number of batches that each process has trained on, in complete steps."""
+        """Number of batches that each process has trained on, counting only complete optimizer steps."""
         return self.global_step * self.accumulated if self._trainer else 0
 
     @property
     def tokens_done(self) -> int:
-        """Number of tokens trained on, over all processes."""
+        """Number of tokens trained on across all processes."""
         return self.batches_done * self._batch_tokens
 
     @property
     def progress(self) -> float:
-        """The share of the budget that is spent, from 0 to 1."""
+        """The share of the budget spent so far, from 0 to 1."""
         return min(1.0, self.tokens_done / self.tokens)
 
     def lr_scale(self) -> float:
         """Return the factor by which the peak learning rates are multiplied in the next step."""
-        # Warm-up, a plateau, and a linear fall that ends at 0.5 % of the peak.
+        # Warm-up, a plateau, and a linear decay to 0.5% of the peak.
         rise = min(1.0, (self.global_step + 1) / WARM_UP)
         if self.plateau == 1.0 or self.progress < self.plateau:
             return rise
@@ -112,14 +112,14 @@ _STATE = "specexp"
 
 
 class ControllerLearning(lightning.LightningModule):
-    """Decodes prompt after prompt, while the arm's drafter and controller learn.
+    """Decodes one prompt after another while the arm's drafter and controller learn.
 
-    Each training step decodes one prompt. The models are not submodules, so a checkpoint holds only the learned state,
-    as tensors and plain values.
+    Each training step decodes one prompt. The models are not submodules, so a checkpoint contains only the learned
+    state, as tensors and basic Python values.
 
     Attributes:
-        done: Prompts decoded, including those that failed.
-        steps: Decoding steps of all prompts.
+        done: Number of prompts decoded, including those that failed.
+        steps: Number of decoding steps over all prompts.
         failed: Records of the prompts that could not be decoded.
     """
 
@@ -131,7 +131,7 @@ class ControllerLearning(lightning.LightningModule):
         self.backend = backend
         self.done, self.steps = 0, 0.0
         self.failed: list[PromptRecord] = []
-        # Lightning counts the steps of an optimizer, so a dummy one is needed.
+        # Lightning counts optimizer steps, so a dummy optimizer is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @override
@@ -144,7 +144,7 @@ class ControllerLearning(lightning.LightningModule):
 
     @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:
-        # Not ``batch``, because Lightning restarts its loader when a training resumes.
+        # Not ``batch``, because Lightning restarts its loader when training resumes.
         record = decode_safely(self.arm, self.prompts[self.done % len(self.prompts)])
         self.done += 1
         self.steps += record.steps
@@ -184,7 +184,7 @@ def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
 
 
 def run(trainer: lightning.Trainer, module: lightning.LightningModule, folder: Path, **data: Any) -> None:
-    """Train, continuing from ``folder/checkpoints/last.ckpt`` if it exists, and write this checkpoint at the end."""
+    """Train, resuming from ``folder/checkpoints/last.ckpt`` if it exists, and write that checkpoint at the end."""
     last = folder / "checkpoints" / "last.ckpt"
     with interruptible():
         trainer.fit(module, ckpt_path=str(last) if last.exists() else None, weights_only=True, **data)

@@ -57,15 +57,15 @@ def fit(
     checkpoint_every: Annotated[int, Field(ge=1)] = 100,
     name: str = "fit",
 ) -> Any:
-    """Train ``model`` on ``data``, continuing from ``work_dir/checkpoints/last.ckpt`` if it exists.
+    """Train ``model`` on ``data``, resuming from ``work_dir/checkpoints/last.ckpt`` if it exists.
 
     Args:
         model: A LightningModule with a method ``export(tokenizer, folder)``.
         data: A LightningDataModule with a method ``tokenizer()``.
-        work_dir: Folder of checkpoints and logs.
-        trainer: Arguments of `lightning.Trainer`.
-        export_to: Folder of the result; by default nothing is exported.
-        checkpoint_every: Steps between two checkpoints.
+        work_dir: Folder for checkpoints and logs.
+        trainer: Arguments for `lightning.Trainer`.
+        export_to: Folder for the result; by default nothing is exported.
+        checkpoint_every: Number of steps between checkpoints.
         name: Name of the Weights & Biases run.
 
     Returns:
@@ -189,10 +189,10 @@ def _learn(config: Config, dry: bool) -> int:
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a file and overrides. Model and data are plain values, or built objects.
+    """Return the arguments of :func:`fit` from a file and overrides. If ``build``, model and data are built.
 
     Raises:
-        ConfigError: if a key is unknown, a value is not allowed, or model or data cannot be built.
+        ConfigError: if a key is unknown, a value is not allowed, or the model or data cannot be built.
     """
     layers = read_layers(path, overrides)
     checker = Checker(lambda key: layers.source_of(key, str(path)))

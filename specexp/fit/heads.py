@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class HeadTraining(BudgetedTraining):
     """Trains a head for a target on rows of token ids ``[batch, length]``, and exports it as a ``draft-head``.
 
-    It learns the target's distribution of the next token, not the token that follows in the text.
+    It learns the target's next-token distribution, not the token that follows in the text.
 
     Args:
-        target: The target as ``pair.target`` names it.
+        target: The target, as given in ``pair.target``.
         tokens: Budget of training tokens.
         lr: Peak learning rate of AdamW.
         plateau: Share of the budget after which the learning rate falls.
-        seed: Seed of the initial weights.
+        seed: Seed for the initial weights.
     """
 
     drafter: str
@@ -60,7 +60,7 @@ class HeadTraining(BudgetedTraining):
 
     @property
     def target(self) -> Any:
-        """The target, with weights that do not change."""
+        """The target, with frozen weights."""
         return self._target[0].to(self.device)
 
     @property
@@ -72,15 +72,15 @@ class HeadTraining(BudgetedTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Return the terms of the loss, keyed by name.
+        """Return the loss terms, keyed by name.
 
         ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are outputs of the target. ``batch``
-        ``[batch, length]`` has the token ids.
+        ``[batch, length]`` contains the token ids.
         """
         raise NotImplementedError
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the head's arrays as its drafter reads them, without the mark of the target."""
+        """Return the head's arrays in the format its drafter expects, without the target's mark."""
         weights = self.head.state_dict().items()
         return {name: value.detach().float().numpy(force=True) for name, value in weights}
 
@@ -104,7 +104,7 @@ class HeadTraining(BudgetedTraining):
 
     @override
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write a ``draft-head`` artifact that is bound to the target."""
+        """Write a ``draft-head`` artifact that is tied to the target."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 
@@ -127,13 +127,13 @@ class HeadTraining(BudgetedTraining):
 
 
 class MedusaTraining(HeadTraining):
-    """Medusa's heads, trained jointly (Cai et al. 2024, section 2.2.1: the target is frozen).
+    """Trains Medusa's heads together, with the target frozen (Cai et al. 2024, section 2.2.1).
 
     Args:
-        target: The target as ``pair.target`` names it.
+        target: The target, as given in ``pair.target``.
         heads: Number of heads; head i predicts the token i + 2 positions ahead.
-        blocks: Residual blocks of each head.
-        decay: Ratio of each head's loss weight to that of the head before it.
+        blocks: Number of residual blocks in each head.
+        decay: Ratio of each head's loss weight to the previous head's.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -165,18 +165,18 @@ class MedusaTraining(HeadTraining):
 
 
 class EagleTraining(HeadTraining):
-    """EAGLE's layer (Li et al. 2024, section 4.2). It predicts the next hidden state and, from this state, the logits.
+    """Trains EAGLE's layer (Li et al. 2024, section 4.2), which predicts the next hidden state and from it the logits.
 
-    When drafting, the head reads states that it predicted itself. In training, some of the target's states are
-    therefore replaced by predictions, in several rounds. EAGLE adds noise to the states instead.
+    During drafting, the head's inputs are states that it predicted itself. In training, some of the target's states are
+    therefore replaced with predictions, in several rounds. EAGLE adds noise to the states instead.
 
     Args:
-        target: The target as ``pair.target`` names it.
-        heads: Attention heads.
-        inner: Width of the feed-forward part.
-        regression: Weight of the distance between states; the divergence of distributions has weight 1.
-        rounds: Rounds in which states are replaced.
-        replaced: Share of the states that are replaced in a round.
+        target: The target, as given in ``pair.target``.
+        heads: Number of attention heads.
+        inner: Width of the feed-forward layer.
+        regression: Weight of the distance between states; the divergence between distributions has weight 1.
+        rounds: Number of rounds in which states are replaced.
+        replaced: Share of the states replaced in each round.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -223,18 +223,18 @@ class EagleTraining(HeadTraining):
 
 
 class Eagle3Training(HeadTraining):
-    """EAGLE-3's head (Li et al. 2025, arXiv 2503.01840, section 3). Its own states replace the target's as input.
+    """Trains EAGLE-3's head to draft from its own states (Li et al. 2025, arXiv 2503.01840, section 3).
 
-    It begins as the target's last layer. Embeddings and output rows are the target's and are not trained. `export`
-    writes the published layout, which the drafter ``Eagle3`` and other engines read.
+    The head is initialized from the target's last layer. Embeddings and output rows are the target's and are not
+    trained. `export` writes the published layout, which the drafter ``Eagle3`` and engines can load.
 
     Args:
-        target: The target as ``pair.target`` names it.
-        layers: Hidden states of the target that the head reads; by default 2, N/2 and N - 3 of N layers.
-        steps: Draft steps of a row in training.
-        decay: Ratio of each step's loss weight to that of the step before it.
-        vocabulary: JSON file with a list of the token ids that are drafted, most frequent first; None for all.
-        vocabulary_size: Number of ids that are used; None for all of the file. Without a file, the lowest ids.
+        target: The target, as given in ``pair.target``.
+        layers: Indices of the target's hidden states that the head uses; by default 2, N/2 and N - 3 for N layers.
+        steps: Number of draft steps per row in training.
+        decay: Ratio of each step's loss weight to the previous step's.
+        vocabulary: JSON file with a list of the token ids to draft, most frequent first; None for all.
+        vocabulary_size: Number of ids to use; None for all in the file. Without a file, the lowest ids are used.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -278,12 +278,12 @@ class Eagle3Training(HeadTraining):
 def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | None) -> Eagle3Network:
     """Return an untrained EAGLE-3 head that computes nearly the same as the target's last layer.
 
-    Each hidden state is normalised, so that channels with large values do not hide the others.
+    Each hidden state is normalized, so that channels with large values do not dominate the others.
 
     Args:
         target: A causal language model.
-        layers: Its hidden states that are read, see `Eagle3Training`.
-        kept: ``[Vd]`` ascending ids of the tokens that are drafted; None for all.
+        layers: Indices of its hidden states to use, see `Eagle3Training`.
+        kept: Ascending ids ``[Vd]`` of the tokens to draft; None for all.
     """
     from transformers import LlamaConfig
 
@@ -304,7 +304,7 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
     last["hidden_norm.weight"] = last.pop("input_layernorm.weight")
     with torch.no_grad():
         network.fc.weight.normal_(std=0.002)
-        network.fc.weight[:, -width:] += torch.eye(width)  # the last of the states passes
+        network.fc.weight[:, -width:] += torch.eye(width)  # the last state passes through
         network.norm.weight.copy_(target.base_model.norm.weight)
         for name, weight in last.items():
             mine = given.get("layers.0." + name)
@@ -313,12 +313,12 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
             elif mine is not None and mine.shape == (
                 weight.shape[0],
                 2 * width,
-            ):  # the embedding's half, the state's
+            ):  # one half is for the embedding, one for the state
                 mine[:, :width].normal_(std=0.02)
                 mine[:, width:] = weight
     return network
 
 
 def divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross-entropy relative to the distributions ``wanted``. Both are logits ``[..., V]``."""
+    """Return the mean cross-entropy against the distributions ``wanted``. Both arguments are logits ``[..., V]``."""
     return F.cross_entropy(logits.flatten(0, -2), wanted.flatten(0, -2).softmax(dim=-1))

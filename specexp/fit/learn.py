@@ -1,4 +1,4 @@
-"""Lets an experiment's controller learn as its ``fit:`` section configures, and draws its Q-table."""
+"""Lets an experiment's controller learn as configured in the ``fit:`` section, and draws its Q-table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
     from specexp.report.publish import Report
 
-_MOST_BLOCKS = 4  # maximum number drawn of a table with extra signals
+_MOST_BLOCKS = 4  # maximum number drawn for a table with extra signals
 
 
 def check_learning(config: Config) -> None:
-    """Raise a ConfigError if the controller does not learn, or if no kind of artifact can hold its state."""
+    """Raise ConfigError if nothing would be learned, the state cannot be exported, or a trainer key is fixed."""
     controller, given = build_controller(config), config.get("controller")
     if given["init_args"].get("learn") is False:
         raise config.checker.error(
@@ -50,12 +50,12 @@ def composition_of(config: Config) -> dict[str, Any]:
 
 
 def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
-    """Learn from the prompts of ``data``, continuing from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
+    """Learn from the prompts of ``data``, resuming from ``<output>/<name>/checkpoints/last.ckpt`` if it exists.
 
     If ``pair`` is None, the models are loaded. A recording needs no models.
 
     Raises:
-        ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts do not go together.
+        ConfigError: if the models, the recording or the prompts cannot be loaded, or the parts are incompatible.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     from lightning.pytorch.loggers import WandbLogger
@@ -117,7 +117,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 
 def report(config: Config, module: ControllerLearning) -> Report:
-    """Export the learned state, and return sentences about it and a picture of it."""
+    """Export the learned state, and return a report with sentences about it and a plot of any Q-table."""
     from specexp.config.artifacts import save_artifact
     from specexp.report.publish import Attached, Report
 

@@ -1,4 +1,4 @@
-"""A corpus of training rows, in which a drafter looks up runs of tokens."""
+"""A corpus of training rows in which a drafter looks up sequences of tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SuffixCorpus(lightning.LightningModule):
     """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
 
     Args:
-        tokens: Number of tokens to keep. A drafter needs 8 bytes for each.
+        tokens: Number of tokens to keep. A drafter needs 8 bytes per token.
     """
 
     def __init__(self, tokens: Annotated[int, Field(ge=1)] = 1_000_000) -> None:
@@ -28,7 +28,7 @@ class SuffixCorpus(lightning.LightningModule):
         self.automatic_optimization = False
         self.tokens = tokens
         self._rows: list[torch.Tensor] = []
-        # Lightning counts the steps of an optimizer, so a dummy one is needed.
+        # Lightning counts optimizer steps, so a dummy optimizer is needed.
         self._clock = torch.nn.Parameter(torch.zeros(()))
 
     @property
@@ -62,7 +62,7 @@ class SuffixCorpus(lightning.LightningModule):
         self._rows = list(checkpoint["rows"])
 
     def export(self, tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-        """Write a ``suffix-corpus`` artifact, in which each row is a text."""
+        """Write a ``suffix-corpus`` artifact with one text per row."""
         from specexp.artifacts import fingerprint
         from specexp.config.artifacts import save_artifact
 

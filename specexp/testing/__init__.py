@@ -1,7 +1,7 @@
-"""Conformance tests: one test class per family of parts, from which the tests of an implementation inherit.
+"""Conformance tests, with one base class per family of parts for an implementation's tests to inherit from.
 
-A part, also one outside this project, meets its family's contract if a class like this passes under pytest. It need not
-be registered::
+A part from any project meets its family's contract if a class like this passes under pytest. The part need not be
+registered::
 
     from my_package import RepeatLast
     from specexp.testing.drafters import DrafterContract
@@ -10,29 +10,29 @@ be registered::
         def make_drafter(self):
             return RepeatLast()
 
-- drafter: :class:`specexp.testing.drafters.DrafterContract`, ``make_drafter()``; ``DrawingDrafterContract`` for one
-  that draws, ``PhraseDrafterContract`` for one with phrases
+- drafter: :class:`specexp.testing.drafters.DrafterContract`, ``make_drafter()``; ``DrawingDrafterContract`` if it
+  draws, ``PhraseDrafterContract`` if it proposes phrases
 - tree builder: :class:`specexp.testing.builders.TreeBuilderContract`, ``make_builder()``;
-  ``DrawingTreeBuilderContract`` for one that draws
-- verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``; ``LosslessVerifierContract`` and
-  ``DeterministicVerifierContract`` for one that declares it
+  ``DrawingTreeBuilderContract`` if it draws
+- verifier: :class:`specexp.testing.verifiers.VerifierContract`, ``make_verifier()``; ``LosslessVerifierContract`` or
+  ``DeterministicVerifierContract`` if it declares that property
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``;
-  ``FrozenControllerContract`` for one that does not learn
+  ``FrozenControllerContract`` if it does not learn
 - analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
 - runtime: :class:`specexp.testing.runtimes.RuntimeContract`, ``runtime()``
 - execution strategy: :class:`specexp.testing.executions.ExecutionContract`, the fixture ``execution``;
-  ``DraftingExecutionContract`` for one that uses the drafter
+  ``DraftingExecutionContract`` if it uses the drafter
 - reasoning task: :class:`specexp.testing.tasks.TaskContract`, the fixture ``task``, ``solution(item)`` and
   ``evaluations()``
 - search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``
 - prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
 
-``make_...()`` returns a *new* part in its initial state, equal at every call. A part's declarations are tested, for
-example of what it learns from or how it samples; the defaults are the least favourable values. A part with an
-additional ability must inherit the class that tests it, and otherwise fails a test that names this class. The last test
-of each family of decoding parts checks that the output equals plain decoding's, on :mod:`specexp.testing.fakes` (models
-without weights). Candidates and trees are checked by a part's own tests, with ``fakes`` and
+``make_...()`` returns a *new* part in its initial state, identical on every call. The tests check what a part declares,
+such as what it learns from and how it samples; the defaults are the least favorable values. The tests of a part with an
+extra ability must inherit the class that covers it; otherwise, a test fails and names that class. For each family of
+decoding parts, a test compares the output with that of plain decoding, using :mod:`specexp.testing.fakes` (models
+without weights). A part's own tests can check its candidates or trees with ``fakes`` and
 :func:`specexp.testing.builders.grow`.
 
-The modules need pytest, which the extra ``dev`` installs; no other module of specexp imports them.
+These modules need pytest, which the ``dev`` extra installs; no other module of specexp imports them.
 """

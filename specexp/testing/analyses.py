@@ -1,4 +1,4 @@
-"""Conformance tests for analyses, which implementations inherit, also outside this project."""
+"""Conformance tests for analyses; implementations inside and outside this project inherit them."""
 
 import io
 import json
@@ -33,7 +33,7 @@ PROMPTS = [Prompt(f"p{number}", "made", ("only",), (number + 1, 2, 3), number) f
 
 
 class AnalysisContract(ABC):
-    """Base class for the tests of an analysis. Define :meth:`make_analysis`, and pytest collects the tests.
+    """Base class for analysis tests. Subclasses define :meth:`make_analysis`; pytest then collects the tests.
 
     Example::
 
@@ -44,7 +44,7 @@ class AnalysisContract(ABC):
 
     @abstractmethod
     def make_analysis(self) -> Analysis:
-        """Return a new analysis, equal in every call."""
+        """Return a new analysis, identical on every call."""
 
     @pytest.fixture
     def analysis(self) -> Analysis:
@@ -57,7 +57,7 @@ class AnalysisContract(ABC):
     def test_reports_tables_pictures_and_files_of_its_own_name(
         self, watched: tuple[Analysis, list[PromptRecord], Report]
     ) -> None:
-        """The run has drawn trees, trees without probabilities, and plain decoding."""
+        """The run covers drawn trees, trees without probabilities, and plain decoding."""
         analysis, _, report = watched
         assert report.tables
         for name in (*report.tables, *report.figures, *report.files):
@@ -79,7 +79,7 @@ class AnalysisContract(ABC):
     def test_the_same_run_gives_the_same_report(
         self, analysis: Analysis, watched: tuple[Analysis, list[PromptRecord], Report]
     ) -> None:
-        """Only records may depend on the clock or a global random generator. An analysis must forget its last run."""
+        """Given the same records, a report must not depend on the clock, a global random generator or earlier runs."""
         used, records, report = watched
         for one in (analysis, used):
             watch(one, make_arms())
@@ -92,10 +92,10 @@ class AnalysisContract(ABC):
 
 
 def make_arms() -> list[DecoderArm]:
-    """Return arms with plain decoding, wide drawn trees of a similar draft model, and a tree without probabilities."""
+    """Return arms for plain decoding, wide drawn trees from a similar draft model, and trees without probabilities."""
     model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
-    draft = hashed_model(VOCABULARY, spread=1.6)  # ranks as the target, but with a flatter distribution
+    draft = hashed_model(VOCABULARY, spread=1.6)  # the target's ranking, but a flatter distribution
     guess = FakeDrafter(
         lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
     )
@@ -113,10 +113,9 @@ def make_arms() -> list[DecoderArm]:
 def watch(
     analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
 ) -> list[PromptRecord]:
-    """Decode two prompts with each arm; return the records.
+    """Decode two prompts with each arm and return the records.
 
-    An analysis that does not watch steps receives groups of one sequence and their time lines, which are made up from
-    the records' counts.
+    An analysis that does not watch steps gets single-sequence groups and time lines, made up to match the records.
     """
     if analysis is not None:
         analysis.begin({arm.name: arm.decoder.parts for arm in arms})
@@ -137,7 +136,7 @@ def watch(
     return records
 
 
-@lru_cache(maxsize=1)  # the tests of one class run one after the other
+@lru_cache(maxsize=1)  # the tests of a class run one after another
 def _watched(contract: type[AnalysisContract]) -> tuple[Analysis, list[PromptRecord], Report]:
     analysis = contract().make_analysis()
     records = watch(analysis, make_arms())
@@ -150,7 +149,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:
-    """Return a time line: a prefill, then for each step a draft (overlapping the last pass), a pass and a decision."""
+    """Return a time line: a prefill, then a draft, a target pass and a decision per step. Drafts overlap prior work."""
     line, at, length = TimeLine(), 0.002, 0.001  # seconds
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
@@ -167,7 +166,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
 
 
 def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
-    """Return a group with one sequence, given a record and its time line."""
+    """Return a single-sequence group built from a record and its time line."""
     role = Role(
         sequences=1,
         tokens=record.new_tokens,
@@ -183,7 +182,7 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:
-    """Observe a step, and check that the arrays of its outcome are unchanged."""
+    """Observe a step and check that this leaves the arrays of its outcome unchanged."""
     before = [array.copy() for array in _arrays(outcome)]
     look(outcome)
     assert all((one == other).all() for one, other in zip(before, _arrays(outcome), strict=True))
@@ -198,5 +197,5 @@ def _arrays(outcome: Outcome) -> Iterator[Any]:
 
 
 def texts(report: Report) -> dict[str, str]:
-    """Return all tables and files of a report as text."""
+    """Return all tables and files of a report as text, keyed by name."""
     return {**{name: table.to_csv() for name, table in report.tables.items()}, **report.files}

@@ -1,4 +1,4 @@
-"""Conformance tests for tree builders, which implementations inherit, also outside this project."""
+"""Conformance tests for tree builders; implementations inside and outside this project inherit them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -30,19 +30,19 @@ def grow(
     requests: list[Request] | None = None,
     swap: tuple[RankPath, int] | None = None,
 ) -> TokenTree:
-    """Build one tree with candidates from a function, and return the tree.
+    """Build and return one tree, using candidates from a function.
 
-    The candidates of a node have the probabilities 1/2, 1/4, 1/8, ... by rank. For a builder that draws, they are draws
-    in this order, and the last one has the remaining probability. A phrase begins with one of the last candidates and
-    continues with the best ones.
+    A node's candidates have the probabilities 1/2, 1/4, 1/8, ... by rank. For a builder that draws, they are drawn in
+    this order, and the last one gets the remaining probability. A phrase starts with one of the node's last candidates
+    and continues with the best candidate at each position.
 
     Args:
-        guess: function from a path of tokens (root first) to its candidates, best first, or in the order drawn.
-        plan: limits of the step; None leaves the builder's own.
+        guess: function that maps a path of tokens (root first) to its candidates, best first or in draw order.
+        plan: limits for the step; None keeps the builder's own.
         stop_after: number of requests that are answered with candidates; later answers are None.
         requests: list that receives copies of the requests.
-        swap: a rank path and a rank: below that node, the candidates of this rank and the next swap places (if there is
-            a next), each with its probability.
+        swap: a rank path and a rank. Below that node, the candidates at this rank and the next (if any) trade places,
+            along with their probabilities.
     """
     number = count()
 
@@ -70,7 +70,7 @@ def _answer(request: Request, guess: Guess, root: int, swap: tuple[RankPath, int
         if swap is not None and request.rank_path(row) == swap[0] and swap[1] + 1 < guesses.size:
             pair, swapped = [swap[1], swap[1] + 1], [swap[1] + 1, swap[1]]
             guesses[pair], probabilities[pair] = guesses[swapped], probabilities[swapped]
-        if draws:  # the tree keeps the whole distribution, also of candidates that were not requested
+        if draws:  # the tree keeps the whole distribution, including candidates that were not requested
             q[number, guesses] = probabilities
         width = min(guesses.size, request.k)
         tokens[number, :width] = guesses[:width]
@@ -91,7 +91,7 @@ def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
 
 
 def plenty(path: tuple[int, ...]) -> list[int]:
-    """Return 64 distinct candidates, which depend on the path."""
+    """Return 64 distinct candidates that depend on the path."""
     start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY  # any arithmetic that differs from path to path
     return [(start + number) % _VOCABULARY for number in range(64)]
 
@@ -129,7 +129,7 @@ def _of_the_builder(tree: TokenTree, rows: Iterable[int]) -> list[int]:
 
 
 class TreeBuilderContract(ABC):
-    """Base class for the tests of a tree builder. Define :meth:`make_builder`, and pytest collects the tests.
+    """Base class for tree builder tests. Subclasses define :meth:`make_builder`; pytest then collects the tests.
 
     Example::
 
@@ -140,7 +140,7 @@ class TreeBuilderContract(ABC):
 
     @abstractmethod
     def make_builder(self) -> TreeBuilder:
-        """Return a new builder, equal in every call."""
+        """Return a new builder, identical on every call."""
 
     @pytest.fixture
     def builder(self) -> TreeBuilder:
@@ -186,7 +186,7 @@ class TreeBuilderContract(ABC):
                 assert all(token >= 0 for token in request.path_tokens(row))
 
     def test_the_controller_may_stop_it_at_any_request(self, builder: TreeBuilder) -> None:
-        """A tree that stops at the first request, or gets no candidates, consists of the root alone."""
+        """A tree that is stopped at the first request, or gets no candidates, consists of the root alone."""
         assert grow(builder, none).tokens.tolist() == [7]
         sizes = [grow(builder, plenty, stop_after=answers).num_nodes for answers in range(5)]
         assert sizes[0] == 0
@@ -196,7 +196,7 @@ class TreeBuilderContract(ABC):
     def test_the_same_answers_give_the_same_tree(self, builder: TreeBuilder) -> None:
         first = grow(builder, some)
         grow(builder, plenty, Plan(max_depth=1))
-        other = builder.build(3, Plan())  # another, unfinished tree must not matter
+        other = builder.build(3, Plan())  # an unfinished tree must have no effect
         next(other)
         again = grow(builder, some)
         other.close()
@@ -219,7 +219,7 @@ class TreeBuilderContract(ABC):
         assert tree.draws is None or builder.kind is not NodeKind.POINT_MASS
 
     def test_whether_its_shape_is_fixed_is_declared(self, builder: TreeBuilder) -> None:
-        """A builder that declares a shape builds this shape from any candidates, if there are enough."""
+        """A builder that declares a shape builds that shape from any candidates, provided there are enough."""
         assert (builder.shape is None) == (builder.rank_paths is None)
         if builder.rank_paths is None:
             pytest.skip("its shape depends on the candidates")
@@ -240,7 +240,7 @@ class TreeBuilderContract(ABC):
 
 
 class DrawingTreeBuilderContract(TreeBuilderContract):
-    """Additional tests for a builder that draws nodes."""
+    """Additional tests for builders that draw nodes."""
 
     @pytest.mark.parametrize("guess", [plenty, some])
     def test_draws_come_with_their_distribution(self, builder: TreeBuilder, guess: Guess) -> None:
@@ -255,8 +255,8 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                 assert set(tree.draw_order(row)) == set(children)
 
     def test_no_draw_is_left_out(self, builder: TreeBuilder) -> None:
-        """A node's children are its first draws, in the order in which they were drawn. A verifier tries them in this
-        order, and repeats a child that was drawn again.
+        """A node's children are its first draws, in draw order. A verifier tries them in this order, and tries a child
+        again if its token was drawn again.
         """
         for guess in (plenty, some):
             tree = grow(builder, guess)
@@ -269,7 +269,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
                     assert order == below
 
     def test_whether_a_token_is_drawn_does_not_depend_on_the_token(self, builder: TreeBuilder) -> None:
-        """Another token with another probability at the same rank also becomes a node: no draw is pruned."""
+        """A different token with a different probability at the same rank also becomes a node: no draw is pruned."""
         for guess in (plenty, some):
             tree = grow(builder, guess)
             assert tree.num_nodes > 0

@@ -1,4 +1,4 @@
-"""Conformance tests for controllers, which implementations inherit, also outside this project."""
+"""Conformance tests for controllers; implementations inside and outside this project inherit them."""
 
 from abc import abstractmethod
 
@@ -32,7 +32,7 @@ _STATES = [
 
 
 class ControllerContract(LearnedStateContract):
-    """Base class for the tests of a controller. Define :meth:`make_controller`, and pytest collects the tests.
+    """Base class for controller tests. Subclasses define :meth:`make_controller`; pytest then collects the tests.
 
     Example::
 
@@ -45,7 +45,7 @@ class ControllerContract(LearnedStateContract):
 
     @abstractmethod
     def make_controller(self) -> Controller:
-        """Return a new controller in its initial state, equal in every call."""
+        """Return a new controller in its initial state, identical on every call."""
 
     def new(self) -> Controller:
         return self.make_controller()
@@ -73,7 +73,7 @@ class ControllerContract(LearnedStateContract):
         assert self._decided(speed=1.0, latency=_COSTS) == self._decided(speed=7.0, latency=_COSTS)
 
     def test_whether_it_learns_is_tested(self, controller: Controller) -> None:
-        """A controller that does not learn inherits :class:`FrozenControllerContract`."""
+        """The tests of a controller that does not learn inherit :class:`FrozenControllerContract`."""
         assert controller.learns != isinstance(self, FrozenControllerContract)
 
     def test_whether_seconds_matter_is_declared(self, controller: Controller) -> None:
@@ -90,8 +90,8 @@ class ControllerContract(LearnedStateContract):
         assert self.answers(one, contexts[0]) == self.answers(other, contexts[1])
 
     def test_whether_every_step_has_one_plan_is_declared(self, controller: Controller) -> None:
-        """A controller with ``same_plan`` has the same plan for each step and ends no draft. With ``changes_nothing``,
-        its plan has no limits either.
+        """A controller with ``same_plan`` returns the same plan for every step and never ends a draft early. With
+        ``changes_nothing``, its plan has no limits either.
         """
         assert controller.same_plan or not controller.changes_nothing
         if not controller.same_plan:
@@ -103,7 +103,7 @@ class ControllerContract(LearnedStateContract):
         assert not controller.changes_nothing or plan == Plan()
 
     def test_it_can_be_switched_off(self, controller: Controller) -> None:
-        """In steps where drafting does not pay, nothing is drafted and no draft pass is made."""
+        """In steps where drafting does not pay off, nothing is drafted and no draft pass runs."""
         wrapped = RuleBandit([controller, Fixed(max_depth=0)], exploration=0.0)
         wrapped.use_latency(_DEAR_DRAFTS)
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
@@ -126,7 +126,7 @@ class ControllerContract(LearnedStateContract):
     def observe_steps(
         self, controller: Controller, seed: int = 1, speed: float = 1.0, answers: bool = True
     ) -> Context:
-        """Plan and observe ten steps as a decoder does, each with a chain of three nodes; return their context."""
+        """Plan and observe ten steps as a decoder would, each with a chain of three nodes, and return their context."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
         controller.begin(context, None)
@@ -156,7 +156,7 @@ class ControllerContract(LearnedStateContract):
 
 
 class FrozenControllerContract(ControllerContract):
-    """Additional tests for a controller that does not learn."""
+    """Additional tests for controllers that do not learn."""
 
     def test_it_does_not_change(self, controller: Controller) -> None:
         before = repr(controller.state_dict())

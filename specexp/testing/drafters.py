@@ -1,4 +1,4 @@
-"""Conformance tests for drafters, which implementations inherit, also outside this project."""
+"""Conformance tests for drafters; implementations inside and outside this project inherit them."""
 
 import json
 from abc import abstractmethod
@@ -28,11 +28,11 @@ _SHAPE = TreeShape.from_rank_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
 
 
 class DrafterContract(LearnedStateContract):
-    """Base class for the tests of a drafter. Define :meth:`make_drafter`, and pytest collects the tests.
+    """Base class for drafter tests. Subclasses define :meth:`make_drafter`; pytest then collects the tests.
 
     Attributes:
         vocab_size: size of the target's vocabulary; override it for a drafter with a fixed vocabulary.
-        hidden_size: d, the size of the hidden states, for drafters that read them.
+        hidden_size: d, the size of the hidden states, for drafters that use them.
 
     Example::
 
@@ -47,7 +47,7 @@ class DrafterContract(LearnedStateContract):
 
     @abstractmethod
     def make_drafter(self) -> Drafter:
-        """Return a new drafter in its initial state, equal in every call."""
+        """Return a new drafter in its initial state, identical on every call."""
 
     def make_target(self) -> Runtime:
         """Return the target model. Override this for a drafter that uses the target's weights."""
@@ -58,7 +58,7 @@ class DrafterContract(LearnedStateContract):
         return self.new()
 
     def test_candidates_are_distinct_tokens_then_padding(self, drafter: Drafter) -> None:
-        """Candidates are ``[f, k]`` distinct ids of the vocabulary, best first, then ``NO_CANDIDATE``."""
+        """Each row of candidates ``[f, k]`` has distinct token ids, best first, padded with ``NO_CANDIDATE``."""
         context = self.observe_steps(drafter)
         assert drafter.max_candidates >= 1
         for k in range(1, drafter.max_candidates + 1):
@@ -71,7 +71,7 @@ class DrafterContract(LearnedStateContract):
                 assert all(0 <= token < self.vocab_size for token in filled)
 
     def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
-        """Declared log-probabilities are ``[f, k]``, at most 0, best first."""
+        """Log-probabilities, if declared, have shape ``[f, k]``, are at most 0, and do not rise with the rank."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         assert (answer.log_probs is not None) == drafter.gives_log_probs
@@ -100,7 +100,7 @@ class DrafterContract(LearnedStateContract):
             assert single.tokens[0].tolist() == together.tokens[number].tolist()
 
     def test_answers_and_states_are_snapshots(self, drafter: Drafter) -> None:
-        """A state contains tensors and plain values."""
+        """A state contains only tensors and values that JSON can store."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         kept, state = answer.tokens.copy(), drafter.state_dict()
@@ -111,7 +111,7 @@ class DrafterContract(LearnedStateContract):
         json.dumps(stored)
 
     def test_draft_passes_are_counted_where_they_are_declared(self, drafter: Drafter) -> None:
-        """No draft pass runs if ``costs_pass`` is False, or if no model is declared. This includes inner drafters."""
+        """No draft pass runs if ``costs_pass`` is False, or if neither the drafter nor an inner one runs a model."""
         context = self.observe_steps(drafter)
         request = self._request(context, [0], 1)
         costs_pass = drafter.costs_pass(request)
@@ -123,8 +123,8 @@ class DrafterContract(LearnedStateContract):
             assert drafter.models == ()
 
     def test_what_it_learns_from_is_declared(self) -> None:
-        """With ``nothing``, candidates depend only on the committed tokens. With ``accepted``, they do not depend on
-        the target's logits after rejected nodes.
+        """A drafter that learns from ``nothing`` depends only on the committed tokens. One that learns from
+        ``accepted`` ignores rejected nodes and the target's logits after them.
         """
         first, second = self.new(), self.new()
         known = {one.learns_from for one in _with_inner(first)}
@@ -173,9 +173,9 @@ class DrafterContract(LearnedStateContract):
         """Begin a prompt and observe five steps, with random numbers that depend only on ``seed``.
 
         Args:
-            seed: seed of all numbers.
+            seed: seed for all random numbers.
             other: if not 0, the tokens of rejected nodes and the target's logits after them are shifted by this number.
-            after_accepted: whether the logits after accepted nodes are shifted too; the committed tokens stay the same.
+            after_accepted: whether the logits after accepted nodes are shifted too; the committed tokens do not change.
         """
         generator = np.random.default_rng(seed)
         prompt = generator.integers(self.vocab_size // 3, size=12)
@@ -227,11 +227,11 @@ def _with_inner(drafter: Drafter) -> list[Drafter]:
 
 
 class DrawingDrafterContract(DrafterContract):
-    """Additional tests for a drafter that draws."""
+    """Additional tests for drafters that draw candidates."""
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_come_from_the_distribution_it_states(self, drafter: Drafter, kind: NodeKind) -> None:
-        """Each row of ``q`` ``[f, V]`` sums to one. A draw has a probability above 0, and its log-probability."""
+        """Each row of ``q`` ``[f, V]`` sums to one. Log-probabilities of draws are finite and match ``q``."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1, 4], 5, kind))
         assert answer.q is not None
@@ -249,7 +249,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_more_draws_begin_with_the_fewer(self, drafter: Drafter, kind: NodeKind) -> None:
-        """``k`` and ``enough`` limit the number of draws (to at least one), but never change the draws."""
+        """``k`` and ``enough`` limit how many tokens are drawn (at least one), but not which ones."""
         context = self.observe_steps(drafter)
         rows = [0, 1, 4]
         most = drafter.propose(context, self._request(context, rows, self.vocab_size, kind))
@@ -271,7 +271,7 @@ class DrawingDrafterContract(DrafterContract):
 
     @pytest.mark.parametrize("kind", _DRAWN)
     def test_draws_are_keyed_by_place(self, kind: NodeKind) -> None:
-        """Draws depend on seed, sequence, root position and rank path, not on the order of calls or on other rows."""
+        """Draws depend on the seed, sequence, root position and rank path, not on the call order or other rows."""
         first, second = self.new(), self.new()
         context, again = self.observe_steps(first), self.observe_steps(second)
         answer = first.propose(context, self._request(context, [0, 1, 2, 4], 6, kind))
@@ -287,14 +287,14 @@ class DrawingDrafterContract(DrafterContract):
             tokens = other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens
             drawn.add(tuple(tokens[0].tolist()))
         assert answer.q is not None
-        assert len(drawn) > 1 or answer.q[0].max() > 0.99  # a sure draft draws the same everywhere
+        assert len(drawn) > 1 or answer.q[0].max() > 0.99  # a confident draft draws the same everywhere
 
 
 class PhraseDrafterContract(DrafterContract):
-    """Additional tests for a drafter with phrases."""
+    """Additional tests for drafters that propose phrases."""
 
     def test_phrases_are_tokens_then_padding_and_cost_no_pass(self, drafter: Drafter) -> None:
-        """Phrases ``[f, k, length]`` have at most ``phrase_length`` tokens, and requesting them changes no answer."""
+        """Phrases ``[f, k, length]`` have up to ``phrase_length`` tokens; requests do not change later answers."""
         context = self.observe_steps(drafter)
         before = self.answers(drafter, context)
         for length in range(2, drafter.phrase_length + 3):
@@ -313,7 +313,7 @@ class PhraseDrafterContract(DrafterContract):
 
 
 def _plain(value: Any) -> Any:
-    """Return a state with lists in place of tensors; raises ``TypeError`` for any other type."""
+    """Return a state with its tensors converted to lists. Raises ``TypeError`` for values that JSON cannot store."""
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, dict):

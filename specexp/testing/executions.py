@@ -1,4 +1,4 @@
-"""Conformance tests for execution strategies, which implementations inherit, also outside this project."""
+"""Conformance tests for execution strategies; implementations inside and outside this project inherit them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ JOBS = (
     Job((1, 2, 3, 1, 2), "e", max_new_tokens=12),
     Job((9, 9, 3, 5), "f", max_new_tokens=9),
 )
-"""Jobs with equal and different prompts, one of a single token. One generates a single token, one has a stop."""
+"""Jobs with shared and distinct prompts. One has a one-token prompt and output; another has a stop condition."""
 
 
 def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
-    """Return a target with logits that depend mostly on the last token. It calls ``pause`` before each row."""
+    """Return a target with logits that depend mostly on the last token; it calls ``pause`` before each row."""
 
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         pause()
@@ -66,7 +66,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 
 def draft_model() -> FakeCausalLM:
-    """Return a draft model. Its logits agree with the target's in the part that depends on the last token."""
+    """Return a draft model that shares the last-token part of the target's logits."""
     # right often enough that drafts are accepted, and wrong often enough that some are rejected
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
@@ -94,7 +94,7 @@ COMPOSITIONS: dict[str, Callable[[], Parts]] = {
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
 }
-"""Parts, keyed by name. Those with *carry* in the name share learned state between sequences."""
+"""Compositions, keyed by name. Those with *carry* in the name share learned state across sequences."""
 DRAWN: dict[str, Callable[[], Parts]] = {
     "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
     "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),
@@ -119,14 +119,14 @@ def plain_outputs(verifier: str) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
-    """Return the outputs of rejection sampling when sequences are decoded one after the other."""
+    """Return the outputs of rejection sampling when sequences are decoded one after another."""
     parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
     with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
         return outputs_of(executor.run(JOBS, eos_token_ids=EOS))
 
 
 def outputs_of(run: Run) -> tuple[tuple[int, ...], ...]:
-    """Return the outputs of a run."""
+    """Return the output tokens of each sequence in a run."""
     return tuple(tuple(result.token_ids) for result in run.results)
 
 
@@ -136,11 +136,11 @@ def opened(execution: Execution, parts: Parts) -> Executor:
 
 
 class ExecutionContract:
-    """Base class for tests of an execution strategy. Define the fixture ``execution``, and pytest collects the tests.
+    """Base class for execution strategy tests. Subclasses define the fixture ``execution``.
 
     Attributes:
-        concurrent: whether several sequences are decoded at a time, so that learned state is shared in an order that
-            depends on timing.
+        concurrent: whether several sequences are decoded at a time, so that the order in which they update shared
+            state depends on timing.
 
     Example::
 
@@ -166,7 +166,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
-        """Rejection sampling with learned state shared by sequences is an error, because draws depend on the draft."""
+        """Rejection sampling must not share learned state across sequences, because its draws depend on the draft."""
         parts = COMPOSITIONS[composition]()._replace(verifier=RejectionSampling(1.0))
         if not self.concurrent:
             execution.check(parts)
@@ -178,7 +178,7 @@ class ExecutionContract:
 
     @pytest.mark.parametrize("composition", ["k-config", "recycling, cold"])
     def test_counts_and_seconds_add_up(self, execution: Execution, composition: str) -> None:
-        """A result's tokens are its accepted drafts and bonus tokens. The time line has all steps and nodes."""
+        """A result's tokens are its accepted drafts and bonus tokens. The time line includes all steps and nodes."""
         with opened(execution, COMPOSITIONS[composition]()) as executor:
             run = executor.run(JOBS, eos_token_ids=EOS)
         for job, result in zip(JOBS, run.results, strict=True):
@@ -291,7 +291,7 @@ class ExecutionContract:
             if started and started[0].finished:
                 raise RuntimeError("the target was to fail")
 
-        started: list[Executor] = []  # filled below: the model is made before its executor
+        started: list[Executor] = []  # filled below: the model is created before its executor
         broken = LanguageModel(target_model(fail_once_a_sequence_has_ended))
         with execution.open(broken, COMPOSITIONS["chain"]()) as executor:
             started.append(executor)
@@ -313,7 +313,7 @@ class ExecutionContract:
 
 
 class DraftingExecutionContract(ExecutionContract):
-    """Additional tests for a strategy that uses the drafter."""
+    """Additional tests for strategies that use the drafter."""
 
     @pytest.mark.parametrize("composition", DRAWN)
     def test_rejection_sampling_gives_the_same_tokens(self, execution: Execution, composition: str) -> None:
@@ -322,7 +322,7 @@ class DraftingExecutionContract(ExecutionContract):
             assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == rejection_sampled(composition)
 
     def test_a_drafter_that_fails_ends_the_run_with_its_own_error(self, execution: Execution) -> None:
-        """A note in the error names the sequence. The closed executor keeps the results of finished sequences."""
+        """A note on the error names the sequence. The closed executor keeps the results of finished sequences."""
         jobs = [Job((3,), "long", max_new_tokens=60), *JOBS]
         drafter = FakeDrafter(partial(_no_more_than, 50))
         with opened(execution, Parts(drafter, Chain(2))) as executor:

@@ -41,14 +41,14 @@ def result_of(steps: Generator[Question, Answer, Result], answer: Callable[[Ques
 
 
 class FakeCausalLM(torch.nn.Module):
-    """A causal LM with Hugging Face's interface. Its logits are a function of the tokens that a row attends to.
+    """A causal LM with the Hugging Face interface. A row's logits are a function of the tokens it attends to.
 
-    The KV cache stores tokens and positions. Each row reads the keys that its mask allows, in the order of their
-    positions. So wrong masks, positions or cache rows lead to different tokens. A hidden state is (token, position).
+    The KV cache stores tokens and positions. Each row sees the keys that its mask allows, ordered by position, so wrong
+    masks, positions or cache rows change the output. A hidden state is the pair (token, position).
 
     Args:
-        next_logits: function from the visible tokens, oldest first, to ``[V]`` logits of the next one.
-        context_limit: longest sequence, in tokens.
+        next_logits: function that maps the visible tokens, oldest first, to the logits ``[V]`` of the next token.
+        context_limit: maximum sequence length, in tokens.
 
     Example:
         >>> FakeCausalLM(lambda tokens: [0.0, 1.0], vocab_size=2).config.vocab_size
@@ -85,7 +85,7 @@ class FakeCausalLM(torch.nn.Module):
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits ``[b, rows, V]``. Without a cache, the tokens are one sequence."""
+        """Return logits ``[b, rows, V]``. Without a cache, the tokens are treated as one sequence."""
         if past_key_values is None or position_ids is None or attention_mask is None:
             past_key_values, rows = DynamicCache(), input_ids.shape[1]
             position_ids = torch.arange(rows)[None]
@@ -107,18 +107,18 @@ class FakeCausalLM(torch.nn.Module):
         return CausalLMOutputWithPast(logits=logits)
 
     def visible(self, mask: torch.Tensor) -> torch.Tensor:
-        """Return whether each row attends to each key, given additive masks."""
+        """Return which keys each row attends to, given additive masks."""
         return mask == 0
 
 
 def counting_model(vocab_size: int, context_limit: int = 512) -> FakeCausalLM:
-    """Return a model that continues t with t + 1, and the last token with 0, each with certainty."""
+    """Return a model that always predicts t + 1 after token t, and 0 after the last token of the vocabulary."""
     certain = np.roll(np.eye(vocab_size) * 50.0, 1, axis=1).tolist()  # softmax of 50 against 0: 1 in float64
     return bigram_model(certain, context_limit)
 
 
 def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) -> FakeCausalLM:
-    """Return a model with the logits ``logits[t]`` after token t."""
+    """Return a model that outputs ``logits[t]`` after token t."""
     return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
@@ -143,11 +143,11 @@ def _drawn_for(key: tuple[int, ...], size: int, spread: float) -> tuple[float, .
 
 
 class Pause:
-    """Sleeps for a random time in every call.
+    """Sleeps for a random time on every call.
 
     Args:
         most_ms: longest time, in milliseconds.
-        fails_at: number of the call (from 1) that raises a RuntimeError instead of sleeping, if any.
+        fails_at: number of the call, counted from 1, that raises RuntimeError instead of sleeping; None for no failure.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Pause:
 
 
 class PausingDrafter(DrafterWrapper):
-    """Wraps a drafter and pauses before each call of ``begin``, ``propose`` and ``observe``."""
+    """Wraps a drafter and pauses before each call to ``begin``, ``propose`` or ``observe``."""
 
     def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
         self.inner = (drafter,)
@@ -187,13 +187,13 @@ class PausingDrafter(DrafterWrapper):
 
 
 class FakeDrafter(Drafter):
-    """A drafter that gets candidates from a function of the committed tokens and the path. It records its requests.
+    """A drafter that gets its candidates from a function of the committed tokens and the path, and records requests.
 
     Args:
-        guess: function from the tokens up to and including the frontier node to its candidates, best first.
+        guess: function that maps the tokens up to and including the frontier node to its candidates, best first.
 
     Attributes:
-        requests: the requests, with copied tokens.
+        requests: the requests so far, with copied tokens.
     """
 
     max_candidates: int = 1
@@ -212,14 +212,14 @@ class FakeDrafter(Drafter):
 
 
 class DistributionDrafter(Drafter):
-    """A drafter that ranks tokens, or draws them, by a function's distributions. Draws are keyed by the node's path.
+    """A drafter that ranks or draws tokens by distributions from a function. Draws are keyed by the node's rank path.
 
     Args:
-        distribution: function from the tokens up to and including the frontier node to the ``[V]`` probabilities of
-            the next.
+        distribution: function that maps the tokens up to and including the frontier node to the probabilities ``[V]``
+            of the next token.
 
     Attributes:
-        requests: the requests, with copied tokens and rows.
+        requests: the requests so far, with copied tokens and rows.
 
     Example:
         >>> fair_coin = DistributionDrafter(lambda tokens: [0.5, 0.5])
@@ -235,10 +235,10 @@ class DistributionDrafter(Drafter):
         self.distribution = distribution
         self.requests: list[Request] = []
         self.max_candidates = max_candidates
-        self._known: set[tuple[int, ...]] = set()  # paths with an answer in this step
+        self._known: set[tuple[int, ...]] = set()  # paths already answered in this step
 
     def costs_pass(self, request: Request) -> bool:
-        """Return whether a path does not have an answer yet in this step."""
+        """Return whether any requested path has not been answered yet in this step."""
         return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
 
     def propose(self, context: Context, request: Request) -> Candidates:

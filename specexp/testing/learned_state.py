@@ -1,4 +1,4 @@
-"""Tests of learned state, which the contracts of drafters and controllers inherit."""
+"""Tests of learned state, inherited by the drafter and controller contracts."""
 
 import json
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from specexp.core.outcome import Outcome
 
 
 def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) -> dict[str, Any]:
-    """Write a state to an artifact, and return it as a deployment reads it."""
+    """Round-trip a state through an artifact's payloads and return it as a deployment would load it."""
     payloads = state_payloads({family: state})
     if STATE in payloads:
         payloads[STATE] = json.loads(json.dumps(payloads[STATE], allow_nan=False))
@@ -20,13 +20,13 @@ def deployed(family: Literal["drafter", "controller"], state: dict[str, Any]) ->
 
 
 class LearnedStateContract(ABC):
-    """Tests for a part that learns. A subclass makes the part, lets it observe steps and returns its answers."""
+    """Tests for a part that learns. Subclasses create the part, let it observe steps, and return its answers."""
 
     family: ClassVar[Literal["drafter", "controller"]]
 
     @abstractmethod
     def new(self) -> Any:
-        """Return a new part, connected to a target."""
+        """Return a new part; a drafter is already connected to its target."""
 
     @abstractmethod
     def observe_steps(self, part: Any, seed: int = 1) -> Context:

@@ -1,4 +1,4 @@
-"""Conformance tests for prompt sets, which implementations inherit, also outside this project."""
+"""Conformance tests for prompt sets; implementations inside and outside this project inherit them."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from specexp.data import PromptSet
 
 
 class PromptSetContract:
-    """Base class for the tests of a prompt set. Define the fixture ``prompt_set``, and pytest collects the tests.
+    """Base class for prompt set tests. Subclasses define the fixture ``prompt_set``; pytest then collects the tests.
 
     The set must be loadable in the test; a small local file is enough.
 
@@ -28,7 +28,7 @@ class PromptSetContract:
         )
 
     def test_every_prompt_has_an_id_of_its_own_a_category_and_turns(self, prompt_set: PromptSet) -> None:
-        """``load`` raises for an empty set."""
+        """``load`` raises an error for an empty set."""
         ids = list(prompt_set.load()["prompt_id"])
         assert ids
         assert len(set(ids)) == len(ids)
@@ -47,6 +47,6 @@ class PromptSetContract:
 
 
 def unannotated(part: object) -> list[str]:
-    """Return the constructor's parameters that have no annotation, which a configuration could not check."""
+    """Return the constructor parameters without annotations, which a configuration could not check."""
     parameters = inspect.signature(type(part)).parameters.values()
     return [one.name for one in parameters if one.annotation is inspect.Parameter.empty]

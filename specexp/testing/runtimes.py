@@ -1,4 +1,4 @@
-"""Conformance tests for runtimes, which implementations inherit, also outside this project."""
+"""Conformance tests for runtimes; implementations inside and outside this project inherit them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PATH = (0, 1, 3, 6)
 
 
 class RuntimeContract(ABC):
-    """Base class for the tests of a :class:`~specexp.core.runtime.Runtime`. Define :meth:`runtime`.
+    """Base class for tests of a :class:`~specexp.core.runtime.Runtime`. Subclasses define :meth:`runtime`.
 
     Attributes:
-        tolerance: largest allowed difference of a row's logits between passes.
+        tolerance: largest difference allowed between a row's logits in different passes.
     """
 
     tolerance: ClassVar[float] = 1e-4
 
     @abstractmethod
     def runtime(self) -> Runtime:
-        """Return a new runtime with empty slots. Its model has at least 60 tokens and 120 positions."""
+        """Return a new runtime with empty slots and a model with at least 60 vocabulary tokens and 120 positions."""
 
     def test_a_row_of_a_tree_answers_as_its_path_alone_and_is_committed_with_it(self) -> None:
         runtime, prompt = self.runtime(), _tokens(11)
@@ -55,7 +55,7 @@ class RuntimeContract(ABC):
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))
 
     def test_trees_of_several_slots_grow_in_shared_passes(self) -> None:
-        """Each tree gets the same logits as in a single pass over the whole tree alone."""
+        """Each tree gets the same logits as in a single pass over that tree alone."""
         runtime = self.runtime()
         trees = {slot: TokenTree(SHAPE, np.array(_tokens(7, seed=slot))) for slot in range(3)}
         cuts = {
@@ -72,9 +72,7 @@ class RuntimeContract(ABC):
         grown: dict[int, list[torch.Tensor]] = {slot: [] for slot in trees}
         before = runtime.passes
         for place in range(3):
-            slots = [
-                slot for slot in (2, 0, 1) if len(cuts[slot]) > place + 1
-            ]  # not in the order of the cache
+            slots = [slot for slot in (2, 0, 1) if len(cuts[slot]) > place + 1]  # not in cache order
             rows = [slice(*cuts[slot][place : place + 2]) for slot in slots]
             growths = [
                 Growth(trees[slot].tokens[own], SHAPE.depths[own], SHAPE.ancestor_mask[own, : own.stop])
@@ -105,7 +103,7 @@ class RuntimeContract(ABC):
     def test_a_pass_computes_the_tokens_that_the_verifier_chooses_from_its_logits(
         self, verifier: DeterministicVerifier
     ) -> None:
-        """This holds in slots that request tokens, until the request is withdrawn."""
+        """Tokens are computed only for slots that request them, until the request is withdrawn."""
         runtime, prompt, temperature = self.runtime(), _tokens(9), verifier.noise_temperature or 0.0
         runtime.cache.reserve(0, 2)
         if not runtime.computes_tokens(verifier):
@@ -147,7 +145,7 @@ class RuntimeContract(ABC):
 
     @torch.inference_mode()
     def test_hidden_states_are_kept_where_they_are_wanted(self) -> None:
-        """Each row that is fed has a hidden state, and the output layer maps it to the logits."""
+        """Each processed row has a hidden state, which the output layer maps to the row's logits."""
         runtime, prompt = self.runtime(), _tokens(9)
         try:
             runtime.keep_hidden(True)

@@ -1,4 +1,4 @@
-"""Conformance tests for searches over thoughts, which implementations inherit, also outside this project."""
+"""Conformance tests for searches over thoughts; implementations inside and outside this project inherit them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Worth = Callable[[State], float]
 
 
 def text_of(state: State, number: int) -> str:
-    """Return the text of a state's continuation, which contains the state's path."""
+    """Return the text of a state's continuation: the state's path and the continuation's number."""
     return "thought " + ".".join(map(str, (*state.path, number)))
 
 
 def hashed(state: State) -> float:
-    """Return a hash of the state from 1 to 10, so that some values are equal."""
+    """Return a hash of the state between 1 and 10, so that some states have equal values."""
     return float(1 + zlib.crc32(repr(state.path).encode()) % 10)
 
 
@@ -32,7 +32,7 @@ def alike(state: State) -> float:
 
 
 def deeper_is_worse(state: State) -> float:
-    """Return a value that falls with the depth, which tempts a search to go back to the root."""
+    """Return a value that falls with the depth, which tempts a search to return to the root."""
     return -float(state.depth)
 
 
@@ -49,7 +49,7 @@ def drive(
     Args:
         depth: number of generations on a path.
         worth: function that returns the value of a state.
-        text: function that returns the text of a state's continuation, by its number.
+        text: function that returns the text of a state's continuation, given its number.
     """
 
     def answered(request: Request) -> Answer:
@@ -68,7 +68,7 @@ def answer(request: Request, worth: Worth = hashed, text: Callable[[State, int],
 
 
 class SearchContract(ABC):
-    """Base class for the tests of a search. Define :meth:`make_search`, and pytest collects the tests.
+    """Base class for search tests. Subclasses define :meth:`make_search`; pytest then collects the tests.
 
     Example::
 
@@ -79,7 +79,7 @@ class SearchContract(ABC):
 
     @abstractmethod
     def make_search(self) -> Search:
-        """Return a new search, equal in every call."""
+        """Return a new search, identical on every call."""
 
     @pytest.fixture
     def search(self) -> Search:
@@ -96,7 +96,7 @@ class SearchContract(ABC):
 
     @pytest.fixture
     def driven(self, search: Search, depth: int, worth: Worth) -> tuple[list[Request], SearchResult]:
-        """Return the requests and the result of a search."""
+        """Run a search and return its requests and its result."""
         requests: list[Request] = []
         return requests, drive(search, depth, worth, requests=requests)
 
@@ -106,7 +106,7 @@ class SearchContract(ABC):
     def test_requests_stay_within_the_budget(
         self, search: Search, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """``max_expansions`` must limit the expanded states, so that the cost of a run is known before it starts."""
+        """``max_expansions`` must bound the expanded states, so that the cost of a run is known before it starts."""
         requests, _ = driven
         continued = [request for request in requests if isinstance(request, Continuations)]
         expanded = [state for request in continued if not request.last for state in request.states]
@@ -118,7 +118,7 @@ class SearchContract(ABC):
     def test_requests_are_about_known_states(
         self, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """Each state can be expanded and valued once, after it was generated. The root has no value."""
+        """Each state is expanded and evaluated at most once, after it is generated. The root is never evaluated."""
         known, valued = {State()}, {State()}
         expanded: set[State] = set()
         for request in driven[0]:
@@ -177,7 +177,7 @@ class SearchContract(ABC):
         assert requests == [Continuations((State(),), 1, last=True)]
 
     def test_the_same_answers_give_the_same_result(self, search: Search, worth: Worth) -> None:
-        """Another, unfinished search with the same object must have no effect."""
+        """An unfinished search with the same object must have no effect."""
         first: list[Request] = []
         again: list[Request] = []
         expected = drive(self.make_search(), 4, worth, requests=first)

@@ -1,4 +1,4 @@
-"""Conformance tests for reasoning tasks, which implementations inherit, also outside this project."""
+"""Conformance tests for reasoning tasks; implementations inside and outside this project inherit them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONSENSE = ("", " ", "\n", "?", "{}", "{problem}", "ünïcödé 🙂", "-", "Non
 
 
 class TaskContract(ABC):
-    """Base class for the tests of a task. Define the fixture ``task``, :meth:`solution` and :meth:`evaluations`.
+    """Base class for task tests. Subclasses define the fixture ``task``, :meth:`solution` and :meth:`evaluations`.
 
     The task must be loadable in the test; a small local file is enough.
 
@@ -35,11 +35,11 @@ class TaskContract(ABC):
 
     @abstractmethod
     def solution(self, item: Item) -> Sequence[str]:
-        """Return a correct solution of an item: at most ``depth`` texts, with the final generation last."""
+        """Return a correct solution to an item: at most ``depth`` texts, with the final generation last."""
 
     @abstractmethod
     def evaluations(self) -> Mapping[str, float]:
-        """Return example evaluations, in the format of the prompt's examples, with their values."""
+        """Return example evaluations in the format of the prompt's examples, mapped to their values."""
 
     def test_its_attributes_and_constructor_are_declared(self, task: Task) -> None:
         assert task.name
@@ -70,7 +70,7 @@ class TaskContract(ABC):
                 assert all(thought in prompt for thought in thoughts[:length])
 
     def test_a_prompt_ends_where_the_answer_begins(self, task: Task) -> None:
-        """A prompt must not end with a space, because tokenizers join a space with the word after it."""
+        """A prompt must not end with a space, because tokenizers merge a space with the word after it."""
         item = task.load()[0]
         thoughts = ["one", "two"][: max(1, task.depth - 1)]
         prompts = [task.thought_prompt(item, thoughts), task.thought_prompt(item, thoughts, last=True)]

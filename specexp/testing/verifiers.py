@@ -1,4 +1,4 @@
-"""Conformance tests for verifiers, which implementations inherit, also outside this project."""
+"""Conformance tests for verifiers; implementations inside and outside this project inherit them."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
@@ -20,7 +20,7 @@ _SHAPE = TreeShape.from_rank_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0
 
 
 class VerifierContract(ABC):
-    """Base class for the tests of a verifier. Define :meth:`make_verifier`, and pytest collects the tests.
+    """Base class for verifier tests. Subclasses define :meth:`make_verifier`; pytest then collects the tests.
 
     Attributes:
         vocab_size: number of tokens that the logits cover.
@@ -36,7 +36,7 @@ class VerifierContract(ABC):
 
     @abstractmethod
     def make_verifier(self) -> Verifier:
-        """Return a new verifier, equal in every call."""
+        """Return a new verifier, identical on every call."""
 
     @pytest.fixture
     def verifier(self) -> Verifier:
@@ -49,7 +49,7 @@ class VerifierContract(ABC):
     ) -> None:
         """Each row in ``accepted`` is the parent of the next one, and the bonus token is in the vocabulary.
 
-        The tree and the logits must not be changed.
+        The tree and the logits must not change.
         """
         for seed in range(50):
             context, tree, logits = self._case(seed, dtype, kind)
@@ -80,8 +80,8 @@ class VerifierContract(ABC):
         assert verdict.accepted == ()
 
     def test_what_it_promises_is_tested(self, verifier: Verifier) -> None:
-        """A lossless verifier inherits :class:`LosslessVerifierContract`, a deterministic one also
-        :class:`DeterministicVerifierContract`.
+        """The tests of a lossless verifier inherit :class:`LosslessVerifierContract`; those of a deterministic one
+        inherit :class:`DeterministicVerifierContract`.
         """
         assert verifier.lossless == isinstance(self, LosslessVerifierContract)
         assert verifier.lossless or verifier.sampling_settings is None
@@ -96,7 +96,7 @@ class VerifierContract(ABC):
 
 
 class LosslessVerifierContract(VerifierContract):
-    """Additional tests for a verifier that declares itself lossless."""
+    """Additional tests for verifiers that are declared lossless."""
 
     def test_the_next_token_has_the_distribution_of_plain_decoding(self, verifier: Verifier) -> None:
         logits = torch.from_numpy(np.random.default_rng(7).standard_normal((9, self.vocab_size)) * 1.5)
@@ -109,7 +109,7 @@ class LosslessVerifierContract(VerifierContract):
                 context = Context([1, 2, root], sequence=seed)
                 verdict = verifier.verify(context, tree, logits[: tree.tokens.size])
                 counts[tree.tokens[verdict.accepted[0]] if verdict.accepted else verdict.bonus] += 1
-            context = Context([1, 2, root], sequence=-1 - seed)  # other uniform numbers than the drafted ones
+            context = Context([1, 2, root], sequence=-1 - seed)  # independent of the drafted runs
             plain[verifier.verify(context, root_tree(root), logits[:1]).bonus] += 1
         for counts, kind in zip(drafted, NodeKind, strict=True):
             observed = np.stack((counts, plain))[:, counts + plain > 0]
@@ -124,9 +124,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
     """Additional tests for a :class:`~specexp.core.contracts.DeterministicVerifier`."""
 
     def test_it_walks_as_plain_decoding_would(self, verifier: Verifier) -> None:
-        """Each accepted token, and the bonus, equals the token that the verifier chooses at that position without a
-        draft.
-        """
+        """The accepted tokens and the bonus token are those that the verifier would choose without a draft."""
         for seed in range(50):
             context, tree, logits = self._case(seed)
             verdict = verifier.verify(context, tree, logits)
@@ -156,7 +154,7 @@ class DeterministicVerifierContract(LosslessVerifierContract):
 
 @lru_cache(maxsize=1 << 12)
 def _drawn(seed: int, vocab_size: int, kind: NodeKind) -> tuple[list[int], TokenTree, torch.Tensor]:
-    """Return three tokens, a random tree below them and random logits. They are cached for all verifiers."""
+    """Return three tokens, a random tree rooted at the last one, and random logits, cached for all verifiers."""
     generator = np.random.default_rng(seed)
     tokens: list[int] = generator.integers(vocab_size, size=3).tolist()
     tree = _tree(tokens[-1], vocab_size, kind, generator)

@@ -1,4 +1,4 @@
-"""Searches: they select states to expand by requesting continuations and values of states."""
+"""Searches, which choose the states to expand by requesting continuations and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class State:
     """A partial solution: a path in the tree of thoughts.
 
     Attributes:
-        path: for each thought from the root on, its number among its siblings; part of the key of random numbers.
+        path: for each thought, from the root down, its index among its siblings; part of the key for random numbers.
         thoughts: text of each thought.
     """
 
@@ -32,13 +32,13 @@ class State:
         return len(self.path)
 
     def child(self, number: int, thought: str) -> State:
-        """Return the state with one more thought. The new state is number ``number`` among its siblings."""
+        """Return the state with one more thought; ``number`` is its index among its siblings."""
         return State((*self.path, number), (*self.thoughts, thought))
 
 
 @dataclass(frozen=True)
 class Continuations:
-    """A request for ``n`` continuations of each of several distinct states. The answer is texts ``[states][n]``.
+    """A request for ``n`` continuations of each of several distinct states. The answer has texts ``[states][n]``.
 
     Text i leads to the state with the path ``(*state.path, i)``. If ``last``, this is the last generation of the search
     (SEED's Algorithm 1, line 9).
@@ -51,7 +51,7 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Values:
-    """A request for the values of several distinct states. The answer is finite numbers ``[states]``; higher is better.
+    """A request for the values of distinct states. The answer has finite numbers ``[states]``; higher is better.
 
     The root and the final state are never evaluated.
     """
@@ -74,15 +74,15 @@ class ThoughtTree:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """All visited states in the order in which they were generated, with the root first."""
+        """All visited states in the order they were generated, with the root first."""
         return tuple(self._values)
 
     def value(self, state: State) -> float | None:
-        """Return the value of a visited state; None if it was not evaluated."""
+        """Return the value of a visited state, or None if it was not evaluated."""
         return self._values[state]
 
     def children(self, state: State) -> tuple[State, ...]:
-        """Return the states into which ``state`` was expanded, in order; empty if it was not expanded."""
+        """Return the children of ``state`` in order; empty if it was not expanded."""
         return self._children.get(state, ())
 
     def best(self) -> State:
@@ -95,7 +95,7 @@ class ThoughtTree:
         return -float("inf") if value is None else value
 
     def add(self, parent: State, thoughts: Sequence[str]) -> tuple[State, ...]:
-        """Add the children of ``parent``, a visited state that was not expanded before; return the new states."""
+        """Add and return the children of ``parent``, a visited state that has not been expanded yet."""
         below = tuple(parent.child(number, thought) for number, thought in enumerate(thoughts))
         self._children[parent] = below
         self._values.update(dict.fromkeys(below))
@@ -122,7 +122,7 @@ Growth = Generator[Request, Answer, None]
 
 
 class Search(metaclass=Checked):
-    """A search in a tree of thoughts. It yields requests for texts and values, and its driver answers them.
+    """A search over a tree of thoughts. It yields requests for texts and values, which its driver answers.
 
     A search is deterministic given the answers, and keeps no state between explorations. Ties go to the first state.
     Each search ends with the last generation, which continues the best of the deepest states.
@@ -135,7 +135,7 @@ class Search(metaclass=Checked):
         ...                                 # StopIteration.value is the SearchResult
 
     Attributes:
-        thoughts: number of continuations of every expanded state.
+        thoughts: number of continuations requested for each expanded state.
     """
 
     thoughts: int
@@ -157,7 +157,7 @@ class Search(metaclass=Checked):
 
     @abstractmethod
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
-        """Grow a tree that has only a root down to ``levels``, by :meth:`expand`, at most once for each state."""
+        """Grow a root-only tree to depth ``levels``, calling :meth:`expand` at most once per state."""
 
     def expand(
         self, tree: ThoughtTree, states: Sequence[State]
@@ -208,7 +208,7 @@ class BreadthFirst(Search):
     level, so ``breadth * thoughts`` sequences can be decoded together.
 
     Args:
-        breadth: maximal number of states that are kept at each level (b in Algorithm 1).
+        breadth: maximum number of states kept at each level (b in Algorithm 1).
         thoughts: number of continuations of each kept state (n in Algorithm 1; 3 in the paper).
     """
 

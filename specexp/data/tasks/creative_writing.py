@@ -21,15 +21,15 @@ _STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d", "''\"\"")  # typographic q
 class CreativeWriting(Task):
     """Creative Writing: write four paragraphs, each ending with one of four given random sentences.
 
-    A thought is a plan of the whole passage, and the last generation is the passage, which follows the best plan. The
+    A thought is a plan for the whole passage, and the last generation is the passage, which follows the best plan. The
     evaluator scores a plan from 1 to 10. With the published prompts, a thought is a plan with its passage. The passage
-    is rated, and the last generation is a passage by the best plan. A passage is correct if it has four paragraphs and
-    each ends with its sentence.
+    is scored, and the last generation is a passage that follows the best plan. A passage is correct if it has four
+    paragraphs and each one ends with its sentence.
 
     Args:
-        path: the original file ``data_100_random_text.txt``, with four sentences on each line.
-        unparsable: value of a plan if its score cannot be read.
-        prompts: ``published`` are SEED's (appendix C).
+        path: the original file ``data_100_random_text.txt``, with four sentences per line.
+        unparsable: value of a plan if its score cannot be parsed.
+        prompts: ``published`` selects SEED's prompts (appendix C).
     """
 
     name: ClassVar[str] = "Creative Writing"
@@ -71,7 +71,7 @@ class CreativeWriting(Task):
 
     @override
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        if self.prompts == "published":  # a text without the mark is rated whole
+        if self.prompts == "published":  # a text without the mark is scored as a whole
             return _PUBLISHED_VALUE.format(passage=thoughts[-1].rpartition(_PASSAGE_MARK)[2].strip())
         return _VALUE.format(sentences=item.problem, plans=_plans(thoughts))
 
@@ -106,8 +106,8 @@ def _item(row: Row, known: Set[str]) -> Item:
 def split_sentences(line: str, known: Set[str] = frozenset()) -> list[str]:
     """Split a line into its sentences.
 
-    Some of the original sentences are fragments without a full stop. A fragment is split off if the sentence after it
-    is ``known``, that is, also occurs in another line.
+    Some of the original sentences are fragments without a period. A fragment is split off if the sentence after it is
+    ``known``, that is, if it also occurs on another line.
 
     Example:
         >>> split_sentences("It rained. The heat We left.", {"We left."})

@@ -21,18 +21,18 @@ _MARK = "####"  # precedes the final answer in the original files
 
 
 class GSM8K(Task):
-    """GSM8K: word problems of grade-school mathematics.
+    """GSM8K: grade-school math word problems.
 
-    A thought is a sub-question with its answer, generated in two generations, as in the paper, or in one. After three
+    A thought is a sub-question with its answer, written in two generations, as in the paper, or in one. After three
     thoughts, the last generation is the final answer, and its last number is compared with the reference. The evaluator
-    scores from 1 to 10 how much the newest thought helps. The paper measures on the 1,319 items of the test set.
+    scores from 1 to 10 how helpful the newest thought is. The paper uses the 1,319 items of the test set.
 
     Args:
-        path: a file with the columns ``question`` and ``answer``, in which the final number follows ``####``.
-        unparsable: value of a state if its score cannot be read.
-        generations: number of generations for each thought.
-        prompts: ``published`` are SEED's (appendix C), which have two generations. The paper prints none for the last
-            generation: it has the prompt of a sub-answer, with the steps so far in place of a sub-question.
+        path: a file with the columns ``question`` and ``answer``, where the final number follows ``####``.
+        unparsable: value of a state if its score cannot be parsed.
+        generations: number of generations per thought.
+        prompts: ``published`` selects SEED's prompts (appendix C), which need two generations. The paper prints none
+            for the last generation; it gets the sub-answer prompt, with the steps so far as the sub-question.
     """
 
     name: ClassVar[str] = "GSM8K"
@@ -122,7 +122,7 @@ class GSM8K(Task):
 
 
 def last_number(text: str) -> Decimal | None:
-    """Return the last number in a text, such as -13 in ``16-3 = $-13.``; None if there is none."""
+    """Return the last number in a text, such as -13 in ``16-3 = $-13.``, or None if there is none."""
     found = _NUMBER.findall(text)
     return Decimal(re.sub("[,$]", "", found[-1])) if found else None
 

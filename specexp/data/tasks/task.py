@@ -20,13 +20,13 @@ _SCORE = re.compile(r"[\s\[(*:]*([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True)
 class Item:
-    """A problem of a task.
+    """One problem of a task.
 
     Attributes:
-        item_id: id that is unique in the task.
-        index: position in the file, from 0; part of the key of random numbers.
+        item_id: id that is unique within the task.
+        index: position in the file, from 0; part of the key for random numbers.
         problem: text of the problem, as used in prompts.
-        reference: reference data for :meth:`Task.check`, in a format of the task's own.
+        reference: reference data for :meth:`Task.check`, in a task-specific format.
     """
 
     item_id: str
@@ -37,17 +37,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Ending:
-    """The end of a generation: before the first stop string, or after ``max_new_tokens`` tokens."""
+    """Defines the end of a generation: before the first stop string, or after ``max_new_tokens`` tokens."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
 
     def reached(self, text: str) -> bool:
-        """Return whether the text contains a stop string after its first character that is not white space."""
+        """Return whether the text contains a stop string, ignoring leading whitespace."""
         return self._end(text) is not None
 
     def cut(self, text: str) -> str:
-        """Return the text before the first stop string, stripped of white space."""
+        """Return the text before the first stop string, without surrounding whitespace."""
         return text[: self._end(text)].strip()
 
     def _end(self, text: str) -> int | None:
@@ -58,7 +58,7 @@ class Ending:
 
 
 class Value(NamedTuple):
-    """The value of a state (higher is better). If not ``parsed``, it is the task's ``unparsable``."""
+    """The value of a state (higher is better). If ``parsed`` is False, it is the task's ``unparsable`` value."""
 
     value: float
     parsed: bool
@@ -72,18 +72,18 @@ class Check(NamedTuple):
 
 
 class Task(metaclass=Checked):
-    """A reasoning task. A new task is one file, with its prompts, and needs no registration.
+    """A reasoning task. A new task is one module with its prompt files, and needs no registration.
 
     A path has ``depth`` generations: thoughts, which a search selects by their values, and the last generation, which
     continues the best path (SEED, Algorithm 1). If there is a :meth:`completion_prompt`, each thought takes two
-    generations. A *state* is an item with the thoughts so far, each cut at its :class:`Ending`. Prompts are plain text,
-    which may be wrapped in a chat template. Only :meth:`load` reads files. All methods are pure.
+    generations. A *state* is an item with the thoughts so far, each cut at its :class:`Ending`. Prompts are raw text
+    that may be wrapped in a chat template. Only :meth:`load` reads files; all other methods are pure.
 
     Attributes:
         name: name in result tables.
         depth: number of generations on a path, as in the paper.
-        paper_items: number of items on which the paper measures.
-        unparsable: value of a state if its evaluation cannot be read; at most the lowest regular value.
+        paper_items: number of items used in the paper.
+        unparsable: value of a state if its evaluation cannot be parsed; at most the lowest regular value.
         value_ending: ending of an evaluation.
     """
 
@@ -95,13 +95,13 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def load(self) -> list[Item]:
-        """Return all items in the order of the file; raises PromptSetError if the file cannot be read."""
+        """Return all items in file order. Raises PromptSetError if the file cannot be read."""
 
     @abstractmethod
     def thought_prompt(self, item: Item, thoughts: Sequence[str], last: bool = False) -> str:
         """Return the prompt for the next thought or, if ``last``, for the last generation.
 
-        ``last`` does not follow from the number of thoughts, since a search may end early when its budget is used up.
+        ``last`` cannot be inferred from the number of thoughts, since a search may end early if its budget runs out.
         """
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Task(metaclass=Checked):
         """Return the ending of the next thought or, if ``last``, of the last generation."""
 
     def completion_prompt(self, item: Item, thoughts: Sequence[str], begun: str) -> str | None:
-        """Return the prompt for a thought's second generation, which continues ``begun``; None if there is only one."""
+        """Return the prompt for a thought's second generation, which continues ``begun``, or None if there is none."""
         return None
 
     def completion_ending(self) -> Ending:
@@ -122,10 +122,10 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """Return the prompt that evaluates a state with at least one thought, mainly its newest thought."""
+        """Return the prompt for evaluating a state with at least one thought, with a focus on the newest thought."""
 
     def read_value(self, answer: str) -> float | None:
-        """Parse the value, by default a score, from an evaluation that was cut at its ending; None if this fails."""
+        """Parse the value (by default a score) from an evaluation cut at its ending; return None if this fails."""
         return score_out_of_ten(answer)
 
     def value(self, answer: str) -> Value:
@@ -139,9 +139,9 @@ class Task(metaclass=Checked):
 
 
 def read_prompt(task_file: str, name: str) -> str:
-    """Return a prompt template of a task: the file ``prompts/TASK/NAME.txt`` without the line break at its end.
+    """Return a prompt template of a task: the file ``prompts/TASK/NAME.txt`` without its final line break.
 
-    The template must end where the first token of the continuation begins: after a line break or before a blank.
+    The template must end where the first token of the continuation begins: after a line break or before a space.
     """
     module = Path(task_file)
     file = module.parent / "prompts" / module.stem / f"{name}.txt"
@@ -149,7 +149,7 @@ def read_prompt(task_file: str, name: str) -> str:
 
 
 def read_text(path: str) -> str:
-    """Return the content of a text file; raises PromptSetError if it cannot be read."""
+    """Return the content of a text file. Raises PromptSetError if it cannot be read."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except OSError as error:
@@ -161,7 +161,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> Any:
-    """Return the content of a JSON file; raises PromptSetError if it cannot be read."""
+    """Return the content of a JSON file. Raises PromptSetError if it cannot be read."""
     try:
         return json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -169,7 +169,7 @@ def read_json(path: str) -> Any:
 
 
 def score_out_of_ten(text: str) -> float | None:
-    """Return the number from 1 to 10 after the last ``Score:``; None if there is none.
+    """Return the number from 1 to 10 after the last ``Score:``, or None if there is none.
 
     Example:
         >>> score_out_of_ten("Clear. Score: 8/10"), score_out_of_ten("Score: 100"), score_out_of_ten("8")
