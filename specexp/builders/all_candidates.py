@@ -14,15 +14,15 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree, TreeShape
 
 
 class AllCandidates(TreeBuilder):
-    """Makes every candidate of every node a node, until the drafter has no more or the tree is full.
+    """Turns every candidate of every node into a node, until the drafter has no more or the tree is full.
 
-    For drafters with few candidates, such as :class:`~specexp.drafters.Lookahead` and
-    :class:`~specexp.drafters.PromptLookup`. With one that ranks a whole vocabulary, the first layers fill the tree.
+    Intended for drafters with few candidates, such as :class:`~specexp.drafters.Lookahead` and
+    :class:`~specexp.drafters.PromptLookup`. If a drafter ranks a whole vocabulary, the first layers fill the tree.
 
     Args:
-        max_nodes: most nodes.
-        candidates: most candidates of a node.
-        max_depth: greatest depth.
+        max_nodes: maximum number of nodes.
+        candidates: maximum number of candidates per node.
+        max_depth: maximum depth.
     """
 
     size_arguments = ("max_nodes", "max_depth")

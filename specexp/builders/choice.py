@@ -1,4 +1,4 @@
-"""A builder that holds several builders, of which one makes the tree of each step."""
+"""A builder that contains several builders and uses one of them in each step."""
 
 from __future__ import annotations
 

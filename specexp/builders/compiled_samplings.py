@@ -31,16 +31,16 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Return the samplings of a tree. They are compiled if there is a compiler and ``acceptance_power`` is 1.
+    """Create the samplings of a tree. They are compiled if there is a compiler and ``acceptance_power`` is 1.
 
-    From 16 nodes on compiled ones take 0.3 to 0.75 of numpy's time; for 8 nodes both take the same.
+    From 16 nodes on, compiled samplings take 30 to 75 % of numpy's time; with 8 nodes, both take equally long.
     """
     compiled = acceptance_power == 1.0 and _library() is not None
     return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)
 
 
 class CompiledSamplings(Samplings):
-    """Samplings with arrays that C++ also reads and writes. They need a compiler (:func:`samplings_of`)."""
+    """Samplings with arrays that C++ code also reads and writes. They need a compiler; see :func:`samplings_of`."""
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
         super().__init__(root, kind, budget, acceptance_power)

@@ -13,30 +13,30 @@ from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.tree import NodeKind, root_tree
 
-_FIRST_FLOOR = 0.25  # least key in the first requests, as a share of 1 / budget
+_FIRST_FLOOR = 0.25  # minimum key in the first requests, as a multiple of 1 / budget
 
 
 class DySpecGreedy(TreeBuilder):
-    """The ``budget`` samplings with the largest values: the same tree as with DySpec's heap, token for token.
+    """Takes the ``budget`` samplings with the largest values: the same tree as DySpec's heap, token for token.
 
-    With drawn candidates the value of a sampling is the probability that it is reached, which is known before its token
-    is drawn. No closed set of as many samplings of these draws has a larger sum of values (eq. 11). With ``top-k``
-    candidates the value is the product of draft probabilities, and the sum is the largest too (appendix D.1).
+    With drawn candidates, the value of a sampling is the probability that it is reached, which is known before its
+    token is drawn. No other closed set of this size has a larger sum of values for the same draws (eq. 11). With
+    ``top-k`` candidates, the value is the product of draft probabilities, and the sum is maximal too (appendix D.1).
 
-    The heap of the paper drafts one node a pass. Here one pass drafts the ``prefetch`` best entries of the heap,
-    including next siblings, which have known tokens before they are reached. The tree is the same, since noise is keyed
-    by place, and takes about depth + 1 passes.
+    The paper's heap drafts one node per pass. Here, one pass drafts the ``prefetch`` best entries of the heap,
+    including next siblings, since their tokens are known before they are reached. The tree takes about depth + 1
+    passes, and is still the same, because noise is keyed by place.
 
     Args:
-        prefetch: most nodes drafted in one pass; 1 is the paper's order.
-        max_depth: greatest depth; None for no limit.
+        prefetch: maximum number of nodes drafted in one pass; 1 gives the paper's order.
+        max_depth: maximum depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
         acceptance_power: a drawn candidate's acceptance probability is estimated as its draw probability to this
-            power. 1 is the paper's hypothesis. Where draft and target agree, rejection sampling accepts far more (at
-            p = q everything), and about 0.4 makes trees deeper and accepts more. Ours; see ``AcceptanceHeatMap``.
+            power. 1 is the paper's hypothesis. If draft and target agree, far more is accepted (everything if p = q).
+            About 0.4 then gives deeper trees and accepts more. Not in the paper; see ``AcceptanceHeatMap``.
 
     Raises:
-        ValueError: ``acceptance_power`` with ``top-k`` candidates.
+        ValueError: ``acceptance_power`` is not 1 with ``top-k`` candidates.
     """
 
     size_arguments = ("budget", "max_depth")
@@ -79,21 +79,21 @@ class DySpecGreedy(TreeBuilder):
 
 
 class DySpecThreshold(TreeBuilder):
-    """All samplings with a value of at least the threshold, level by level, up to ``max_nodes`` (section 4.4).
+    """Takes all samplings with a value of at least the threshold, level by level, up to ``max_nodes`` (section 4.4).
 
-    Each layer takes one pass. With a low threshold and the cap ``best`` the tree is that of :class:`DySpecGreedy`,
-    drafted in fewer passes of more nodes.
+    Each layer takes one pass. With a low threshold and ``cap="best"``, it builds the same tree as
+    :class:`DySpecGreedy` in fewer, larger draft passes.
 
     Args:
-        threshold: least value of a sampling, about 1 / nodes; a controller's plan has priority.
-        cap: the samplings kept if there are more than ``max_nodes``: the ``best`` of all layers (ours), or, in the
-            order of the published loop (algorithm 2), whole ``layers`` from the root down and the best of the last one.
-        max_depth: greatest depth; None for no limit.
+        threshold: minimum value of a sampling, about 1 / nodes; a threshold in the controller's plan takes precedence.
+        cap: samplings to keep if there are more than ``max_nodes``. ``best``, our variant, keeps the best of all
+            layers. ``layers``, as published (algorithm 2), keeps whole layers, top down, and the best of the last one.
+        max_depth: maximum depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
         acceptance_power: as in :class:`DySpecGreedy`.
 
     Raises:
-        ValueError: ``acceptance_power`` with ``top-k`` candidates.
+        ValueError: ``acceptance_power`` is not 1 with ``top-k`` candidates.
     """
 
     size_arguments = ("max_nodes", "max_depth")
@@ -157,16 +157,16 @@ class DySpecThreshold(TreeBuilder):
 
 
 class BeamRerank(TreeBuilder):
-    """A beam search, then the best of all its nodes (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
+    """Runs a beam search and keeps the best of all its nodes (EAGLE-2, Li et al. 2024, sections 4.1 and 4.2).
 
-    At every depth the ``beam`` nodes with the largest product of draft probabilities are expanded with ``beam``
-    candidates each. At the end the ``budget`` best of all candidates become the tree. Candidates are never drawn:
-    to drop a drawn candidate because of its token would change the distribution.
+    At every depth, the ``beam`` nodes with the largest product of draft probabilities are expanded with ``beam``
+    candidates each. At the end, the ``budget`` best of all candidates become the tree. Candidates are never drawn:
+    dropping a drawn candidate because of its token would change the distribution.
 
     Args:
-        budget: most nodes.
-        depth: greatest depth, and number of draft passes.
-        beam: nodes expanded at each depth, and candidates of each.
+        budget: maximum number of nodes.
+        depth: maximum depth, and number of draft passes.
+        beam: number of nodes expanded at each depth, and number of candidates for each of them.
     """
 
     size_arguments = ("budget", "depth")

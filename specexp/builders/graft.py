@@ -19,18 +19,18 @@ Number = TypeVar("Number", np.float32, np.float64)
 
 
 class Graft(BuilderWrapper):
-    """Another builder's tree, with phrases from a :class:`~specexp.drafters.PhraseCache` below its anchors.
+    """Extends another builder's tree with phrases from a :class:`~specexp.drafters.PhraseCache` below its anchors.
 
-    A draft that is accepted up to an anchor may continue in a phrase.
+    A draft that is accepted up to an anchor may continue with a phrase.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root if there are fewer. A phrase
-    shares the nodes that the tree already has. Grafted nodes are point masses after their siblings, so every verifier
-    stays exact. If the plan's limits leave too little room, the deepest anchors come first.
+    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root if the path is shorter. A phrase
+    reuses the nodes that the tree already has. Grafted nodes are point masses and come after their siblings, so every
+    verifier stays exact. If the plan's limits leave too little room, the deepest anchors have priority.
 
     Args:
         num_anchors: number of nodes that get phrases; the paper uses 3.
-        phrases_per_anchor: phrases below each anchor; W in the paper.
-        phrase_length: most tokens of a phrase; beta in the paper.
+        phrases_per_anchor: maximum number of phrases below each anchor; the paper's W.
+        phrase_length: maximum number of tokens in a phrase; the paper's beta.
 
     Example:
         >>> Graft(Chain(4), num_anchors=3, phrases_per_anchor=3, phrase_length=5).max_nodes  # doctest: +SKIP
@@ -92,7 +92,7 @@ def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) ->
     Args:
         phrases: pairs of a row and the tokens to add below it. Tokens from the first ``NO_CANDIDATE`` on are ignored;
             earlier pairs have priority.
-        room: most nodes to add.
+        room: maximum number of nodes to add.
     """
     size = tree.tokens.size
     old_tokens, old_ranks, old_children = tree.tokens.tolist(), tree.shape.ranks.tolist(), tree.shape.children

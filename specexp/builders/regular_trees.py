@@ -1,4 +1,4 @@
-"""Static trees that a few numbers define, including the published tree of Token Recycling."""
+"""Static trees defined by a few numbers, including the published tree of Token Recycling."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Chain(StaticTree):
 
 
 class KConfig(StaticTree):
-    """A tree in which all nodes of a depth have the same number of children.
+    """A tree in which all nodes at a given depth have the same number of children.
 
     Args:
-        widths: children of every node, depth by depth: ``[2, 2, 1]`` is 2, then 4, then 4 nodes.
+        widths: number of children per node, depth by depth: ``[2, 2, 1]`` gives 2, then 4, then 4 nodes.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
 
     Raises:
-        ValueError: no width, one below 1, or more than 4,096 nodes.
+        ValueError: ``widths`` is empty, has a number below 1, or defines more than 4,096 nodes.
 
     Example:
         >>> KConfig([2, 2, 1]).max_nodes
@@ -49,15 +49,15 @@ class KConfig(StaticTree):
 
 
 class SpecInfer(StaticTree):
-    """A fixed number of draws with replacement per depth (Miao et al. 2023, section 3, "expansion-based" trees).
+    """A tree of draws with replacement, a fixed number per depth (Miao et al. 2023, section 3: "expansion-based").
 
-    A token drawn again below the same parent is one node: the target sees it once, the verifier counts every draw.
+    A token drawn again below the same parent adds no node: it is fed once, but the verifier counts every draw.
 
     Args:
-        widths: draws below every node, depth by depth, e.g. ``[4, 4, 2, 1]``.
+        widths: number of draws below each node, depth by depth, e.g. ``[4, 4, 2, 1]``.
 
     Raises:
-        ValueError: no width, one below 1, or more than 4,096 nodes.
+        ValueError: ``widths`` is empty, has a number below 1, or defines more than 4,096 nodes.
     """
 
     def __init__(self, widths: list[int]) -> None:
@@ -65,7 +65,7 @@ class SpecInfer(StaticTree):
         self.kind = NodeKind.DRAWN_WITH_REPLACEMENT
 
 
-# Children of every node of the figure, breadth first: the root's, then depth 1, 2, ... (Luo et al. 2024, Figure 5).
+# Number of children of each node in the figure, breadth first: root, depth 1, 2, ... (Luo et al. 2024, Figure 5).
 _FIGURE_5: Sequence[Sequence[int]] = (
     (8,),
     (8, 4, 3, 2, 1, 1, 1, 1),
@@ -77,7 +77,7 @@ _FIGURE_5: Sequence[Sequence[int]] = (
 
 
 class TokenRecyclingTree(StaticTree):
-    """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): 81 tokens per pass, at most 7 per step."""
+    """The 80-node tree of Token Recycling (Luo et al. 2024, Figure 5): feeds 81 tokens, outputs at most 7 per step."""
 
     def __init__(self) -> None:
         super().__init__(_paths_of_child_counts(_FIGURE_5))

@@ -1,15 +1,15 @@
 """A dynamic tree under construction: the samplings made so far, and those that may come next.
 
-A *sampling* is the decision to take one more candidate below a node. Its *key* is its estimated worth:
+A *sampling* is the decision to take one more candidate below a node. Its *key* is an estimate of its value:
 
-- drawn candidates: ``v``, the probability that the sampling is reached, ``w(parent) * (1 - q of the elder siblings)``
+- drawn candidates: ``v``, the probability that the sampling is reached, ``w(parent) * (1 - q of earlier siblings)``
   (Xiong et al. 2024, eq. 11). It does not depend on the token about to be drawn, so nothing is pruned after drawing.
-  The estimate assumes that a token is accepted with the probability ``r`` that it is drawn with, given its elder
-  siblings. ``r ** acceptance_power`` may be closer, and then ``v`` is the product of acceptances and rejections.
-- best candidates: the product of draft probabilities down to the node itself (appendix D.1).
+  The estimate assumes that a token is accepted with the same probability ``r`` with which it is drawn, given its
+  earlier siblings. ``r ** acceptance_power`` may be closer; ``v`` is then the product of acceptances and rejections.
+- top-ranked candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
-``w(node)`` is that product. A node that has not been drafted yet stands for a possible first sampling below it, with
-key ``w(node)``. A drafted node stands for a possible next sampling, with key ``w * (1 - q of all its candidates)``.
+``w(node)`` is that product. A node that has not been drafted yet represents a possible first sampling below it, with
+key ``w(node)``. A drafted node represents a possible next sampling, with key ``w * (1 - q of all its candidates)``.
 Both keys are upper bounds.
 """
 
@@ -54,7 +54,7 @@ class Columns:
         return True
 
     def append(self, entries: int, /, **values: Any) -> None:
-        """Append entries to every column, given one value or one per entry."""
+        """Append entries to every column, given one value for all of them or one per entry."""
         self.reserve(entries)
         start, self.size = self.size, self.size + entries
         for name, value in values.items():
@@ -67,7 +67,7 @@ class Columns:
         self.size = which.size
 
 
-_ASKED_FIRST = 32  # best candidates in the first request for several rows; further ones cost no pass
+_ASKED_FIRST = 32  # top-ranked candidates in the first request for several rows; further ones cost no pass
 _NARROW = 32  # most rows have at most this many drawn candidates
 USED_UP = 1e-6  # a distribution with less mass left has no further candidate
 
@@ -97,9 +97,9 @@ class Samplings:
     """The samplings of one tree.
 
     Args:
-        kind: whether candidates are the best ones or drawn.
-        budget: most nodes of the tree.
-        acceptance_power: power of a drawn candidate's probability; 1 is the paper's estimate.
+        kind: whether candidates are top-ranked or drawn.
+        budget: maximum number of nodes in the tree.
+        acceptance_power: exponent of a drawn candidate's probability; 1 is the paper's estimate.
     """
 
     def __init__(self, root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> None:
@@ -131,7 +131,7 @@ class Samplings:
         """Return a request for ``k`` candidates of drafted rows. Those with a key below ``floor`` may be omitted."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
-            # v = w * (1 - q of the elder siblings) falls below the floor when they hold this mass
+            # v = w * (1 - q of the earlier siblings) falls below the floor when they hold this mass
             enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + USED_UP
         tokens, parents, ranks, log_probs = (
             self._rows[one] for one in ("token", "parent", "rank", "log_prob")
@@ -139,7 +139,7 @@ class Samplings:
         return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
-        """Return the number of candidates to request. It is large enough that more are rarely needed."""
+        """Return how many candidates to request, so that more are rarely needed."""
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
         known = self._rows
@@ -205,10 +205,10 @@ class Samplings:
     def _drawn(
         self, answer: Candidates, group: NDArray[np.bool_], width: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return probabilities of the drawn candidates of the ``[g]`` rows of ``group``, given that the row is reached.
+        """Return probabilities for the drawn candidates of the ``g`` rows in ``group``, given that the row is reached.
 
-        ``[g, width]`` that each candidate is accepted, ``[g, width + 1]`` that all its elder siblings are rejected,
-        and ``[g]`` that a further candidate is tried.
+        ``[g, width]``: acceptance probability of each candidate; ``[g, width + 1]``: probability that all earlier
+        siblings are rejected; ``[g]``: probability that a further candidate is tried.
         """
         assert answer.log_probs is not None
         there = answer.tokens[group, :width] >= 0
@@ -217,7 +217,7 @@ class Samplings:
         elder = np.zeros((there.shape[0], width + 1))
         elder[:, 1:] = probability.cumsum(axis=1)
         reached = np.maximum(1.0 - elder, 0.0)
-        # rounding may put the last token above the mass that its elder siblings left
+        # rounding may put the last token above the mass that its earlier siblings left
         accepted = np.minimum(probability, reached[:, :-1])
         if self.acceptance_power != 1.0:
             accepted, reached = self._calibrated(accepted, reached)
@@ -238,11 +238,11 @@ class Samplings:
         return np.flatnonzero((following >= floor) & (following > 0))
 
     def waiting(self, max_depth: int) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """Return the rows and samplings that may still change the tree. Nodes at ``max_depth`` are not drafted.
+        """Return the rows and samplings that may still change the tree. Nodes at ``max_depth`` are not extended.
 
         Returns:
-            Drafted rows that need more candidates, samplings with a node to be drafted (best first), and the least key
-            that can enter the tree, 0 while there are fewer than ``budget``.
+            Drafted rows that need more candidates, samplings with a node yet to be drafted (best first), and the
+            smallest key that can enter the tree (0 while there are fewer than ``budget``).
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -257,7 +257,7 @@ class Samplings:
         full = self._best.size == self.budget
         cut = float(_largest(keys, self.budget)[0]) if full or keys.size > self.budget else 0.0
         if cut > 0 and np.count_nonzero(key >= cut) >= self.budget:
-            # the tree is full: a node with the key of the cut enters only if it is less deep than the deepest there
+            # the tree is full: a node with the key of the cut enters only if it is shallower than the deepest there
             deepest = depth[key == cut].max(initial=0)
             wanted = (first > cut) | ((first == cut) & (depth[undrafted] < deepest))
             more = (following > cut) | ((following == cut) & (rows["depth"] < deepest))
@@ -283,9 +283,9 @@ class Samplings:
         return weights
 
     def best(self, floor: float = 0.0) -> NDArray[np.int64]:
-        """Return the ``budget`` samplings with the largest keys, of at least ``floor``: a closed set.
+        """Return the ``budget`` samplings with the largest keys of at least ``floor``, which form a closed set.
 
-        Ties are decided by depth, then by rank path.
+        Ties are broken by depth, then by rank path.
         """
         key = self._samplings["key"]
         if key.size <= self.budget:
@@ -299,7 +299,7 @@ class Samplings:
         return chosen[key[chosen] >= floor]
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
-        """Return depth and rank path of a sampling's node; this order does not depend on when the node was found."""
+        """Return depth and rank path of a sampling's node: a sort key that does not depend on when it was found."""
         node, rows = self._samplings, self._rows
         ranks, row = [int(node["rank"][sampling])], int(node["parent"][sampling])
         while row > 0:
@@ -334,7 +334,7 @@ class Samplings:
         """Sort a closed set in breadth-first order, with siblings by rank.
 
         Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and the tree's row of each drafted
-        row. The last is -1 for rows outside the tree, and in a final entry, so that -1 maps to itself.
+        row. The last array is -1 for rows outside the tree and in an extra final entry, so that -1 maps to itself.
         """
         nodes = self._samplings
         size = chosen.size + 1
@@ -359,7 +359,7 @@ class Samplings:
 
 
 def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Return the ``count`` largest keys. If any key was left out, the least of the returned ones comes first."""
+    """Return the ``count`` largest keys. If any key was left out, the smallest of the returned ones comes first."""
     surplus = keys.size - count
     return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
 
@@ -372,5 +372,5 @@ def _positions(wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def probabilities(log_probs: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return probabilities from log-probabilities, which rounding may have raised above 0."""
+    """Convert log-probabilities, which rounding may have raised above 0, to probabilities."""
     return np.minimum(np.exp(log_probs, dtype=np.float64), 1.0)

@@ -25,40 +25,40 @@ _NEGLIGIBLE = 1e-12  # smaller values would be rounded away when added to the ro
 
 
 class Sequoia(StaticTree):
-    """The tree with the most expected tokens per step, given a positional acceptance vector or a growmap.
+    """The tree with the most expected tokens per step for a positional acceptance vector, or a given growmap.
 
-    The vector holds ``W + 1`` probabilities: that the first, second, ... ``W``-th child tried below a visited node is
-    the accepted one, then that no child is. It depends on target, draft, verifier and ``candidates`` together, so it
-    must be measured with the same ones. Without times the tree is the best of at most ``budget`` nodes (section
-    3.1, by dynamic programming over nodes, depth and children). With times, nodes and depth are chosen as well
-    (section 3.3): the tree within the limits with the largest::
+    The vector has ``W + 1`` entries: the probability that the first, second, ... ``W``-th child tried below a visited
+    node is the accepted one, then the probability that none is. It depends on target, draft, verifier and
+    ``candidates`` together, so it must be measured with this combination. Without times, the tree is the best one with
+    at most ``budget`` nodes (section 3.1, by dynamic programming over nodes, depth and children). With times, the
+    number of nodes and the depth are chosen too (section 3.3), to find the tree within the limits with the largest::
 
         speedup = tokens per step * time of a target pass over 1 token
                   / (time of a target pass over 1 + nodes tokens + depth * time of a draft pass)
 
-    which may be below 1 if no tree pays. :attr:`max_nodes` is then the chosen number of nodes.
+    The speedup may be below 1 if no tree pays off. :attr:`max_nodes` is the chosen number of nodes.
 
     Args:
-        budget: most nodes; ignored with a growmap.
+        budget: maximum number of nodes; ignored with a growmap.
         acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration, also the path of a JSON file
             ``{"acceptance": [...]}``.
-        growmap: rank paths to use unchanged; in a configuration the path of a JSON growmap of Sequoia or UMbreLLa.
-        max_depth: greatest depth.
-        max_width: most children of a node; the vector's length if None.
+        growmap: rank paths to use unchanged; in a configuration, the path of a JSON growmap of Sequoia or UMbreLLa.
+        max_depth: maximum depth.
+        max_width: maximum number of children per node; None allows ``W``.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
-        target_ms: milliseconds of a target pass by the tokens it is fed, root and nodes, as pairs ``[tokens, ms]``
-            from ``[1, ms]`` to at least ``budget + 1`` tokens; times between two pairs are interpolated.
-        draft_ms: milliseconds of a draft pass; a tree takes one per level.
-        buckets: whether a pass costs as much as the next pair's, as in an engine that pads passes to stated sizes.
+        target_ms: milliseconds per target pass by number of tokens (root and nodes), as pairs ``[tokens, ms]`` from
+            ``[1, ms]`` to at least ``budget + 1`` tokens. Times between two pairs are interpolated.
+        draft_ms: milliseconds per draft pass; a tree takes one pass per level.
+        buckets: whether a pass takes the time of the next larger pair, as in an engine that pads to fixed sizes.
 
     Attributes:
-        expected_tokens_per_step: by the acceptance vector, bonus token included; None for a growmap.
-        predicted_speedup: speedup over plain decoding, by the given times; None without times.
+        expected_tokens_per_step: estimate from the acceptance vector, including the bonus token; None for a growmap.
+        predicted_speedup: speedup over plain decoding, predicted from the given times; None without times.
 
     Raises:
-        ValueError: not exactly one of ``acceptance`` and ``growmap`` is given; the vector is not one of probabilities
-            that sum to 1 within 0.001, or accepts no child; one time is given without the other, or not as described;
-            or a growmap is given with limits or times.
+        ValueError: ``acceptance`` and ``growmap`` are both given or both missing; the vector's probabilities do not
+            sum to 1 within 0.001, or accept no child; only one of the times is given, or one is not as described; or
+            a growmap is given with limits or times.
 
     Example:
         >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
@@ -150,19 +150,19 @@ def _fastest(
 class BestTrees:
     """A dynamic program over rows, depth and width.
 
-    The value of a tree is the expected number of tokens per step: the sum over its rows of the product of acceptance
-    probabilities down to the row, which is 1 for the root. ``best[d][m]`` is the largest value of a tree of at most
-    ``m`` rows and depth ``d``. ``forest[d][k][m]`` is that of ``k`` subtrees with at most ``m`` rows in total::
+    The value of a tree is its expected number of tokens per step. Each row adds the product of the acceptance
+    probabilities on its path, which is 1 for the root. ``best[d][m]`` is the largest value of a tree of at most ``m``
+    rows and depth ``d``. ``forest[d][k][m]`` is the largest value of ``k`` subtrees with at most ``m`` rows in total::
 
         forest[d][k][m] = max over j of  forest[d][k - 1][m - j] + acceptance[k - 1] * best[d - 1][j]
         best[d][m] = 1 + max over k of  forest[d][k][m - 1]
 
-    The children of a node always take the first positions. A later position may be likelier than an earlier one, so a
-    greedy choice of the best path products would be wrong.
+    The children of a node always take the first positions. A later position may be more likely than an earlier one, so
+    a greedy choice of the best path products would be wrong.
 
     Args:
         acceptance: probability that the first, second, ... child tried below a visited node is the accepted one.
-        budget: most nodes of any tree requested later, without the root.
+        budget: maximum number of nodes of any tree requested later, not counting the root.
     """
 
     def __init__(self, acceptance: tuple[float, ...], budget: int) -> None:
@@ -173,7 +173,7 @@ class BestTrees:
         self._complete = False
 
     def values(self, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 1]`` values: those of the best trees of up to 0 to ``budget`` nodes and this depth."""
+        """Return values ``[budget + 1]`` of the best trees with at most 0, 1, ... ``budget`` nodes and this depth."""
         return self._best[self.useful_depth(depth)][1:]
 
     def useful_depth(self, depth: int) -> int:
@@ -199,7 +199,7 @@ class BestTrees:
         return found
 
     def _below(self, child: int, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 2]`` values of a node's ``child``-th child, counted from 1, by the rows of its subtree."""
+        """Return ``[budget + 2]`` values of a node's ``child``-th child, counted from 1, by rows in its subtree."""
         return self._acceptance[child - 1] * self._best[depth - 1]
 
     def _add_depth(self) -> None:

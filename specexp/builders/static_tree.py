@@ -25,7 +25,7 @@ class Level:
         rows: ``[m]`` rows of this depth.
         parent_index: ``[m]`` index of each node's parent in ``parents``.
         ranks: ``[m]`` rank of each node among its parent's candidates.
-        candidates: candidates to request for each parent.
+        candidates: number of candidates to request for each parent.
     """
 
     parents: NDArray[np.int64]
@@ -55,7 +55,7 @@ class FixedShape(TreeShape):
     def select(self, keep: NDArray[np.bool_]) -> TreeShape:
         return self._selected(keep.tobytes())
 
-    @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
+    @lru_cache(maxsize=512)  # noqa: B019 - as in first_nodes
     def _selected(self, keep: bytes) -> TreeShape:
         nodes = keep.count(1) - 1
         first = keep.startswith(b"\1" * (nodes + 1))
@@ -66,7 +66,7 @@ class FixedShape(TreeShape):
         """Return the shape of the root and the first ``nodes`` nodes, for drafts that a controller ends early."""
         return self._part(np.arange(self.parents.size) <= nodes)
 
-    @lru_cache(maxsize=512)  # noqa: B019 - as of first_nodes
+    @lru_cache(maxsize=512)  # noqa: B019 - as in first_nodes
     def up_to_depth(self, max_depth: int) -> FixedShape:
         """Return the shape up to a depth, for the last steps of a sequence."""
         return self if max_depth >= self.max_depth else self._part(self.depths <= max_depth)
@@ -83,17 +83,17 @@ _Number = TypeVar("_Number", np.int64, np.float32)
 
 
 class StaticTree(TreeBuilder):
-    """A fixed shape, filled with candidates breadth first. A node without a candidate is omitted with its descendants.
+    """Fills a fixed shape with candidates, breadth first. A node without a candidate is omitted with its descendants.
 
     Args:
-        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``; every prefix is listed, but not the root.
-            In a configuration, also the path of a ``static-tree`` artifact, of Medusa's or EAGLE's choices, of a SAMD
-            tree or of a growmap.
-        candidates: the drafter's ``top-k``, or tokens ``drawn`` one after the other without replacement.
+        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``. Every prefix must be listed, except the root.
+            In a configuration, this can also be the path of a ``static-tree`` artifact, Medusa's or EAGLE's choices, a
+            SAMD tree or a growmap.
+        candidates: the drafter's ``top-k``, or tokens ``drawn`` one after another without replacement.
 
     Raises:
-        ValueError: there is no path, or more than 4,096; one repeats, is empty, or has no parent in the list; or drawn
-            candidates leave out an elder sibling.
+        ValueError: there is no path, or there are more than 4,096; a path is repeated, is empty, or lacks its parent;
+            or candidates are drawn and an earlier sibling is missing.
 
     Example:
         >>> StaticTree([[0], [1], [0, 0]]).max_nodes
@@ -187,7 +187,7 @@ def _spread(
 
 
 def _check_no_draw_is_left_out(shape: TreeShape) -> None:
-    # a token left out after it was drawn would change the distribution of its younger siblings
+    # a token left out after it was drawn would change the distribution of its later siblings
     known = set(shape.rank_paths)
     for *parent, rank in shape.rank_paths[1:]:
         if rank > 0 and (*parent, rank - 1) not in known:

@@ -15,17 +15,17 @@ from specexp.core.tree import RankPath
 
 
 class ParametricTree(StaticTree):
-    """A family from chain to bush: the ``nodes`` rank paths with the highest scores.
+    """A family of trees from chain to bush: the ``nodes`` rank paths with the highest scores.
 
-    The score of a path is the product over its depths of ``depth_decay * (rank + 1) ** -rank_decay``. A large
+    The score of a path is the product of ``depth_decay * (rank + 1) ** -rank_decay`` over its depths. A large
     ``rank_decay`` gives a chain; a small ``depth_decay`` gives a bush of depth 1.
 
     Args:
-        nodes: number of nodes without the root; fewer if depth and width allow no more.
-        depth: greatest depth.
-        rank_decay: exponent with which the score falls with the rank.
-        depth_decay: factor by which the score falls with every depth.
-        width: most candidates of a node.
+        nodes: number of nodes, not counting the root; fewer if ``depth`` and ``width`` do not allow that many.
+        depth: maximum depth.
+        rank_decay: exponent that controls how fast the score falls with the rank.
+        depth_decay: factor by which the score falls with each level.
+        width: maximum number of candidates per node.
 
     Example:
         >>> ParametricTree(nodes=3, depth=3, rank_decay=4.0).rank_paths
@@ -63,18 +63,18 @@ class FittedTree(StaticTree):
     A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
     Args:
-        acceptance_counts: number of acceptances by rank path, from ``AcceptanceCounter``. In a configuration, the path
-            of its JSON file; a sweep that counts acceptances sets the path.
-        nodes: number of nodes without the root; fewer if fewer paths were ever accepted. If None, the one with the most
-            expected tokens per millisecond of a step.
-        depth: greatest depth.
-        step_ms: milliseconds of a step by rows, the root and the nodes; used if ``nodes`` is None. Between two numbers
-            of rows they are interpolated, and no tree has more rows. In a configuration, the path of a JSON file; a
-            sweep that counts acceptances measures them and sets the path.
+        acceptance_counts: number of acceptances of each rank path, from ``AcceptanceCounter``. In a configuration, the
+            path of its JSON file; a sweep that counts acceptances sets the path.
+        nodes: number of nodes, not counting the root; fewer if fewer paths were ever accepted. None selects the number
+            with the most expected tokens per millisecond.
+        depth: maximum depth.
+        step_ms: milliseconds per step by number of rows (the root and the nodes); used if ``nodes`` is None. Times
+            between entries are interpolated, and no tree exceeds the largest entry. In a configuration, the path of a
+            JSON file; a sweep that counts acceptances measures the times and sets the path.
 
     Raises:
-        ValueError: no path of at most this depth was ever accepted; or ``nodes`` is None without ``step_ms`` and the
-            number of steps, the count of the root ``()``.
+        ValueError: no path of at most this depth was ever accepted; or ``nodes`` is None, but ``step_ms`` or the number
+            of steps (the count of the root ``()``) is missing.
     """
 
     size_arguments = ("nodes", "depth")

@@ -18,13 +18,13 @@ _JOINED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 class DFlash(StatesDrafter):
-    """Drafts with a DFlash draft published for the target. The draft reads hidden states of several target layers.
+    """Drafts with a DFlash model published for the target, using hidden states of several target layers.
 
-    All nodes of a depth have the same candidates. A tree has at most ``block_size`` - 1 levels.
+    All nodes at a given depth have the same candidates. A tree has at most ``block_size`` - 1 levels.
 
     Args:
         head: folder with ``config.json`` and ``model.safetensors``, or a hub id.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.

@@ -1,7 +1,7 @@
 """The network of DFlash drafts (Chen et al. 2026, arXiv 2602.06036), in the layout that z-lab publishes.
 
-Keys and values of a text are made from hidden states of several of the target's layers. A block of the last token and
-mask tokens attends to them, and to all of itself, so one pass gives the distributions of all its positions.
+The keys and values of a text are computed from hidden states of several target layers. A block consists of the last
+token and mask tokens, which attend to the text and to each other. One pass thus predicts all masked positions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class DFlashConfig:
     """The contents of a draft's ``config.json``.
 
     Attributes:
-        layer: The draft's layers, as a Qwen3 configuration.
-        state_layers: Hidden states of the target that are read, as indices of ``hidden_states`` in transformers.
-        block_size: Tokens of a block, the first of which is known.
-        mask_token_id: The token of the others.
+        layer: Qwen3 configuration of the draft's layers.
+        state_layers: Hidden states of the target that the draft reads, as indices into transformers' ``hidden_states``.
+        block_size: Number of tokens in a block; only the first is known.
+        mask_token_id: Token at the other positions of a block.
     """
 
     layer: PretrainedConfig
@@ -38,7 +38,7 @@ class DFlashConfig:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:
-        """Return the configuration in a ``config.json``; raises ``ValueError`` if it is not one of a DFlash draft."""
+        """Parse the contents of a ``config.json``; raises ``ValueError`` if they do not describe a DFlash draft."""
         inner = content.get("dflash_config") or {}
         found = {"block_size": content.get("block_size"), "num_target_layers": None, **content, **inner}
         for name in ("hidden_size", "vocab_size", "block_size", "mask_token_id", "num_target_layers"):
@@ -52,7 +52,7 @@ class DFlashConfig:
                 f"{where}: a DFlash draft must have the layers of Qwen3 with full attention, got {wrong}"
             )
         layers, depth = found.get("target_layer_ids"), found["num_target_layers"]
-        if layers is None:  # evenly from the second layer to the one before the last two
+        if layers is None:  # evenly spaced from the second layer to the third from the end
             count = layer.num_hidden_layers
             even = (
                 [round(1 + number * (depth - 4) / (count - 1)) for number in range(count)]
@@ -65,7 +65,7 @@ class DFlashConfig:
 
 
 class DFlashNetwork(nn.Module):
-    """A DFlash draft. It uses the target's embeddings and output layer."""
+    """A DFlash draft, which uses the target's embeddings and output layer."""
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
@@ -82,17 +82,17 @@ class DFlashNetwork(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> DFlashNetwork:
-        """Read a published draft from its folder; raises ``ValueError`` with the file and the tensor."""
+        """Load a published draft from its folder. A ``ValueError`` names the file and the tensor at fault."""
         content, given, file = read_head(folder)
         config = DFlashConfig.of(content, file.with_name("config.json"))
         return filled(lambda: cls(config), given, file)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters keyed by their names in files, as views of the fused ones."""
+        """Return the parameters as views of the fused ones, keyed by their names in files."""
         return tensors_of(self)
 
     def append(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:
-        """Add keys and values for positions ``[m]`` of a text, from ``[1, m, A * H]`` hidden states of the target."""
+        """Append keys and values for positions ``[m]`` of a text, given the target's states ``[1, m, A * H]``."""
         context, turn = self.hidden_norm(self.fc(states)), self._rotation.turn(positions, states)
         for layer in self.layers:
             _, keys, values = layer.projected(context, turn)
@@ -100,11 +100,11 @@ class DFlashNetwork(nn.Module):
 
     @override
     def forward(self, embedded: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> torch.Tensor:
-        """Return normalised states ``[1, B, H]`` of a block after the text in the cache, which the block then joins.
+        """Return normalized states ``[1, B, H]`` of a block after the cached text, and append the block to the cache.
 
         Args:
             embedded: ``[1, B, H]`` embeddings of the last token and the mask tokens.
-            positions: ``[B]`` positions, the first of which is the length of the text.
+            positions: ``[B]`` positions, starting at the length of the text.
         """
         x, turn = embedded, self._rotation.turn(positions, embedded)
         visible = positions.new_ones((len(positions), int(positions[-1]) + 1), dtype=torch.bool)

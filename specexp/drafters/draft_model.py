@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 
 
 class DraftModel(Drafter):
-    """Drafts with a smaller model. The model reads the nodes of the tree as it grows.
+    """Drafts with a smaller model, which processes the nodes of the tree as it grows.
 
-    One pass feeds all frontier nodes that the model has not read yet; a repeated request needs no pass. After a step
-    the cache keeps the rows of accepted nodes and drops the others. Candidates are the most probable tokens or random
-    draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's rank
-    path), so a tree does not depend on how passes are batched.
+    One pass feeds all frontier nodes that the model has not processed yet; a repeated request needs no pass. After a
+    step, the cache keeps the rows of accepted nodes and drops the others. Candidates are the most probable tokens or
+    random draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's
+    rank path). A tree therefore does not depend on how passes are batched.
 
-    A PARD model has a ``pard_token`` in its configuration. It drafts all depths in one pass, so all nodes of a depth
-    have the same candidates.
+    A PARD model has a ``pard_token`` in its configuration. It drafts all depths in one pass, so all nodes at a given
+    depth have the same candidates.
 
     Args:
         model: a Hugging Face causal LM; if None, the pair's draft model is used.
         temperature: temperature of the draft's distribution; None means 1, or the target's temperature if ``coupled``.
         top_k: keep only this many of the most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this probability.
+        top_p: keep only the smallest set of most probable tokens with at least this total probability.
         coupled: for the verifier ``KeyedSampling``: rank tokens by their score plus the noise that the target adds at
-            that position. More drafts are accepted and the output is unchanged. Log-probabilities are those of the
+            that position. The output is unchanged, but more drafts are accepted. Log-probabilities are those of the
             noisy scores, and no candidate is drawn.
-        vocabulary: a JSON file with a list of token ids, most frequent first: only these are drafted, which makes the
-            output layer smaller. Its probabilities are those of the whole layer, scaled to sum to one. None: the ids of
-            ``draft_vocabulary`` in the model's configuration, or all.
-        vocabulary_size: number of ids that are used; None for all of the file. Without a file, the lowest ids, which
-            are about the most frequent tokens of a BPE tokenizer.
+        vocabulary: JSON file with a list of token ids, most frequent first. Only these are drafted, which makes the
+            output layer smaller. Their probabilities are those of the full layer, rescaled to sum to 1. None: the ids
+            in ``draft_vocabulary`` of the model's configuration, or else all.
+        vocabulary_size: number of ids to use from the file; None for all. Without a file, the lowest ids are used,
+            which are roughly the most frequent tokens of a BPE tokenizer.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``model`` is a string.
@@ -60,7 +60,7 @@ class DraftModel(Drafter):
     gives_log_probs = True
     learns_from: LearnsFrom = "nothing"
     runs_model = True
-    _filled: TreeShape | None  # shape of a whole drafted tree
+    _filled: TreeShape | None  # shape of a tree that was drafted as a whole
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DraftModel(Drafter):
     def use_draft_model(self, model: PreTrainedModel | Runtime | DraftSource | None) -> None:
         """Use the pair's draft model or a recording of it, unless the constructor was given a model.
 
-        A runtime is copied, so that drafters share the weights and each has its own cache.
+        A runtime is copied, so drafters share its weights but have their own caches.
         """
         if self._has_own or (model is None and self._source is not None):
             return
@@ -127,7 +127,7 @@ class DraftModel(Drafter):
 
     @property
     def source(self) -> DraftSource:
-        """The model or recording that answers the drafter's passes; raises ``ValueError`` if it is not set yet."""
+        """The model or recording behind the drafter's passes; raises ``ValueError`` if it is not set yet."""
         if self._source is None:
             raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
         return self._source
@@ -269,7 +269,7 @@ class DraftModel(Drafter):
         """Return how many cached rows are bit for bit equal to those that a prefill of this sequence would write.
 
         If a row does not depend on the other rows of its pass, these are the rows of the common prefix. Otherwise, the
-        whole prompt must be equal.
+        whole prompt must match.
         """
         last, prompt = self._context, context.token_ids[: context.prompt_length]
         if last is None:
@@ -385,7 +385,7 @@ class SelfDrafter(DraftModel):
 
 
 class _Siblings(WeakSet[DraftModel]):
-    """Drafters that share a model and have a sequence in its cache. A copy, also in another process, starts empty."""
+    """Drafters that share a model and hold a sequence in its cache. A copy starts empty, even in another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Siblings, ()

@@ -37,8 +37,8 @@ class Fed:
         depths: ``[m]`` positions of the rows, counted from the end of the cached rows.
         pending: number of committed tokens in the step's first pass, the root last.
         known: number of nodes fed in earlier passes of this step, including the root (node 0); 0 in the first pass.
-        ancestors: for each node of the step so far, its path of nodes from the root, itself included; new nodes are
-            last.
+        ancestors: for each node of the step so far, the nodes on the path from the root down to it, itself included;
+            new nodes come last.
     """
 
     tokens: Sequence[int]
@@ -49,16 +49,16 @@ class Fed:
 
 
 class DraftSource(ABC):
-    """Answers a drafter's passes over a growing tree, and converts the answers to candidates.
+    """Runs or replays a drafter's passes over a growing tree, and converts the answers to candidates.
 
     It holds the committed rows of one sequence, like the KV cache of a model.
 
     Attributes:
-        team: a key: sources with equal keys share a pass. None if this source shares none.
-        independent_rows: whether a row's result is the same, bit for bit, whichever other rows its pass feeds.
+        team: a key; sources with equal keys share passes. None if this source does not share passes.
+        independent_rows: whether a row's result is bitwise the same, whatever other rows its pass feeds.
         vocabulary: the tokens that its head can draft; None for all.
-        parallel: whether the first pass of a step answers all nodes of its tree.
-        most_depth: levels of the deepest tree that it drafts.
+        parallel: whether the first pass of a step answers for all nodes of its tree.
+        most_depth: depth of the deepest tree that it can draft.
     """
 
     team: Hashable = None
@@ -70,12 +70,12 @@ class DraftSource(ABC):
     @property
     @abstractmethod
     def vocab_size(self) -> int:
-        """Number of tokens in the draft's vocabulary."""
+        """Size of the draft's vocabulary, including tokens that a reduced head cannot draft."""
 
     @property
     @abstractmethod
     def context_limit(self) -> int:
-        """The longest sequence that the draft can read, in tokens."""
+        """Maximum length of a sequence, in tokens."""
 
     @property
     @abstractmethod
@@ -120,7 +120,7 @@ class DraftSource(ABC):
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw candidates for the ``f`` frontier rows. By default an answer is logits ``[m, V]`` and a row."""
+        """Rank or draw candidates for ``f`` frontier rows. By default, an answer is a pair (logits ``[m, V]``, row)."""
         return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
     def candidates_together(

@@ -18,7 +18,7 @@ from specexp.core.tree import NO_CANDIDATE
 if TYPE_CHECKING:
     import torch
 
-# models with reduced heads, by the model
+# models with reduced heads, keyed by the original model
 _REDUCED: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 VocabularyFile = Annotated[str, Field(min_length=1)]
 VocabularySize = Annotated[int, Field(ge=1)]
@@ -41,12 +41,12 @@ class DraftVocabulary:
 
     @classmethod
     def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
-        """Return the first ``most`` ids of a JSON list, most frequent first; without a file, the ids below ``most``.
+        """Keep the first ``most`` ids of a JSON list, most frequent first; without a file, the ids below ``most``.
 
-        The ids of a BPE tokenizer are in the order of its merges, so the first ones are about the most frequent.
+        The ids of a BPE tokenizer follow the order of its merges, so the lowest are roughly the most frequent.
 
         Raises:
-            ValueError: the file has no list of different ids below ``size``.
+            ValueError: the file does not contain a list of distinct ids below ``size``.
         """
         import torch
 
@@ -74,11 +74,11 @@ class DraftVocabulary:
         return np.where(found == NO_CANDIDATE, NO_CANDIDATE, self.kept.numpy(force=True)[found])
 
     def spread(self, q: torch.Tensor) -> torch.Tensor:
-        """Return ``[f, V]`` probabilities, given those of the kept tokens, ``[f, Vd]``."""
+        """Expand the kept tokens' probabilities ``[f, Vd]`` to the whole vocabulary, ``[f, V]``."""
         return q.new_zeros((q.shape[0], self.size)).index_copy_(1, self.kept.to(q.device), q)
 
     def layer(self, output: Any) -> torch.nn.Linear:
-        """Return a layer with those rows of an output layer that belong to the kept tokens."""
+        """Return a copy of an output layer with only the kept tokens' rows."""
         import torch
 
         kept = self.kept.to(output.weight.device)
@@ -89,9 +89,9 @@ class DraftVocabulary:
         return made
 
     def runtime(self, runtime: Any) -> Any:
-        """Return a runtime of a causal LM with only the output rows of the kept tokens, and otherwise the same weights.
+        """Return a runtime with only the kept tokens' output rows, which shares all other weights with ``runtime``.
 
-        Runtimes of one model have one reduced model, so that they share its packed weights.
+        All runtimes of a model use the same reduced model, so that they share its packed weights.
         """
         model = runtime.model
         if runtime.draft_source is not None or not hasattr(model, "get_output_embeddings"):
@@ -101,7 +101,7 @@ class DraftVocabulary:
         output, known = model.get_output_embeddings(), _REDUCED.setdefault(model, {})
         key = self.kept.numpy().tobytes(), output.weight.data_ptr()
         if key not in known:
-            made = known[key] = copy(model)  # a shallow copy: the changes below must not reach the model
+            made = known[key] = copy(model)  # a shallow copy: the changes below must not affect the model
             made._modules, made.config = dict(model._modules), copy(model.config)
             made.config.vocab_size, made.config.tie_word_embeddings = self.kept.numel(), False
             name = next(name for name, one in made._modules.items() if one is output)

@@ -1,4 +1,4 @@
-"""EAGLE: a layer over the target's hidden states predicts the next hidden states (Li et al. 2024)."""
+"""EAGLE: a layer on top of the target's hidden states predicts the next ones (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class StatesDrafter(SelfDrafter):
 class Eagle(StatesDrafter):
     """Drafts with a head that predicts a node's hidden state from the node's token and its parent's hidden state.
 
-    Accepted tokens have the target's hidden states, and drafted tokens have those that the head predicts. The papers
+    Accepted tokens use the target's hidden states, and drafted tokens use those that the head predicts. The papers
     use :class:`~specexp.builders.BeamRerank` trees (EAGLE-2) and fixed trees (EAGLE). A head works only with the target
     it was trained for; ``experiments/heads`` trains one.
 
     Args:
         head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
             configuration, the path of a ``draft-head`` artifact.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _JOINED: WeakKeyDictionary[Any, dict[Any, tuple[Eagle3Network, tuple[int, ...]]]] = WeakKeyDictionary()
-_CHAINS, _LENGTH = 8, 25  # of the text that shows which layers a head reads
+_CHAINS, _LENGTH = 8, 25  # number and length of the chains that show which layers a head reads
 
 
 class Eagle3(StatesDrafter):
     """Drafts with an EAGLE-3, EAGLE-3.1 or P-EAGLE head that was published for the target.
 
-    The files of SafeAILab, SpecForge and speculators are read. They do not agree on what the number of a layer means.
-    So the layers of the file, those before and those after them are compared on 200 tokens that the target samples, and
-    the best are read. The draft's distribution is over the tokens of the head, which may be fewer than the target's.
+    It loads files from SafeAILab, SpecForge and speculators, which number layers differently. The layers named in the
+    file are therefore compared with those one before and one after, on 200 tokens sampled from the target. The best
+    ones are used. The draft's distribution covers the head's tokens, which may be fewer than the target's.
 
     Args:
         head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id;
-            ``smollm2:eagle3`` is the embedded head of SmolLM2-135M-Instruct.
-        layers: the hidden states to read, numbered as ``hidden_states`` of transformers (k: after k layers), without a
-            comparison.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+            ``smollm2:eagle3`` is the embedded head for SmolLM2-135M-Instruct.
+        layers: hidden states to read, numbered as in transformers' ``hidden_states`` (k: after k layers). If given, no
+            layers are compared.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -108,7 +108,7 @@ class Eagle3(StatesDrafter):
 
 
 def folder_of(head: str) -> Path:
-    """Return the folder of an embedded head, a folder or a hub id; raises ``ValueError`` for anything else."""
+    """Find a head's folder, given an embedded head's name, a folder or a hub id; raises ``ValueError`` if not found."""
     family, _, name = head.partition(":")
     embedded = Path(__file__).parents[1] / "models" / family / name
     if Path(head).is_dir() or (name and embedded.is_dir()):
@@ -128,12 +128,12 @@ def scores_of(
 ) -> dict[tuple[int, ...], float]:
     """Return the share of the target's own text that a head's drafts would match, for each choice of layers to read.
 
-    The text is sampled by the target as a tree of some chains. The share is the mean overlap of both distributions.
+    The text is a tree of several chains, sampled from the target. The share is the mean overlap of both distributions.
     """
     import torch
 
     depth = target.model.config.get_text_config().num_hidden_layers
-    offers = [tuple(one + offset for one in layers) for offset in (0, -1, 1)]  # the file's are first if equal
+    offers = [tuple(one + offset for one in layers) for offset in (0, -1, 1)]  # the file's come first
     offers = [offer for offer in offers if min(offer) >= 0 and max(offer) <= depth]
     every = tuple(sorted({one for offer in offers for one in offer}))
     passes, scores = target.passes, {}
@@ -158,7 +158,7 @@ def scores_of(
 
 
 def _sampled(target: Runtime) -> TokenTree:
-    """Return chains of tokens below one root, sampled from the target with fixed random numbers."""
+    """Return chains of tokens below one root, sampled from the target with a fixed seed."""
     import torch
 
     length = min(_LENGTH, target.context_limit - 2)

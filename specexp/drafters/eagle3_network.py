@@ -1,8 +1,8 @@
 """The network of EAGLE-3 heads (Li et al. 2025, arXiv 2503.01840) and of P-EAGLE, in the published file layouts.
 
 A row fuses hidden states of three of the target's layers with the embedding of the next token. Published heads differ
-in a few switches, which are named here as in their ``config.json``. The layouts of SafeAILab (also SpecForge and
-SGLang) and of speculators (also vLLM) name the same tensors.
+in a few switches, which have the same names here as in ``config.json``. The layouts of SafeAILab (also used by
+SpecForge and SGLang) and of speculators (also used by vLLM) contain the same tensors.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Eagle3Config:
     """The contents of a head's ``config.json``.
 
     Attributes:
-        layer: The draft's layers, as a Llama or Qwen3 configuration: sizes, RoPE, ``vocab_size`` V of the target.
+        layer: Llama or Qwen3 configuration of the draft's layers: sizes, RoPE, and the target's ``vocab_size`` V.
         target_hidden_size: Width of the target's hidden states.
-        draft_vocab_size: Tokens that the head can draft, at most V.
-        state_layers: Which of the target's hidden states are read, as indices of ``hidden_states`` in transformers
-            (0: embeddings, k: after k layers); None: 2, N/2 and N - 3 of N layers.
+        draft_vocab_size: Number of tokens that the head can draft, at most V.
+        state_layers: Hidden states of the target that the head reads, as indices into transformers' ``hidden_states``
+            (0: embeddings, k: after k layers). None selects 2, N/2 and N - 3 for N layers.
         states: Number of these hidden states.
-        norm_before_fc: Normalise the concatenated states (gpt-oss).
-        fc_norm: Normalise each of the states (EAGLE-3.1).
-        norm_before_residual: The first layer's residual is the normalised state.
-        norm_output: The next row reads the normalised state (EAGLE-3.1).
+        norm_before_fc: Whether to normalize the concatenated states (gpt-oss).
+        fc_norm: Whether to normalize each state separately (EAGLE-3.1).
+        norm_before_residual: Whether the first layer's residual is the normalized state.
+        norm_output: Whether the next row reads the normalized state (EAGLE-3.1).
         fc_bias: Whether ``fc`` has a bias.
-        mask_token_id: P-EAGLE: the token of all rows after the first, which draft in one pass.
+        mask_token_id: Token for all rows after the first, so that one pass drafts all depths (P-EAGLE).
     """
 
     layer: PretrainedConfig
@@ -62,7 +62,7 @@ class Eagle3Config:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> Eagle3Config:
-        """Return the configuration in a ``config.json``; raises ``ValueError`` if it is not one of such a head."""
+        """Parse the contents of a ``config.json``; raises ``ValueError`` if they do not describe an EAGLE-3 head."""
         layer = dict(content.get("transformer_layer_config") or content)
         kind = layer.pop("model_type", "llama")
         if kind not in ("llama", "qwen3"):
@@ -75,7 +75,7 @@ class Eagle3Config:
         # ids count from the first layer's output
         if layers is None and inner.get("eagle_aux_hidden_state_layer_ids"):
             layers = [one + 1 for one in inner["eagle_aux_hidden_state_layer_ids"]]
-        # vLLM reads a missing switch of speculators' EAGLE-3 as true, and one of SafeAILab's files as false
+        # vLLM takes a missing switch to be true in speculators' EAGLE-3 files, and false in SafeAILab's
         residual = content.get("speculators_model_type") == "eagle3"
         switches = {name: bool(content.get(name, False)) for name in _SWITCHES}
         switches["norm_before_residual"] = bool(content.get("norm_before_residual", residual))
@@ -109,9 +109,9 @@ class Eagle3Network(nn.Module):
 
     Args:
         config: its sizes and switches.
-        kept: ``[Vd]`` target ids of the draft vocabulary, ascending; None: all.
-        own_head: whether it has output weights; else they are the target's rows of ``kept``.
-        own_embeddings: whether it has embeddings of tokens; else they are the target's.
+        kept: ``[Vd]`` target ids of the draft vocabulary, ascending; None keeps all.
+        own_head: whether it has its own output weights; otherwise it uses the target's rows for ``kept``.
+        own_embeddings: whether it has its own token embeddings; otherwise it uses the target's.
 
     Example:
         Training for a target with ``hidden_states``, a tuple of ``[batch, m, Ht]``, and ``logits`` ``[batch, m, V]``::
@@ -175,7 +175,7 @@ class Eagle3Network(nn.Module):
         return F.linear(normed, self._shared[1] if self.lm_head is None else self.lm_head.weight)
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return ``[..., H]`` inputs from ``[..., states * Ht]`` hidden states of the target's layers, in order."""
+        """Fuse hidden states ``[..., states * Ht]`` of the target's layers, in order, into inputs ``[..., H]``."""
         if self.input_norm is not None:
             states = self.input_norm(states)
         if self.fc_norm is not None:
@@ -185,7 +185,7 @@ class Eagle3Network(nn.Module):
         return fused
 
     def again(self, made: torch.Tensor) -> torch.Tensor:
-        """Return the input of the row after a drafted row, given the drafted row's state from :meth:`forward`."""
+        """Return the next row's input, given a drafted row's state from :meth:`forward`."""
         return self.norm(made) if self.config.norm_output else made
 
     @override
@@ -201,11 +201,11 @@ class Eagle3Network(nn.Module):
 
         Args:
             embedded: ``[..., m, H]`` embeddings of tokens.
-            inputs: ``[..., m, H]`` of the positions before them, from :meth:`fuse_states` or :meth:`again`.
-            positions: ``[m]`` numbers of these positions.
-            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
-                causal rows without cached ones, or for one row that attends to all.
-            cache: keys and values of earlier rows, to which these are added.
+            inputs: ``[..., m, H]`` inputs for the preceding positions, from :meth:`fuse_states` or :meth:`again`.
+            positions: ``[m]`` indices of these positions.
+            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then the new ones). None
+                means causal rows if none are cached, or a single row that attends to all.
+            cache: keys and values of earlier rows, to which those of the new rows are appended.
         """
         x, turn = inputs, self._rotation.turn(positions, inputs)
         for layer in self.layers:
@@ -213,14 +213,14 @@ class Eagle3Network(nn.Module):
         return x
 
     def unroll(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
-        """Yield the states ``[batch, m - step, H]`` of each draft step. A step reads the states of the one before.
+        """Yield the states ``[batch, m - step, H]`` of each draft step. Each step reads the states of the previous one.
 
         This is EAGLE-3's training-time test (section 3.2). Row ``i`` of a step attends to the rows up to ``i`` of the
-        first step, which read the target's states. It also attends to the rows ``i`` of the steps in between.
+        first step, which read the target's states. It also attends to row ``i`` of every step in between.
 
         Args:
             embedded: ``[..., m, H]`` embeddings of the tokens after ``states``.
-            states: ``[batch, m, states * Ht]`` of the target's layers.
+            states: ``[batch, m, states * Ht]`` hidden states of the target's layers.
         """
         count = embedded.shape[1]
         positions = torch.arange(count, device=embedded.device)
@@ -240,7 +240,7 @@ class Eagle3Network(nn.Module):
             inputs = self.again(made)[:, :-1]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters keyed by their names in files, as views of the fused ones."""
+        """Return the parameters as views of the fused ones, keyed by their names in files."""
         found = tensors_of(self)
         if "mask_hidden" in found:
             found["mask_hidden"] = found["mask_hidden"][None, None]
@@ -248,7 +248,7 @@ class Eagle3Network(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Eagle3Network:
-        """Read a published head from its folder; raises ``ValueError`` with the file and the tensor."""
+        """Load a published head from its folder. A ``ValueError`` names the file and the tensor at fault."""
         content, given, file = read_head(folder)
         config = Eagle3Config.of(content, file.with_name("config.json"))
         return cls._of(
@@ -299,7 +299,7 @@ class Eagle3Network(nn.Module):
 
 
 def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
-    """Return the contents of ``config.json``, the tensors and their file; raises ``ValueError`` if one is missing."""
+    """Return the contents of ``config.json``, the tensors and their file. Raises ``ValueError`` if one is missing."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
@@ -318,7 +318,7 @@ def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tenso
 
 
 def tensors_of(network: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of a network with :class:`DecoderLayer` s, keyed by their names in files."""
+    """Return the parameters of a network of :class:`DecoderLayer` modules, keyed by their names in files."""
     found: dict[str, Any] = dict(network.named_parameters())
     for number, layer in enumerate(network.layers):
         layer_name = f"layers.{number}."
@@ -329,7 +329,7 @@ def tensors_of(network: Any) -> dict[str, torch.Tensor]:
 
 
 def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file: Path) -> Network:
-    """Return a network with the tensors of a file; raises ``ValueError`` if they do not match its ``tensors``."""
+    """Build a network from the tensors of a file; raises ``ValueError`` if they do not match its ``tensors``."""
     with torch.device("meta"):
         shape = make().tensors()
     for name, tensor in shape.items():
@@ -350,14 +350,14 @@ def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file:
 
 
 class Rotation:
-    """Rotary position embeddings, with which :class:`DecoderLayer` s rotate queries and keys."""
+    """Rotary position embeddings for the queries and keys of :class:`DecoderLayer`."""
 
     def __init__(self, layer: PretrainedConfig) -> None:
         rotary = LlamaRotaryEmbedding(layer)
         self._rates, self._scale = rotary.inv_freq, rotary.attention_scaling  # rates: [head_dim / 2]
 
     def turn(self, positions: torch.Tensor, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines ``[m, head_dim]`` of positions ``[m]``. Sines of the first half are negative."""
+        """Return cosines and sines ``[m, head_dim]`` for positions ``[m]``. Sines in the first half are negated."""
         angles = positions[:, None].float() * self._rates.to(positions.device)
         cosine, sine = angles.cos() * self._scale, angles.sin() * self._scale
         return torch.cat((cosine, cosine), dim=-1).to(like), torch.cat((-sine, sine), dim=-1).to(like)
@@ -368,9 +368,9 @@ class DecoderLayer(nn.Module):
 
     Args:
         layer: a Llama or Qwen3 configuration.
-        number: its number in the cache.
-        first: whether it attends from the embedding and the state before it, as the first layer of EAGLE-3 does.
-        norm_before_residual: whether the residual of a first layer is the normalised state.
+        number: its index in the cache.
+        first: whether its input is an embedding joined with the preceding state, as in EAGLE-3's first layer.
+        norm_before_residual: whether the residual of a first layer is the normalized state.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class DecoderLayer(nn.Module):
         self.mlp.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return the views of each fused parameter, keyed by their names in files."""
+        """Return views of the parts of each fused parameter, keyed by their names in files."""
         sizes = [self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
         names = (
             [f"self_attn.{name}_proj.weight" for name in "qkv"],
@@ -410,7 +410,7 @@ class DecoderLayer(nn.Module):
     def projected(
         self, normed: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return queries, keys and values ``[..., heads, m, head_dim]`` for normalised inputs ``[..., m, width]``."""
+        """Return queries, keys and values ``[..., heads, m, head_dim]`` for normalized inputs ``[..., m, width]``."""
         # [..., heads + 2 kv_heads, m, size]
         mixed = self.qkv(normed).unflatten(-1, (-1, self.size)).transpose(-2, -3)
         turned, v = mixed[..., : -self.kv_heads, :, :], mixed[..., -self.kv_heads :, :, :]

@@ -1,4 +1,4 @@
-"""The draft source of heads that read the target's hidden states, such as :class:`~specexp.drafters.Eagle`."""
+"""The draft source for heads that read the target's hidden states, such as :class:`~specexp.drafters.Eagle`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from specexp.drafters.draft_source import DraftSource, Fed
 class EagleSource(DraftSource):
     """An EAGLE head with its KV cache for one sequence.
 
-    A row is computed from a token and the hidden state of the position before it. This state is the target's for
-    committed tokens and the head's for drafted ones. Drafted rows are dropped when the step ends, and accepted tokens
-    are fed again with the target's states. The first token has no state before it, so other rows do not read its row.
+    A row is computed from a token and the hidden state at the previous position. This state comes from the target for
+    committed tokens, and from the head for drafted ones. Drafted rows are dropped when the step ends, and accepted
+    tokens are fed again with the target's states. No state precedes the first token, so other rows ignore its row.
 
     Args:
         head: an ``EagleHead`` or ``Eagle3Network``.
-        embed: function from token ids to embeddings ``[m, d]``.
-        output: function from the head's states to logits.
+        embed: function that maps token ids to embeddings ``[m, d]``.
+        output: function that maps the head's states to logits.
         width: size of the target's hidden states.
-        vocab_size: number of tokens that it can draft.
-        context_limit: most positions.
+        vocab_size: size of the target's vocabulary.
+        context_limit: maximum number of positions.
     """
 
     vocab_size: int = 0
@@ -56,7 +56,7 @@ class EagleSource(DraftSource):
         return self._cache.committed
 
     def learn(self, states: torch.Tensor) -> None:
-        """Append the target's hidden states ``[m, width]`` at the next positions."""
+        """Append the target's hidden states ``[m, width]`` for the next positions."""
         self._states = torch.cat((self._states, states.to(self._states)))
 
     def begin(self, positions: int, states: torch.Tensor | None) -> None:
@@ -64,7 +64,7 @@ class EagleSource(DraftSource):
 
         Args:
             positions: number of positions fed to the target.
-            states: ``[m, width]`` hidden states of the last of them; unknown states before these become zero.
+            states: ``[m, width]`` hidden states at the last ``m`` of them; unknown earlier states become zero.
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
@@ -125,7 +125,7 @@ class EagleSource(DraftSource):
 
     @override
     def commit(self, rows: Sequence[int]) -> None:
-        # drafted rows used the head's states
+        # drop drafted rows, which were computed from the head's states
         self._cache.commit([row for row in rows if row < self._pending])
         self._clear_step()
 
@@ -147,7 +147,7 @@ class EagleSource(DraftSource):
 
     @torch.inference_mode()
     def _run_committed(self, tokens: Sequence[int]) -> None:
-        """Run the head on committed tokens, each with the target's hidden state at the position before it."""
+        """Run the head on committed tokens, each with the target's hidden state at the previous position."""
         past, self._pending = self.length, len(tokens)
         states = self._states[max(past - 1, 0) : past + self._pending - 1]
         if past == 0:  # before the first token
@@ -161,7 +161,7 @@ class EagleSource(DraftSource):
         device = inputs.device
         embedded = self._embed(torch.tensor(tokens, device=device)).to(inputs)
         numbers = torch.as_tensor(positions, device=device)
-        # a mask that hides only the first row is dropped together with this row
+        # if the mask hides only the first row, drop both that row and the mask
         self._cache.first = first = int(visible[:, 1:].all() and (positions > 0).all())
         mask = None if first else torch.from_numpy(visible).to(device)
         made = self._head(embedded[None], inputs[None], numbers, mask, self._cache)[0]
@@ -174,7 +174,7 @@ class _TreeCache:
 
     Attributes:
         committed: number of committed rows.
-        rows: number of all rows, which the next pass continues.
+        rows: total number of rows; the next pass appends to them.
         first: first row that the next pass reads.
     """
 
@@ -199,7 +199,7 @@ class _TreeCache:
         return kept[0][..., self.first : end, :], kept[1][..., self.first : end, :]
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep these rows of the current step, in ascending order."""
+        """Keep only these rows of the current step, given in ascending order."""
         start, count = self.committed, len(rows)
         if list(rows) != list(range(count)):
             for one in chain.from_iterable(self._layers):
@@ -207,7 +207,7 @@ class _TreeCache:
         self.committed = self.rows = start + count
 
     def copy(self, rows: int) -> _TreeCache:
-        """Return a copy of the first rows."""
+        """Return a copy with only the first ``rows`` rows."""
         made = _TreeCache()
         made._layers = [[one.clone() for one in layer] for layer in self._layers]
         made.committed = made.rows = rows

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class EarlyExit(SelfDrafter):
     """Drafts with the target's first layers, followed by its final norm and output layer.
 
-    The weights are the target's, without training. The acceptance rate depends on whether the target was trained for
-    early exits. The draft has its own KV cache, whereas the published methods share that of the lower layers.
+    It uses the target's weights without further training. The acceptance rate depends on whether the target was trained
+    for early exits. The draft has its own KV cache, whereas the published methods share that of the lower layers.
 
     Args:
-        layers: number of the target's first layers that draft.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        layers: number of the target's first layers to draft with.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -50,7 +50,7 @@ class EarlyExit(SelfDrafter):
 
 
 def _exit_of(model: Any, layers: int, runtime: str) -> Any:
-    """Return a model of another model's first layers, with shared weights; raises ``ValueError`` if it has too few."""
+    """Return a model made of another one's first layers, sharing weights; raises ``ValueError`` if it has too few."""
     body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:
@@ -63,7 +63,7 @@ def _exit_of(model: Any, layers: int, runtime: str) -> Any:
             f"EarlyExit: layers must be from 1 to {len(own) - 1}, got {layers} (the target has {len(own)})"
         )
     lower, short = copy(model), copy(body)
-    for one in (lower, short):  # shallow copies: the changes below must not reach the target
+    for one in (lower, short):  # shallow copies: the changes below must not affect the target
         one._modules, one.config = dict(one._modules), copy(model.config)
         one.config.num_hidden_layers = layers
         if getattr(one.config, "layer_types", None) is not None:

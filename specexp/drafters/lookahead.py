@@ -1,4 +1,4 @@
-"""Lookahead decoding: the target improves its own guesses of later tokens in its regular passes (Fu et al. 2024)."""
+"""Lookahead decoding: the target refines its own guesses of later tokens during its regular passes (Fu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from specexp.core.outcome import Outcome
 from specexp.drafters.phrases import PhraseStore
 from specexp.drafters.ranking import candidates_of
 
-_KEYS = 10_000  # most tokens with stored n-grams
+_KEYS = 10_000  # maximum number of tokens with stored n-grams
 
 
 class Lookahead(Drafter):
     """Drafts n-grams that the target itself generates, by Jacobi iteration over the next positions.
 
     Each step adds one level of guesses to a window of ``window`` columns. A column's next level holds the guess for the
-    position after it. In the tree, the oldest level is a chain below the root. A column's later levels are a branch
-    below its place in that chain. So the target's pass reads the window as draft nodes, which are accepted if they are
-    right. The target's token after a column's end becomes the newest level. In a full window it also completes an
-    n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
+    following position. In the tree, the oldest level is a chain below the root. A column's later levels branch off at
+    its place in that chain. The target's pass thus processes the window as draft nodes, accepted if they are correct.
+    The target's token after a column's last guess becomes the newest level. Once the window is full, it also completes
+    an n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
     branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely if it has room for
-    (N - 1) (W + G) nodes, G + 2 candidates and W + N - 2 levels. In a smaller tree the last columns learn nothing.
+    (N - 1) (W + G) nodes, G + 2 candidates and W + N - 2 levels. In a smaller tree, the last columns learn nothing.
 
     The window always begins right after the root, however many tokens a step adds. Its first level repeats the prompt's
-    last tokens, whereas the published one is random.
+    last tokens, whereas the published method starts with random ones.
 
     Args:
         window: number of positions ahead of the root; the paper's W.
-        ngram: tokens in an n-gram; the paper's N. The window has N - 1 levels.
-        verified: n-grams stored and drafted per token that they follow; the paper's G.
+        ngram: number of tokens in an n-gram; the paper's N. The window has N - 1 levels.
+        verified: number of n-grams stored and drafted for each token that they follow; the paper's G.
     """
 
     learns_from = "all-nodes"

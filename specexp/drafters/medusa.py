@@ -30,17 +30,17 @@ _ARRAYS = ("bias", MARK, "weight")
 class Medusa(Drafter):
     """Drafts each depth with a separate head, which reads the hidden state at the position before the root.
 
-    A head does not read the draft tokens before its depth. So all nodes of a depth have the same candidates, and one
-    pass over the heads drafts a whole tree. The first step uses the prompt's last hidden state. Heads work only with
-    the target they were trained for; ``experiments/heads`` trains them.
+    A head does not see the tokens drafted at earlier depths. All nodes at a given depth therefore have the same
+    candidates, and one pass over the heads drafts a whole tree. The first step uses the prompt's last hidden state.
+    Heads work only with the target they were trained for; ``experiments/heads`` trains them.
 
     Args:
-        head: arrays of a :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
+        head: arrays of :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
             configuration, the path of a ``draft-head`` artifact.
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` has other arrays.
+        ValueError: ``coupled`` is given with a temperature, or ``head`` does not have the expected arrays.
     """
 
     gives_log_probs = True
@@ -107,7 +107,7 @@ class Medusa(Drafter):
 
         def answer(part: Request) -> Candidates:
             assert logits is not None
-            # head k predicts the tokens of depth k + 1, that is, those below nodes of depth k
+            # head k predicts the tokens at depth k + 1, that is, the children of nodes at depth k
             return rank(self._choice, [ToRank(context, part, logits[part.depths()], self._reduced)])[0]
 
         if len(reached) == request.rows.size:

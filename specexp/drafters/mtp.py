@@ -1,4 +1,4 @@
-"""Multi-token prediction: some targets were trained with a layer that predicts one more token."""
+"""Multi-token prediction: some targets were trained with a layer that predicts one additional token."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LOADED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 class Mtp(StatesDrafter):
     """Drafts with the multi-token-prediction layer in the target's own checkpoint (DeepSeek-AI 2024, section 2.2).
 
-    The layer reads a token's embedding and the target's last hidden state before it. Its output replaces this state at
-    the next depth. DeepSeek-V3, GLM-4.5 and others have one. ``MtpModel`` of transformers reads its weights. If a
-    checkpoint has several layers, the first one drafts at every depth.
+    The layer takes a token's embedding and the target's last hidden state at the previous position. At the next depth,
+    its output replaces this state. DeepSeek-V3, GLM-4.5 and others have such a layer, which transformers' ``MtpModel``
+    loads. If a checkpoint has several of them, the first one drafts at every depth.
 
     Args:
-        temperature: as in :class:`~specexp.drafters.DraftModel`, like the following arguments.
+        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -43,7 +43,7 @@ class Mtp(StatesDrafter):
 
 
 def _layer_of(target: Runtime) -> Any:
-    """Return the first multi-token-prediction layer with the target's embeddings, as an ``EagleSource`` runs it."""
+    """Return the first multi-token-prediction layer, with the target's embeddings, for use in an ``EagleSource``."""
     config: Any = getattr(target.model, "config", None)
     text = None if config is None else config.get_text_config()
     if text is None or not getattr(text, "num_mtp_layers", None):

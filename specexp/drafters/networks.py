@@ -29,7 +29,7 @@ class KeyValues(Protocol):
 
 
 class EagleHead(nn.Module):
-    """A layer that fuses a token's embedding with the hidden state before it, followed by one decoder layer.
+    """A layer that fuses a token's embedding with the preceding hidden state, followed by one decoder layer.
 
     Args:
         width: d, the size of hidden states and embeddings.
@@ -58,7 +58,7 @@ class EagleHead(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
-        """Return the network, given its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
+        """Build the network from its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
         weights = {
             name: torch.from_numpy(np.asarray(array, dtype=np.float32))
             for name, array in arrays.items()
@@ -87,11 +87,11 @@ class EagleHead(nn.Module):
 
         Args:
             embedded: ``[..., m, d]`` embeddings of tokens.
-            states: ``[..., m, d]`` hidden states of the positions before them.
+            states: ``[..., m, d]`` hidden states at the preceding positions.
             positions: ``[m]`` positions of the tokens in the text.
-            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then these); None for
-                causal rows without cached ones, or for one row that attends to all.
-            cache: keys and values of the ``n`` earlier rows, to which these are added.
+            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then the new ones). None
+                means causal rows if none are cached, or a single row that attends to all.
+            cache: keys and values of the ``n`` earlier rows, to which those of the new rows are appended.
         """
         # f(i + 1) from f(i) and token i + 1: the tokens are one step ahead of the states (section 4.1)
         x = self.fuse(torch.cat((embedded, states), dim=-1))  # [..., m, d]
@@ -106,10 +106,10 @@ class EagleHead(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of rows, computed from the target's hidden states."""
+        """Return the target's hidden states unchanged, as the inputs of rows."""
         return states
 
-    again = fuse_states  # of later rows from the states of `forward`
+    again = fuse_states  # inputs of later rows, from the states that `forward` returned
 
     def _parted(self, x: torch.Tensor) -> torch.Tensor:
         """Reshape ``[..., m, d]`` to ``[..., heads, m, d / heads]``."""
@@ -128,12 +128,12 @@ class EagleHead(nn.Module):
 class MedusaHeads(nn.Module):
     """Parallel heads of residual blocks: head ``k`` predicts the hidden state ``k + 1`` positions ahead.
 
-    Untrained heads are the identity. All heads share the target's output layer, whereas each published head has a copy.
+    Untrained heads are the identity. All heads share the target's output layer; each published head has a copy of it.
 
     Args:
         width: d, the size of the hidden states.
         heads: number of heads, one per position ahead.
-        blocks: residual blocks per head; the paper uses 1.
+        blocks: number of residual blocks per head; the paper uses 1.
     """
 
     def __init__(self, width: int, heads: int, blocks: int = 1) -> None:
@@ -143,7 +143,7 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> MedusaHeads:
-        """Return the network, given ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
+        """Build the network from ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
         ``ValueError`` for other shapes.
         """
         weight, bias = (np.asarray(arrays[name], dtype=np.float32) for name in ("weight", "bias"))
@@ -170,7 +170,7 @@ class MtpLayer(nn.Module):
     """The first layer of a transformers ``MtpModel``, run over the rows of a tree.
 
     Args:
-        model: it has the target's embeddings and rotary positions.
+        model: an ``MtpModel`` with the target's embeddings and rotary position embeddings.
     """
 
     def __init__(self, model: Any) -> None:
@@ -207,7 +207,7 @@ class MtpLayer(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of rows, computed from the target's hidden states."""
+        """Return the target's hidden states unchanged, as the inputs of rows."""
         return states
 
     again = fuse_states

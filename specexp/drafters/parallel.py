@@ -1,7 +1,7 @@
-"""Parallel drafts: one pass over mask tokens answers for every depth, as in PARD (An et al. 2025), P-EAGLE and DFlash.
+"""Parallel drafts: one pass over mask tokens drafts every depth, as in PARD (An et al. 2025), P-EAGLE and DFlash.
 
-The row of depth d reads the committed tokens and d mask tokens, or in DFlash a whole block of them. So all nodes of a
-depth have the same candidates.
+The row for depth d attends to the committed tokens and d mask tokens, or in DFlash to a whole block of them. All nodes
+at a given depth therefore have the same candidates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specexp.drafters.eagle_source import EagleSource
 
 
 class ParallelSource(DraftSource):
-    """A source with answers that depend only on the depth. A pass feeds one mask token per level of the last tree."""
+    """A source with one answer for all nodes at a depth. A pass feeds one mask token per level of the last tree."""
 
     parallel = True
     _pending, _depths = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
@@ -29,8 +29,8 @@ class ParallelSource(DraftSource):
 
     @abstractmethod
     def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
-        """Feed committed tokens and then mask tokens, after the rows of the step. Return the answers to the last
-        committed token, if any was fed, and to the mask tokens.
+        """Feed committed tokens, then mask tokens, after the rows of the step. Return the answers for the last
+        committed token, if any was fed, and for the mask tokens.
         """
 
     @override
@@ -49,7 +49,7 @@ class ParallelSource(DraftSource):
 
 
 class PardSource(ParallelSource, ModelSource):
-    """A causal LM that was trained to predict from mask tokens. Its configuration gives their id as ``pard_token``."""
+    """A causal LM that was trained to predict from mask tokens. Its configuration has their id in ``pard_token``."""
 
     # each sequence feeds its own number of mask tokens
     feed_together = DraftSource.feed_together
@@ -92,8 +92,8 @@ class ParallelEagleSource(ParallelSource, EagleSource):
 class DFlashSource(ParallelSource, EagleSource):
     """A DFlash draft with its keys and values for one sequence.
 
-    The keys of a token are made from the target's states of the same token. So those of a step's last token, of which
-    no state exists yet, are added in the next step.
+    A token's keys are computed from the target's states for the same token. The last token of a step has no state yet,
+    so its keys are added in the next step.
     """
 
     _known = 0  # positions with keys and values
@@ -133,7 +133,7 @@ class DFlashSource(ParallelSource, EagleSource):
 
     @torch.inference_mode()
     def _append(self, end: int) -> None:
-        """Add keys and values for the positions up to ``end``."""
+        """Append keys and values for the positions before ``end``."""
         positions = torch.arange(self._known, end, device=self._states.device)
         if len(positions):
             self._cache.rows, self._known = self._known, end

@@ -1,4 +1,4 @@
-"""The phrase cache drafts stored phrases, also inside a draft model's passes (Post-use & Pre-cut, section 5.1)."""
+"""The phrase cache drafts stored phrases, also within a draft model's passes (Post-use & Pre-cut, section 5.1)."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 class PhraseCache(DrafterWrapper):
     """Drafts phrases that were correct before, stored under the token that they follow.
 
-    As a wrapper of a drafter, the cache passes requests for tokens on, and answers requests for phrases (of
-    :class:`~specexp.builders.Graft`) itself. If a request needs a pass of a draft model, up to ``ride`` phrases that
-    follow the requested nodes' tokens are fed in the same pass (appendix C, algorithm 2). The model's answers do not
-    change. Where they agree with a phrase, the answers to its next tokens are known already, so one pass extends a
-    draft by several tokens. Without a drafter, the cache proposes continuations of phrases that match the path to a
-    node, the longest match first.
+    As a wrapper around a drafter, the cache forwards requests for tokens, and answers requests for phrases (from
+    :class:`~specexp.builders.Graft`) itself. If a request needs a pass of a draft model, that pass also feeds up to
+    ``ride`` phrases below the requested nodes (appendix C, algorithm 2). The model's answers do not change. Where they
+    agree with a phrase, the answers to its next tokens are already known, so one pass extends a draft by several
+    tokens. Without a drafter, the cache proposes continuations of phrases that match the path to a node, longest match
+    first.
 
-    With a :class:`~specexp.builders.Graft` builder this is Ouroboros (Zhao et al. 2024): phrases lengthen a draft
-    within its passes and at its end. They come from the target's corrections and, with ``state="carry"``, from earlier
-    texts.
+    With a :class:`~specexp.builders.Graft` builder, this is Ouroboros (Zhao et al. 2024): phrases lengthen a draft
+    both within its passes and at its end. They come from the target's corrections and, with ``state="carry"``, from
+    earlier texts.
 
-    The cache stores runs of USEFUL tokens (eq. 7: fed tokens that equal the target's, also beyond the first mismatch)
-    and committed text. It also stores fed and grafted phrases, as corrected by the model that read them.
+    The cache stores runs of USEFUL tokens (eq. 7: fed tokens that equal the target's, even beyond the first mismatch)
+    and committed text. It also stores fed and grafted phrases, as corrected by the model that processed them.
 
     Args:
-        drafter: the wrapped drafter; None drafts with phrases alone.
-        phrase_length: most tokens in a phrase; the paper's beta.
-        max_keys: most tokens with stored phrases; the least used token is evicted.
-        max_phrases: most phrases stored per token; the oldest is evicted.
-        ride: most phrases fed along in a draft pass; 0 feeds none.
-        shortest_match: fewest tokens of a fed phrase that the draft must confirm, or its answers along the phrase are
-            dropped and a later pass repeats them. As published, 2 (algorithm 2, line 14).
-        committed: store all committed text. As published, False: of a step's text only the run of USEFUL tokens below
-            the root, with the target's token after it.
-        initialisation: ``prompt`` stores the phrases of each prompt first, ``empty`` does not.
-        state: ``cold`` starts every prompt anew, ``carry`` keeps phrases from prompt to prompt, ``preloaded`` starts
-            every prompt from ``phrases``. The inner drafter has its own policy.
-        phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration the path of a
+        drafter: the wrapped drafter; if None, only stored phrases are drafted.
+        phrase_length: maximum number of tokens in a phrase; the paper's beta.
+        max_keys: maximum number of tokens with stored phrases; the least used token is evicted.
+        max_phrases: maximum number of phrases stored per token; the oldest is evicted.
+        ride: maximum number of phrases fed along with a draft pass; 0 feeds none.
+        shortest_match: minimum number of tokens of a fed phrase that the draft must confirm. Otherwise, its answers
+            along the phrase are dropped, and a later pass computes them again. The paper uses 2 (algorithm 2, line 14).
+        committed: store all committed text. False, as published, stores only the run of USEFUL tokens below a step's
+            root, with the target's token after it.
+        initialisation: ``prompt`` first stores the phrases of each prompt; ``empty`` does not.
+        state: ``cold`` starts every prompt with an empty cache, ``carry`` keeps phrases from prompt to prompt, and
+            ``preloaded`` starts every prompt with ``phrases``. The inner drafter has its own policy.
+        phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration, the path of a
             ``phrase-cache`` artifact.
 
     Raises:
-        ValueError: ``phrases`` is given without ``state="preloaded"`` or missing with it, or does not fit.
+        ValueError: only one of ``phrases`` and ``state="preloaded"`` is given, or the phrases do not fit.
     """
 
     learns_from = "all-nodes"
@@ -227,10 +227,10 @@ class PhraseCache(DrafterWrapper):
         return candidates_of(request, (after(text[-self.phrase_length :]) for text in texts))
 
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
-        """Feed the requested rows together with phrases below them; return the tokens fed in each pass.
+        """Feed the requested rows together with phrases below them; return the number of tokens fed in each pass.
 
         The phrases are rows of a larger tree, which the drafter feeds in one pass. The request itself, and later
-        requests along a phrase, then need no pass. The draft's answers along phrases are stored.
+        requests along a phrase, then need no pass. The draft's answers along the phrases are stored.
         """
         pending = self._pending.setdefault(context, _Pending())
         size, frontier = request.tokens.size, request.rows.tolist()

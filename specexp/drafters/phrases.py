@@ -15,16 +15,16 @@ from specexp.core.tree import NO_CANDIDATE
 Phrase = tuple[int, ...]
 """The tokens that follow a key token."""
 
-LONGEST = 64  # most tokens in a phrase
+LONGEST = 64  # maximum number of tokens in a phrase
 ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
 class PhraseStore:
     """Phrases by key token, newest first. Look-up, insertion and eviction take constant time.
 
-    A full store evicts its least used key; on ties, the key that was used (or inserted) longest ago. A full key evicts
-    its oldest phrase. Inserting a phrase again makes it the newest. If one phrase of a key is a prefix of another, only
-    the longer one is kept, with the age of the newer one.
+    A full store evicts its least used key or, in a tie, the key that was used (or inserted) longest ago. A full key
+    evicts its oldest phrase. Inserting a phrase again makes it the newest. If one phrase of a key is a prefix of
+    another, only the longer one is kept, with the age of the newer one.
 
     Example:
         >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)
@@ -71,7 +71,7 @@ class PhraseStore:
         return [] if phrases is None else list(islice(reversed(phrases), count))
 
     def insert(self, key: int, phrase: Sequence[int]) -> None:
-        """Add a phrase, shortened to ``phrase_length`` tokens. An empty phrase is ignored."""
+        """Add a phrase, truncated to ``phrase_length`` tokens. An empty phrase is ignored."""
         new = tuple(phrase[: self.phrase_length])
         if not new:
             return
@@ -106,9 +106,8 @@ class PhraseStore:
         self._count(key, uses + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors: ``keys`` ``[n]`` in the order of eviction, their ``uses`` ``[n]``, their numbers of phrases
-        ``counts`` ``[n]``, and ``phrases`` ``[m, phrase_length]``, key by key, oldest first, padded with
-        ``NO_CANDIDATE``.
+        """Return tensors: ``keys`` ``[n]`` in eviction order, their ``uses`` ``[n]``, their phrase ``counts`` ``[n]``,
+        and ``phrases`` ``[m, phrase_length]``, grouped by key, oldest first, padded with ``NO_CANDIDATE``.
         """
         import torch  # imported late: checking a configuration does not need it
 

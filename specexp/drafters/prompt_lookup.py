@@ -15,14 +15,14 @@ from specexp.drafters.ranking import candidates_of
 
 
 class PromptLookup(Drafter):
-    """Proposes tokens that followed earlier occurrences of the last n tokens: the largest n first, then the newest.
+    """Proposes tokens that followed earlier occurrences of the last n tokens, largest n first, then newest first.
 
-    The index of a sequence contains only committed tokens, so each draft indexes only the tokens since the last one.
+    The index of a sequence contains only committed tokens, so each draft adds only the tokens since the last one.
 
     Args:
-        max_ngram: longest suffix that is looked up, in tokens.
-        min_ngram: shortest suffix that is looked up, in tokens.
-        candidates: most candidates per node; the published method uses 1.
+        max_ngram: length of the longest suffix to look up, in tokens.
+        min_ngram: length of the shortest suffix to look up, in tokens.
+        candidates: maximum number of candidates per node; the published method uses 1.
 
     Raises:
         ValueError: ``min_ngram`` is larger than ``max_ngram``.

@@ -75,7 +75,7 @@ def rank(scoring: Scoring, questions: Sequence[ToRank]) -> list[Candidates]:
             rows = slice(start, start := start + one.logits.shape[0])
             found[index] = Candidates(tokens[rows], log_probs[rows])
     for index, (context, _, logits, _) in enumerate(questions):
-        # NaN logits make the values already copied NaN; only then the logits themselves are read
+        # NaN logits show up as NaN in the values already copied; only then are the logits themselves checked
         if not on_host(logits):
             q, read = found[index].q, found[index].log_probs
             read = read if q is None else q[:, :1]
@@ -138,7 +138,7 @@ def _noise(question: ToRank) -> torch.Tensor:
 
 
 def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candidates:
-    """Return candidates from one list of tokens per frontier row, best first, cut or padded to ``k`` tokens."""
+    """Build candidates from one list of tokens per frontier row, best first, truncated or padded to ``k`` tokens."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     for row, answer in zip(tokens, answers, strict=True):
         row[: len(answer)] = answer[: request.k]
@@ -148,7 +148,7 @@ def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candida
 def answered_in_part(
     request: Request, width: int, answered: Sequence[int], answer: Callable[[Request], Candidates]
 ) -> Candidates:
-    """Return candidates in which only the frontier rows ``answered`` have some, from ``answer``."""
+    """Return candidates from ``answer`` for the frontier rows ``answered``, and none for the other rows."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
     q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -183,8 +183,8 @@ _ROUNDS = (8, 16, 32, 64)
 """
 
 Uniforms = Callable[[NDArray[np.int64], int, int], NDArray[np.float64]]
-"""A function of rows ``[a]``, a start and a count. It returns the rows' uniform numbers ``[a, count]``, beginning at
-the start.
+"""A function that takes rows ``[a]``, a start index and a count. It returns each row's uniform numbers from that index
+on, ``[a, count]``.
 """
 
 
@@ -201,12 +201,12 @@ def draw(
     Args:
         q: ``[f, V]`` float32 probabilities.
         uniforms: function that returns each row's uniform numbers in (0, 1).
-        k: most tokens drawn per row.
-        enough: ``[f]`` probability mass per row: a row ends when its drawn tokens reach it.
+        k: maximum number of tokens drawn per row.
+        enough: ``[f]`` probability mass per row: drawing stops when the row's tokens reach it.
         replacement: whether a token can be drawn again.
 
     Returns:
-        Tokens ``[f, j]`` in the order drawn (``j <= k`` is the longest row), their log-probabilities under ``q``, and
+        Tokens ``[f, j]`` in the order drawn (the longest row has ``j <= k``), their log-probabilities under ``q``, and
         ``q``. Rows with no token left, or with enough drawn, are padded with ``NO_CANDIDATE``.
     """
     import torch
@@ -286,7 +286,7 @@ def _invert(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return block, index in the block and probability (``[a, m]`` each) of the tokens at uniform numbers ``[a, m]``.
+    """Find the tokens at uniform numbers ``[a, m]``; return block, index in the block and probability, each ``[a, m]``.
 
     The probability is 0 where a row has no token left.
     """

@@ -22,25 +22,25 @@ Estimate = Literal["escape", "frequency"]
 
 
 class SuffixAutomaton(Drafter):
-    """Finds the longest earlier run of tokens that also ends at a node, and proposes the tokens that followed it.
+    """Finds the longest earlier match for the tokens that end at a node, and proposes the tokens that followed it.
 
     It searches the prompt and the output so far, earlier texts (with ``state="carry"``) and a ``corpus`` (if given).
-    With a corpus this is REST (He et al. 2024), with earlier texts SuffixDecoding (Oliaro et al. 2025). A candidate's
-    probability is estimated from its occurrences. For SuffixDecoding's greedy tree, use
+    With a corpus, this is REST (He et al. 2024); with earlier texts, it is SuffixDecoding (Oliaro et al. 2025). A
+    candidate's probability is estimated from its occurrences. For SuffixDecoding's greedy tree, use
     :class:`~specexp.builders.DySpecGreedy` with ``top-k`` candidates.
 
     Args:
-        corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration the path of a
+        corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration, the path of a
             ``suffix-corpus`` artifact.
-        min_run: shortest run that is looked up, in tokens.
-        candidates: most candidates per node.
-        estimate: rule for a candidate's probability. ``frequency``, as published, is its share of the longest run's
-            occurrences. ``escape`` (prediction by partial matching, method C) reserves probability for tokens not seen
-            after that run, and divides it among the followers of shorter runs. So a continuation seen once is not
-            certain.
-        reach: greatest draft depth, as a multiple of the length of the run at the root (SuffixDecoding's
+        min_run: length of the shortest run to look up, in tokens.
+        candidates: maximum number of candidates per node.
+        estimate: how a candidate's probability is estimated. ``frequency``, as published, is its share of the longest
+            run's occurrences. ``escape`` (prediction by partial matching, method C) reserves some probability for
+            tokens not seen after that run. It is divided among the followers of shorter runs, so a continuation seen
+            only once is not treated as certain.
+        reach: maximum draft depth, as a multiple of the length of the run at the root (SuffixDecoding's
             ``max_spec_factor``); None for no limit.
-        state: ``cold`` searches only this prompt and its output, ``carry`` also all earlier texts.
+        state: ``cold`` searches only the current prompt and its output; ``carry`` also searches all earlier texts.
 
     Raises:
         ValueError: the corpus is empty or damaged.
@@ -113,7 +113,7 @@ class SuffixAutomaton(Drafter):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the kept texts: ``tokens`` ``[n]``, one text after the other, and their ``lengths`` ``[texts]``."""
+        """Return the stored texts: their concatenated ``tokens`` ``[n]`` and their ``lengths`` ``[texts]``."""
         if self.state == "cold":
             return {}
         import torch  # imported late: checking a configuration does not need it
@@ -155,7 +155,7 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Return this step's look-ups keyed by path, including the root's."""
+        """Return this step's look-ups, including the root's, keyed by path."""
         text, clock = self._texts[context], self._index_of(context).clock
         if text.walked != clock:  # any sequence may have added to the index, which makes look-ups stale
             text.walks.clear()
@@ -178,7 +178,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Return length and followers of each run that ends at a node, longest first; on ties, the texts come first."""
+        """Return the length and followers of each run that ends at a node, longest first. Ties favor the texts."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:

@@ -1,4 +1,4 @@
-"""Indexes of all token runs in texts and their followers: an automaton that grows, and a fixed suffix array."""
+"""Indexes of all token runs in texts and their followers: a growing automaton and a fixed suffix array."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from specexp.core.tree import NO_CANDIDATE
 ENTRIES = ("suffixes", "tokens")
 """Names of the arrays of a corpus."""
 
-_SAMPLED = 1024  # most occurrences that are counted
-_LONGEST = 64  # most tokens of a run looked up in an array
+_SAMPLED = 1024  # maximum number of occurrences counted
+_LONGEST = 64  # maximum number of tokens in a run looked up in an array
 
 Followers = list[tuple[int, int]]
 """Pairs of a token and its number of occurrences, newest first where the order is known."""
 
 
 class SuffixIndex:
-    """A suffix automaton over several texts (Blumer et al. 1985), with the occurrences of every run.
+    """A suffix automaton over several texts (Blumer et al. 1985) that counts the occurrences of every run.
 
     A state represents all runs that occur at the same places. Its link leads to its longest suffix that also occurs
     elsewhere. A text is identified by the state of its whole content; state ``0`` is the empty text.
@@ -59,7 +59,7 @@ class SuffixIndex:
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
-        """Extend a run by a token; return state and length of the longest suffix of the result that is in the texts."""
+        """Extend a run by a token; return state and length of the longest suffix that occurs in the texts."""
         while place > 0 and token not in self._next[place]:
             place = self._link[place]
             length = self._length[place]
@@ -67,7 +67,7 @@ class SuffixIndex:
         return after, length + 1 if after else 0
 
     def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
-        """Return (length, followers) of a run and its suffixes, longest first, without those that have no followers."""
+        """Return (length, followers) for a run and its suffixes, longest first, skipping those without followers."""
         found = []
         while place > 0:
             if following := self._next[place]:
@@ -112,15 +112,15 @@ class SuffixIndex:
 
 
 Run = tuple[int, int, int]
-"""The first and end index of the suffixes that begin with a run, and the run's length."""
+"""Start and end index of the suffixes that begin with a run, and the run's length."""
 
 
 class SuffixArray:
     """All suffixes of a corpus, sorted. The followers of a run are found by binary search.
 
     Args:
-        arrays: ``tokens`` ``[n]`` int32, texts one after the other with ``NO_CANDIDATE`` after each, and ``suffixes``
-            ``[n]`` int32, the start of each suffix, sorted.
+        arrays: ``tokens`` ``[n]`` int32, the concatenated texts with ``NO_CANDIDATE`` after each, and ``suffixes``
+            ``[n]`` int32, the start of each suffix, in sorted order.
 
     Raises:
         ValueError: the corpus is empty, or the arrays are damaged.
@@ -150,7 +150,7 @@ class SuffixArray:
         return int(self.tokens.max(initial=NO_CANDIDATE))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SuffixArray:
-        return self  # it never changes, so that copies can share it
+        return self  # it never changes, so copies can share it
 
     def longest(self, tail: list[int]) -> Run:
         """Return the longest suffix of ``tail`` that occurs in the corpus, as a run."""
@@ -180,7 +180,7 @@ class SuffixArray:
         """Return the followers of a run. If it occurs often, they are counted in an evenly spaced sample."""
         low, high, length = run
         positions = self.suffixes[low : high : max(1, (high - low) // _SAMPLED)] + length
-        # if the suffixes are wrongly sorted, a place may lie past the end; end marks are skipped below
+        # if the suffixes are not sorted correctly, a position may lie past the end; end marks are skipped below
         positions = positions.clip(max=self.tokens.size - 1)
         tokens, counts = np.unique(self.tokens[positions], return_counts=True)
         there = tokens != NO_CANDIDATE

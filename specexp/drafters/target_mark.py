@@ -1,4 +1,4 @@
-"""A head's mark identifies its target: some weights of the target's output layer, compared within a tolerance."""
+"""The mark that ties a head to its target: some weights of the target's output layer, compared within a tolerance."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from specexp.drafters.ranking import candidates_of
 
 
 class Union(DrafterWrapper):
-    """Proposes the candidates of several drafters at each node: all of the first drafter's, then new ones of the next.
+    """Proposes several drafters' candidates at each node: all of the first drafter's, then new ones from the next.
 
     Args:
         drafters: 2 to 64 drafters, most trusted first. With ``[PromptLookup(), TokenRecycling()]``, a continuation
@@ -46,7 +46,7 @@ class Union(DrafterWrapper):
 
     @override
     def source_of(self, context: Context, path: tuple[int, ...]) -> str:
-        """Return the source in the first inner drafter that proposed the token."""
+        """Return the source according to the first inner drafter that proposed the token."""
         for request, answers in self._answered[context][1]:
             for row, number in enumerate(request.rows.tolist()):
                 if request.path_tokens(number) == path[:-1]:

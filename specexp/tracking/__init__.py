@@ -1,1 +1,1 @@
-"""Tracking of studies and their runs in W&B. If tracking fails, no trial fails."""
+"""Tracks studies and their runs in W&B. A tracking failure never makes a trial fail."""

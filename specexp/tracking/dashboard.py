@@ -18,25 +18,25 @@ TRIAL_TABLE = "trials"
 
 @dataclass(frozen=True)
 class DashboardPanel:
-    """A panel of a workspace, described without W&B."""
+    """A panel of a workspace, described independently of W&B."""
 
     kind: str  # name of its class in ``wandb_workspaces.reports.v2``
     title: str = ""
-    # further arguments: ``x`` and ``y`` are names of summary values, ``searched`` keys of the space, and ``by`` is
-    # the configuration's key that groups runs, or ``Group``
+    # further arguments: ``x`` and ``y`` are names of summary values, ``searched`` has keys of the space, and ``by`` is
+    # the configuration key by which runs are grouped, or ``Group``
     options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A workspace, described without W&B."""
+    """A workspace, described independently of W&B."""
 
     name: str
-    runs: tuple[str, str]  # attribute of the runs that it shows, ``Group`` or ``JobType``, and its value
+    runs: tuple[str, str]  # filter for the runs shown: an attribute, ``Group`` or ``JobType``, and its value
     entity: str
     project: str
-    speedup: str  # summary value that orders the runs
-    pinned: tuple[str, ...]  # summary values next to a run's name
+    speedup: str  # summary value by which runs are sorted
+    pinned: tuple[str, ...]  # summary values shown next to a run's name
     sections: dict[str, list[DashboardPanel]]  # panels by heading
 
 
@@ -71,7 +71,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
 def describe_comparison(
     name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of an experiment that compares ``arms``. It shows runs on any device, model or prompts."""
+    """Return the workspace of an experiment that compares ``arms``. It covers all devices, models and prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
     rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in (PLAIN, *arms)]
@@ -100,7 +100,7 @@ def describe_dashboard(
 ) -> Dashboard:
     """Return the workspace of a study, with one axis for each dotted key in ``searched``.
 
-    ``modelled`` is whether a latency profile models the study's seconds.
+    ``modelled`` specifies whether the study's seconds come from a latency profile.
     """
     before = MODELLED if modelled else ""
     speedup, word = f"{before}{SPEEDUP}", before.replace("_", " ")
@@ -158,7 +158,7 @@ def _media(title: str, key: str) -> DashboardPanel:
 
 
 def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Build the workspace without network or account. Its ``.save()`` publishes it.
+    """Build the workspace, which requires no network or account. Its ``.save()`` method publishes it.
 
     Raises ImportError if the extra ``dashboard`` is not installed.
     """

@@ -1,4 +1,4 @@
-"""The mode of W&B runs: sent over the network, written into a folder, or disabled."""
+"""The mode of W&B runs: sent over the network, written to a folder, or disabled."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def wanted_mode(mode: str | None = None) -> Mode:
 
 
 def resolve_mode(mode: str | None = None) -> Mode:
-    """Choose the mode of a command's runs: ``mode``, then ``WANDB_MODE``, then online with an account, else offline.
+    """Choose the mode of a command's runs: ``mode``, else ``WANDB_MODE``, else online with an account, else offline.
 
-    Without an account ``online`` becomes ``offline``, so that W&B never prompts for one. Raises ValueError if the mode
+    Without an account, ``online`` becomes ``offline``, so that W&B never prompts for one. Raises ValueError if the mode
     is unknown.
     """
     wanted = wanted_mode(mode)

@@ -1,4 +1,4 @@
-"""Names that runs, tables and the dashboard share."""
+"""Names shared by runs, tables and the dashboard."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ FORMERLY_PLAIN = "engine"
 STUDY = "study"
 """W&B's job type for the run of a study as a whole."""
 PARAMETERS = "params"
-"""The key of a trial's searched values in the configuration of its run."""
+"""The key of a trial's searched values in its run's configuration."""
 
 Scalar = str | int | float | bool | None
 
 
 def parameter_key(key: str, searched: Iterable[str]) -> str:
-    """Return the key below :data:`PARAMETERS` of a searched ``key``: the same dotted key as in YAML.
+    """Return the key under :data:`PARAMETERS` for a searched ``key``: the same dotted key as in YAML.
 
-    One place cannot hold both a value and a mapping: ``builder`` becomes ``builder.name`` if
+    A key cannot hold both a value and a mapping, so ``builder`` becomes ``builder.name`` if
     ``builder.init_args.nodes`` is searched too.
     """
     return f"{key}.name" if any(other.startswith(f"{key}.") for other in searched) else key
@@ -69,7 +69,7 @@ def to_json(value: Any) -> Any:
 def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
     """Return the column names and rows of records. W&B requires one type per column.
 
-    Keys that a record lacks are empty cells; mixed types become text (lists as JSON).
+    Keys that a record lacks become empty cells; mixed types become text, with lists as JSON.
     """
     columns = list(dict.fromkeys(key for record in records for key in record))
     by_column = [_one_type([to_json(record.get(column)) for record in records]) for column in columns]

@@ -28,7 +28,7 @@ FINISH_SECONDS = 30.0
 
 
 class Guard:
-    """Turns W&B's failures into warnings, one per failing operation, so that the work continues."""
+    """Turns W&B's failures into warnings, one per failing operation, so that work continues."""
 
     def __init__(self) -> None:
         self.failures: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Guard:
 
 @contextmanager
 def staging_in(folder: Path) -> Iterator[None]:
-    """While the block runs, let W&B stage files of artifacts in ``folder``, so that ``wandb sync`` needs nothing else.
+    """Make W&B stage artifact files in ``folder`` while the block runs, so that ``wandb sync`` needs nothing else.
 
     If the user has set ``WANDB_DATA_DIR``, that folder is used instead.
     """
@@ -65,9 +65,9 @@ def staging_in(folder: Path) -> Iterator[None]:
 class TrackedRun:
     """A W&B run that never raises W&B's errors. It does nothing if it failed to start or if the mode is ``disabled``.
 
-    At the end of a ``with`` block the run finishes, and exceptions propagate. The summary's ``state`` is then
-    ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it. ``folder`` is W&B's folder of
-    the study. If the connection is lost before all was sent, the run's own folder is added to ``unsent``.
+    At the end of a ``with`` block, the run finishes, and exceptions propagate. The summary's ``state`` is then
+    ``complete``, or ``failed`` with the ``reason``, unless :meth:`summary` has set it. ``folder`` is the study's W&B
+    folder. If the connection is lost before everything is sent, the run's own folder is added to ``unsent``.
     """
 
     def __init__(self, run: wandb.Run | None, guard: Guard, folder: Path, unsent: list[str]) -> None:
@@ -85,7 +85,7 @@ class TrackedRun:
         self._write("log values", lambda run: run.log(to_json(values), step=step, commit=True))
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Set values for the whole run, which tables and panels compare."""
+        """Set values that describe the whole run, for comparison in tables and panels."""
         self._state = values.get(STATE, self._state)
         self._write("write a summary", lambda run: run.summary.update(to_json(values)))
 
@@ -181,13 +181,13 @@ class TrackedRun:
 class Tracker:
     """Writes the W&B runs of one study or one ``specexp.run``.
 
-    No method raises: a failure is reported once and the work goes on. Mode ``disabled`` does not import wandb.
+    No method raises: a failure is reported once, and work continues. Mode ``disabled`` does not import wandb.
 
     Args:
-        name: The study, which is the group of its runs.
+        name: Name of the study, which is also the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
-        mode: See :func:`~specexp.tracking.mode.resolve_mode`; ValueError if it is unknown.
-        entity: The account's default if None.
+        mode: See :func:`~specexp.tracking.mode.resolve_mode`. An unknown mode raises ValueError.
+        entity: W&B entity; None uses the account's default.
 
     Example:
         >>> tracker = Tracker("tree_shape", "runs/tree_shape", mode="disabled")
@@ -219,7 +219,7 @@ class Tracker:
     ) -> TrackedRun:
         """Start the run of one trial, as a context manager. ``params`` maps dotted keys to the searched values.
 
-        ``what`` is the part of the run's name that describes the trial: ``chain of 2, 2 nodes``.
+        ``what`` is the part of the run's name that describes the trial, e.g. ``chain of 2, 2 nodes``.
         """
         whole = {**(config or {}), "trial": number, PARAMETERS: nest_parameters(params)}
         name = f"{self.name}-{number:03d}"
@@ -249,8 +249,8 @@ class Tracker:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Listing the installed packages alone takes 0.1 s a run; environment.json holds them once. Watching
-        # the machine, git and the console would run while a trial is measured.
+        # Listing the installed packages alone takes 0.1 s per run, and environment.json already has them.
+        # Monitoring the machine, git and the console would run while a trial is measured.
         settings = wandb.Settings(
             silent=True,
             console="off",

@@ -1,4 +1,4 @@
-"""Greedy verification: the output of plain greedy decoding. ``follow`` in ``core/contracts.py`` accepts the tokens."""
+"""Greedy verification: outputs the tokens of plain greedy decoding, using ``follow`` in ``core/contracts.py``."""
 
 from __future__ import annotations
 

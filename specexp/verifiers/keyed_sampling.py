@@ -1,4 +1,4 @@
-"""Keyed sampling: draws exact samples of the target that do not depend on the drafts."""
+"""Keyed sampling, which draws exact samples from the target, independent of the drafts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class KeyedSampling(DeterministicVerifier):
     """Outputs ``argmax(s_t + g_t)`` at position t.
 
-    ``s_t`` are the target's log-probabilities after temperature, top-k and top-p (``transformers``' own processors,
-    in that order), ``g_t`` Gumbel noise keyed by (seed, sequence, t). Every token is an exact sample, and the output
-    is a function of target, prompt, seed and sequence alone: token equality with plain decoding can be tested at
+    ``s_t`` are the target's log-probabilities after temperature, top-k and top-p (``transformers``' own processors, in
+    that order). ``g_t`` is Gumbel noise keyed by (seed, sequence, t). Every token is an exact sample, and the output
+    depends only on target, prompt, seed and sequence. Token equality with plain decoding can therefore be tested at
     every temperature.
 
     Args:

@@ -1,4 +1,4 @@
-"""Verifiers that sample from the target: their base, rejection sampling, and sample and match."""
+"""Verifiers that sample from the target: their base class, rejection sampling, and sample-and-match."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SamplingVerifier(Verifier, ABC):
         self.top_p = top_p
 
     def uniforms(self, context: Context, tree: TokenTree) -> list[float]:
-        """Return enough numbers in (0, 1) for this step: one per draw, and one for the bonus token."""
+        """Return enough uniform numbers in (0, 1) for this step: one per draw, and one for the bonus token."""
         repeated = 0 if tree.draws is None else sum(map(len, tree.draws.values()))
         size = tree.num_nodes + repeated + 1
         numbers: list[float] = context.uniforms("verify", len(context) - 1, size=size).tolist()
@@ -58,16 +58,16 @@ class SamplingVerifier(Verifier, ABC):
 class RejectionSampling(SamplingVerifier):
     """Tries the last accepted node's children one by one. The bonus token is drawn from the residual distribution.
 
-    One rule serves chains (Leviathan et al. 2023), several candidates with (Miao et al. 2023) and without replacement
-    (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. With ``p`` the target's distribution, ``r``
-    the residual (``p`` at first) and ``q`` the one the next child was drawn from:
+    One rule covers chains (Leviathan et al. 2023), several candidates drawn with (Miao et al. 2023) or without
+    replacement (Chen et al. 2024; Xiong et al. 2024, algorithm 3) and point masses. Let ``p`` be the target's
+    distribution, ``r`` the residual (initially ``p``) and ``q`` the distribution that the next child was drawn from.
 
-    - a drawn child ``y`` is accepted with probability ``min(1, r[y] / q[y])``; after a rejection
-      ``r = norm(max(r - q, 0))``, and without replacement ``q[y] = 0``, renormalised;
-    - a point mass ``y`` is accepted with probability ``r[y]``; after a rejection ``r[y] = 0``, renormalised.
+    - A drawn child ``y`` is accepted with probability ``min(1, r[y] / q[y])``. A rejection sets
+      ``r = norm(max(r - q, 0))`` and, without replacement, ``q[y] = 0`` before ``q`` is renormalized.
+    - A point mass ``y`` is accepted with probability ``r[y]``. A rejection sets ``r[y] = 0`` and renormalizes ``r``.
 
-    When no child is left, or the last was rejected, the bonus token is drawn from ``r``. The randomness of a step is
-    keyed by (seed, sequence, root position).
+    When no child is left to try, the bonus token is drawn from ``r``. The randomness of a step is keyed by (seed,
+    sequence, root position).
     """
 
     sampling = "rejection"
@@ -95,9 +95,9 @@ class RejectionSampling(SamplingVerifier):
             row = child
 
     def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> Distribution:
-        """Return ``[n + 1]`` the target's probability of every node's token, copied from a device at once.
+        """Return the target's probability ``[n + 1]`` of every node's token, copied from the device in one transfer.
 
-        While first children are accepted, only the last row of the distribution is copied.
+        As long as first children are accepted, only the last row of the distribution is copied as well.
         """
         import torch
 
@@ -119,11 +119,11 @@ class RejectionSampling(SamplingVerifier):
 
 
 class SampleMatch(SamplingVerifier):
-    """Draws one token of the target after every visited node, and follows the child with this token.
+    """Draws one token from the target after every visited node, and follows the child with that token.
 
-    It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts at most as much as
-    rejection sampling with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not depend
-    on the steps. The randomness of a step is keyed by (seed, sequence, root position).
+    It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts no more than
+    rejection sampling does with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not
+    depend on the steps. The randomness of a step is keyed by (seed, sequence, root position).
     """
 
     @override
@@ -169,7 +169,7 @@ def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, 
 
 
 def residual(left: Distribution, q: Distribution) -> Distribution:
-    """Return ``norm(max(left - q, 0))``, or ``left`` if all differences are 0, because both are equal then."""
+    """Return ``norm(max(left - q, 0))``, or ``left`` if the maximum is 0 everywhere, since both are equal then."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
@@ -189,6 +189,6 @@ def normalised(distribution: Distribution) -> Distribution:
 
 
 def sample(distribution: Distribution, uniform: float) -> int:
-    """Return the token at which the cumulative probability exceeds ``uniform``; its probability is never 0."""
+    """Return the token at which the cumulative probability exceeds ``uniform``. Its own probability is never 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

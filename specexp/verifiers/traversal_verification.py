@@ -1,4 +1,4 @@
-"""Traversal verification: draws exact samples of the target and verifies a drawn tree from its leaves up."""
+"""Traversal verification: draws exact samples from the target and verifies a drawn tree from its leaves up."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class _Visit:
     """A node on the current path."""
 
     row: int
-    accept: float  # its value: the probability of accepting it or one of the nodes left below it
+    accept: float  # its value: the probability of accepting it or one of the remaining nodes below it
     q: Distribution  # the distribution it was drawn from; empty for the root
-    draws: Iterator[tuple[int, Distribution]]  # its children that are left, each with its q
-    left: Distribution | None = None  # its residual; None before a child was tried
+    draws: Iterator[tuple[int, Distribution]]  # its remaining children, each with its q
+    left: Distribution | None = None  # its residual; None until a child is tried
 
 
 class TraversalVerification(SamplingVerifier):
-    """Tries the leaves of a tree first, and each other node after all nodes below it (Weng et al. 2025).
+    """Tries the leaves of a tree first, and every other node after all nodes below it (Weng et al. 2025).
 
-    Let ``p`` be the target's distribution after a node and ``r`` the residual, ``p`` at first. The next child was drawn
-    from ``q``, and the node's own value is ``a``, 1 for the root.
+    Let ``p`` be the target's distribution after a node and ``r`` the residual, initially ``p``. The next child was
+    drawn from ``q``, and the node's own value is ``a``, which is 1 for the root.
 
-    - a child ``y`` has the value ``min(1, a * r[y] / q[y])``. Its own children are tried first, and then ``y`` itself
-      is accepted with its value, together with the path to it;
-    - after a rejection ``s = sum(max(a * r - q, 0))``, ``r = norm(max(a * r - q, 0))`` and ``a = s / (s + 1 - a)``.
-      Without replacement ``q[y] = 0``, renormalised.
+    - A child ``y`` has the value ``min(1, a * r[y] / q[y])``. Its own children are tried first. Then ``y`` itself,
+      with the path to it, is accepted with a probability equal to its value.
+    - A rejection sets ``s = sum(max(a * r - q, 0))``, ``r = norm(max(a * r - q, 0))`` and ``a = s / (s + 1 - a)``.
+      Without replacement, it also sets ``q[y] = 0`` and renormalizes ``q``.
 
-    The bonus token is drawn from the accepted node's ``r``. A chain is accepted as by :class:`BlockVerification`. It
-    accepts at least as much as :class:`RejectionSampling` on average, and as much if nothing was drawn. The randomness
-    of a step is keyed by (seed, sequence, root position).
+    The bonus token is drawn from the accepted node's ``r``. Chains are verified as in :class:`BlockVerification`. On
+    average it accepts at least as many tokens as :class:`RejectionSampling`, and equally many if none was drawn. The
+    randomness of a step is keyed by (seed, sequence, root position).
     """
 
     sampling = "rejection"
@@ -88,5 +88,5 @@ def after_rejection(accept: float, left: Distribution, q: Distribution) -> tuple
     """Return the value and residual of a node after a child drawn from ``q`` was rejected."""
     rest = accept * left
     total = float(np.maximum(rest - q, 0.0).sum())
-    # a node that is accepted for sure stays so, even if rounding has left no residual
+    # a node that is certain to be accepted stays so, even if rounding leaves no residual
     return total / (total + 1.0 - accept) if accept < 1.0 else 1.0, residual(rest, q)

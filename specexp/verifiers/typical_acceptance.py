@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class TypicalAcceptance(SamplingVerifier):
-    """Accepts every token that is typical for the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
+    """Accepts every token that is typical of the target (Cai et al. 2024, Medusa, section 2.3.2). **Lossy**.
 
-    A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p)))``, with ``H`` the entropy in nats: the output is
-    plausible, but not a sample of the target. The longest accepted path wins; ties go to the most probable. The
-    bonus token is drawn from the target, keyed by (seed, sequence, root position). At temperature 0 it is lossless in
-    effect.
+    A node is accepted if ``p[y] > min(epsilon, delta * exp(-H(p)))``, where ``H`` is the entropy in nats. The output is
+    plausible, but not a sample from the target. The longest accepted path wins; ties go to the most probable one. The
+    bonus token is drawn from the target, keyed by (seed, sequence, root position). At temperature 0, it is effectively
+    lossless.
 
     Args:
         epsilon: a token with a higher probability is always accepted.
@@ -49,7 +49,7 @@ class TypicalAcceptance(SamplingVerifier):
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
         """Extend accepted paths level by level, and keep the best of the longest paths."""
         best, best_place = 0, (0, 0.0)  # row, (depth, log-probability)
-        log_probs = {0: 0.0}  # of accepted rows, given the root
+        log_probs = {0: 0.0}  # by accepted row, given the root
         for row in range(tree.num_nodes + 1):  # parents come before their children
             if row not in log_probs:
                 continue

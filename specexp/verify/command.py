@@ -1,7 +1,7 @@
-"""``python -m specexp.verify CONFIG.yaml [--key value]``: tests whether every composition of a file is lossless.
+"""``python -m specexp.verify CONFIG.yaml [--key value]``: tests whether every composition in a file is lossless.
 
-Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a second run of
-the same name replaces them.
+Writes ``<output>/verify/<name>/{config.yaml,environment.json,report.md,report.json}`` and pictures; a later run
+with the same name replaces them.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ NO_PLAIN = (
     "'{\"speculative\": false}'"
 )
 _AROUND = 40
-"""The number of characters shown around a divergence."""
+"""The number of characters shown on each side of a divergence."""
 _ROUNDING = 1e-3
-"""A gap between float32 logits that rounding can reverse in passes of different width. Real errors are larger."""
+"""A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
 
 Ask = Callable[[str], Streamed]
 
@@ -60,7 +60,7 @@ class Compared:
         gap: float | None,
         *,
         source: str,  # source of the gap, for the message
-        tolerance: float,  # largest gap at which rounding may decide otherwise
+        tolerance: float,  # largest gap that rounding may reverse
     ) -> Compared:
         """Return the verdict on two answers that differ."""
         verdict: Verdict = "cannot tell"
@@ -89,7 +89,7 @@ class EndpointReport:
     settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits
 
     def count(self, verdict: Verdict) -> int:
-        """Return the number of prompts with a verdict."""
+        """Return the number of prompts with this verdict."""
         return sum(one.verdict == verdict for one in self.compared)
 
     @property
@@ -124,10 +124,10 @@ class EndpointReport:
 def compare_endpoints(
     prompts: Iterable[str], speculative: Ask, plain: Ask, tolerance: float
 ) -> Iterator[Compared]:
-    """Compare the answers to all prompts, one prompt after the other.
+    """Compare the answers to all prompts, one prompt at a time.
 
-    An answer is wrong only if plain decoding is reproducible and clearly prefers its own token by the server's
-    log-probabilities. Without log-probabilities the verdict is ``cannot tell``. Raises EngineError if a server fails.
+    An answer is wrong only if plain decoding is reproducible and the server's log-probabilities clearly prefer plain
+    decoding's token. Without them, the verdict is ``cannot tell``. Raises EngineError if a server fails.
     """
     for prompt in prompts:
         off, on = plain(prompt), speculative(prompt)
@@ -251,7 +251,7 @@ def json_object(text: str) -> dict[str, Any]:
 def endpoint_parser(
     command: str, description: str, max_prompts: int, also: str = ""
 ) -> argparse.ArgumentParser:
-    """Return a parser with the options of commands that measure a server. ``also`` is added to the help on servers."""
+    """Return a parser for commands that measure a server. ``also`` is appended to the help of ``--endpoint``."""
     parser = Options(
         prog=f"python -m specexp.{command}",
         description=description,

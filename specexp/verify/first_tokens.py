@@ -26,7 +26,7 @@ Start = tuple[int, ...]
 WIDTH = 48
 """The number of beginnings of an answer that are counted individually. All others share one cell."""
 _PLAIN_LANES = 8
-"""The number of continuations in a batch of plain decoding."""
+"""The number of continuations per batch in plain decoding."""
 
 
 @dataclass(frozen=True)

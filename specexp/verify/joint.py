@@ -1,17 +1,17 @@
 """Tests the distribution of a composition's output on toy targets with known probabilities.
 
-A verifier may be right in each step but wrong across steps (for example with frozen noise), or right on average but
-wrong after accepted drafts. Several joint distributions are therefore tested:
+A verifier may be right in each step but wrong across steps, for example with frozen noise. It may also be right on
+average but wrong after accepted drafts. Several joint distributions are therefore tested:
 
 - three consecutive tokens, and the first tokens of three consecutive steps,
 - tokens by their position in a step, and tokens by the preceding token,
 - how often the first candidate is the output.
 
-The required power sets the number of samples. With ``n`` triples of tokens, a deviation of total variation ``TV`` has a
-non-centrality of at least ``4 * n * TV**2``. ``n`` is the smallest number at which Pearson's chi-square test finds this
-deviation with probability ``1 - MISS``. The test has two looks. A toy is finished after ``n / 2`` triples if the
-deviation would have given a larger chi-square with probability ``1 - MISS``, as for most exact compositions. Otherwise
-the other half is sampled. The probability of a miss at either look is at most ``1 - POWER``.
+The required power determines the number of samples. With ``n`` triples of tokens, a deviation of total variation ``TV``
+has a non-centrality of at least ``4 * n * TV**2``. ``n`` is the smallest number at which Pearson's chi-square test
+finds this deviation with probability ``1 - MISS``. The test looks at the samples twice. A toy is finished after
+``n / 2`` triples if the deviation would have given a larger chi-square with probability ``1 - MISS``, the usual case.
+Otherwise, the other half is sampled. In total, the probability of a miss is at most ``1 - POWER``.
 
 All tests and looks share a quarter of the level (Bonferroni), so exact compositions are rejected less often than that.
 """
@@ -74,14 +74,14 @@ def joint_test(
     ``temperature``, ``top_k`` and ``top_p`` define this distribution.
 
     Args:
-        make_parts: Returns new parts, exactly as configured, given the toy draft model.
+        make_parts: Function that takes the toy draft model and returns new parts, exactly as configured.
         total_variation: Size of the deviation to find or exclude, in the joint distribution of three tokens.
         level: Maximum probability of rejecting an exact composition.
-        most: Maximum number of token triples on each toy; as many as the decision needs if None.
+        most: Maximum number of token triples on each toy; None takes as many as the decision needs.
         seed: Seed of the toy models and of the run.
 
     Raises:
-        ValueError: The parts cannot run on the toy models, or one fails.
+        ValueError: The parts cannot run on the toy models, or a part fails.
 
     Example:
         >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).evidence  # doctest: +SKIP
@@ -101,7 +101,7 @@ class JointTest:
 
     Args:
         own_noise: Whether the verifier draws new noise in each step. If not, a coupled drafter may know the noise in
-            advance. Step lengths then depend on the next tokens even if the output is right, and are not tested.
+            advance. Step lengths then depend on the next tokens even if the output is right, so they are not tested.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class JointTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """Return the result of the test. The second half of the samples is decoded if it is needed."""
+        """The result of the test. The second half of the samples is decoded only if needed."""
         tallies = {manner: sum(found, Tally()) for manner, found in self._first.items()}
         fits = self._fits(tallies)
         if min(fit.p_value for fit in fits.values()) >= self.each:
@@ -217,9 +217,9 @@ class EqualityTest:
 
     @cached_property
     def check(self) -> LosslessCheck:
-        """Return the result of all comparisons."""
+        """The result of all comparisons."""
         total = sum((tally for tallies in self._tallies for tally in tallies), Tally())
-        # A larger share of wrong tokens would show at least one with probability POWER.
+        # With a larger share of wrong tokens, at least one would have been found with probability POWER.
         finds = 1 - (1 - POWER) ** (1 / total.compared)
         return LosslessCheck(
             "toy equality",

@@ -24,7 +24,7 @@ Rows = list[tuple[str, LosslessCheck]]
 
 
 def report(found: LosslessReport) -> Report:
-    """Return the whole verification: its verdict, all tables that have a row, pictures, and everything as JSON."""
+    """Return the report of a verification: its verdict, all non-empty tables, pictures, and all results as JSON."""
     from rich.text import Text
 
     line = verdict_line(found)
@@ -84,7 +84,7 @@ def verdict_table(found: LosslessReport) -> Table:
 
 
 def check_table(rows: Rows, found: LosslessReport) -> Table:
-    """Return a table with one row per test: its samples, its decision, and the deviation that it could have found."""
+    """Return a table with one row per test: its samples, its decision, and the deviation it could have detected."""
     heads = (
         "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
     )
@@ -113,7 +113,7 @@ def check_table(rows: Rows, found: LosslessReport) -> Table:
 
 
 def difference_table(found: LosslessReport) -> Table:
-    """Return a table of the positions where outputs differ from plain decoding, with the target's gap there."""
+    """Return a table of the positions where outputs differ from plain decoding, with the target's gap at each."""
     heads = "composition | prompt | sample | token | gap:.4 | excused"
     table = Table("Differences from plain decoding, near ties included", columns(heads))
     rows: list[list[Cell]] = []

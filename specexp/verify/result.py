@@ -1,4 +1,4 @@
-"""The results of tests, and the findings and verdicts made from them."""
+"""The results of tests, and the findings and verdicts derived from them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class StepEndings:
     tokens: int = 0
     rows: int = 0  # rows of trees in the target's passes, roots included
     undrafted: int = 0  # steps without drafted tokens
-    # by depth, steps with an accepted path that ended above it, because all children were rejected
+    # by depth, steps that accepted a path down to the depth above and then rejected all of its children
     rejected: Counter[int] = field(default_factory=Counter)
-    # by depth, steps with an accepted path that ended at a leaf, followed by the bonus token
+    # by depth, steps with an accepted path that ended at a leaf of this depth, followed by the bonus token
     leaves: Counter[int] = field(default_factory=Counter)
     whole: int = 0  # steps with an accepted path as deep as the tree
     deepest: int = 0  # depth of the deepest tree
@@ -80,12 +80,12 @@ class LosslessCheck:
     name: str  # ``token equality``, ``toy equality``, ``toy joint`` or ``first tokens``
     # a deviation was found, one of the stated size was excluded, or there were too few samples to exclude it
     decision: Decision
-    samples: int  # compared outputs or tokens, or counted samples
+    samples: int  # number of compared outputs or tokens, or of counted samples
     evidence: str  # the result as a clause of a verdict
     # smallest deviation found with probability ``POWER``: a share of wrong tokens, or a total variation
     finds: float | None = None
     p_value: float | None = None  # p-value of all fits together, to be compared with ``level``
-    level: float | None = None  # probability that the test refuses an exact composition
+    level: float | None = None  # probability that the test rejects an exact composition
     fits: Mapping[str, GoodnessOfFit] = field(default_factory=dict)  # by name of the counted quantity
     outcomes: Mapping[str, int] = field(default_factory=dict)  # compared outputs or tokens by result
     # tokens on the toy targets that differ: (continuation, index, token, expected token)
@@ -194,7 +194,7 @@ _PROPERTIES = {
 
 
 def as_json(value: Any) -> Any:
-    """Convert a result to a dict, and an array to a list rounded to six digits, as :func:`json.dumps` needs it."""
+    """Convert a result to a dict, or an array to a list rounded to six decimals, for :func:`json.dumps`."""
     if isinstance(value, np.ndarray):
         return [round(float(one), 6) for one in value]
     return {**vars(value), **{name: getattr(value, name) for name in _PROPERTIES.get(type(value), ())}}

@@ -1,4 +1,4 @@
-"""Runs the losslessness tests of every composition in a file."""
+"""Runs the losslessness tests for every composition in a file."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 RunChunks = Callable[[Callable[[int], Tally], Sequence[int]], Iterable[Tally]]
 _OTHER_NOISE = 1_000_003
-"""Offset of the seed that gives the control different noise from the compositions."""
+"""Seed offset that gives the control different noise from the compositions."""
 _TASKS = 256
-"""The most tasks into which the chunks of a toy are grouped, because a large sample has many thousands of chunks."""
+"""Maximum number of tasks that a toy's chunks are grouped into, since a large sample has many thousands of chunks."""
 
 
 @dataclass(frozen=True)
 class LosslessClaim:
-    """A composition, and its verifier and sampling settings, which determine the tests."""
+    """A composition with its verifier and sampling settings, which determine the tests."""
 
     arm: ComposedArm
     verifier: Verifier
-    # temperature, top-k and top-p of the target; with temperature 0 there is one possible output
+    # temperature, top-k and top-p of the target; at temperature 0, only one output is possible
     law: tuple[float, int | None, float | None]
 
     @property
@@ -89,7 +89,7 @@ class LosslessClaim:
 
 
 def our_arms(config: Config) -> tuple[Config, list[str]]:
-    """Return the configuration with only specexp's own arms, in float32 unless it sets a dtype, and the other names.
+    """Return the configuration of specexp's own arms, in float32 unless it sets a dtype, and the other arms' titles.
 
     Raises ConfigError if the file decodes groups of sequences.
     """
@@ -141,10 +141,10 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
-    """Verify a configuration, print the tables and write its folder. ``pair`` passes models that are already loaded.
+    """Verify a configuration, print the tables and write its folder. ``pair`` provides models that are already loaded.
 
     Raises:
-        ConfigError: The file, its data, models or output folder cannot be used; nothing was tested then.
+        ConfigError: The file, its data, models or output folder cannot be used. In this case, nothing was tested.
         OSError: The report cannot be written, because the disk is full.
     """
     quiet_libraries()
@@ -174,7 +174,7 @@ def _verify(
     bar: StageBar,
     print_line: Callable[[str], None],
 ) -> LosslessReport:
-    """Test every composition. Half of its level is used on the toy targets, half on the configured models."""
+    """Test every composition, with half of its level for the toy targets and half for the configured models."""
     settings = config.get("verify")
     few = list(prompts)[: settings["prompts"]]
     specs = [replace(spec, latency=None) for spec in arm_specs(config)]
@@ -214,7 +214,7 @@ def _finding(
     prompts: Sequence[Prompt],
     samples: int,
 ) -> Finding:
-    """Run the tests of a composition. If a part raises an exception, it is noted and the other tests continue."""
+    """Run the tests of a composition. If a part raises an exception, it is recorded, and the other tests continue."""
     checks: list[LosslessCheck] = []
     errors: list[str] = []
     records: list[PromptRecord] = []
@@ -238,9 +238,9 @@ def _finding(
         checks += [test.check for test in toys.tests]
     except Exception as error:
         errors.append(f"toy target: {type_and_line(error)}")
-    if claim.sampled and all(check.passed for check in checks):  # a found deviation needs no second proof
+    if claim.sampled and all(check.passed for check in checks):  # one deviation is enough
         try:
-            # Reading ``starts`` enables the control, which also covers deterministic verifiers.
+            # Accessing ``starts`` enables the control, which also covers deterministic verifiers.
             starts = plain.starts
             if not claim.deterministic:
                 checks.append(plain.test_starts(starts, arm.parts))
@@ -377,7 +377,7 @@ def _fitting(task: _ToyTask, models_vocabulary: int) -> _ToyTask:
 def chunk_runner(workers: int | None) -> Iterator[RunChunks]:
     """Yield a function that runs chunks: in this process if ``workers`` is 1, otherwise in worker processes.
 
-    None starts one worker per core. The counts do not depend on the number of workers, and results come in order.
+    None starts one worker per core. The counts do not depend on the number of workers, and results arrive in order.
     """
     workers = workers or len(os.sched_getaffinity(0))
     if workers == 1:

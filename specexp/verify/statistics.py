@@ -13,11 +13,11 @@ from scipy import special, stats
 RARE = 10.0
 """Cells with a smaller expected count are pooled, because the chi-square approximation is poor in the far tail."""
 POWER = 0.95
-"""Probability with which a deviation of the stated size is found."""
+"""Probability of finding a deviation of the stated size."""
 SHARE = 0.25
-"""The share of the level that tests use. The rest is a margin, because chi-square only approximates the tail."""
+"""Share of the significance level that tests use. The rest is a margin, since chi-square only approximates the tail."""
 LOOKS = 2
-"""Number of times that a joint distribution is tested: at half of its samples, and at all of them."""
+"""Number of times that a joint distribution is tested: after half of its samples, and after all of them."""
 MISS = (1 - POWER) / LOOKS
 """Probability that one of these tests misses a deviation of the stated size."""
 
@@ -32,7 +32,7 @@ class GoodnessOfFit:
     chi_square: float  # Pearson's statistic, summed over strata
     degrees: int
     p_value: float  # 0 if an impossible cell was hit
-    cells: int  # cells of positive probability before the rare ones were pooled
+    cells: int  # number of cells with positive probability, before rare ones were pooled
 
     @property
     def samples(self) -> int:
@@ -40,7 +40,7 @@ class GoodnessOfFit:
         return round(float(self.observed.sum())) + self.impossible
 
     def excludes(self, total_variation: float) -> bool:
-        """Return whether a deviation of this size would give a larger chi-square with probability 1 - :data:`MISS`."""
+        """Return whether a deviation of this size would have given a larger chi-square with probability 1 - MISS."""
         if self.degrees == 0:  # a single cell: any other token is a deviation
             return bool((1 - total_variation) ** self.samples <= MISS)
         noncentral = 4 * self.samples * total_variation**2
@@ -85,7 +85,7 @@ def pooled(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Merge the rarest of ``m`` cells until every expected count is at least :data:`RARE`, or one cell is left.
 
-    Only the expected counts decide which cells are merged. Returns the remaining cells, the most expected first.
+    Only the expected counts decide which cells are merged. Returns the remaining cells, largest expected count first.
     """
     order = np.argsort(-expected, kind="stable")
     observed, expected = observed[order], expected[order]
@@ -99,7 +99,7 @@ def pooled(
 
 
 def of_known_choices(count: float, hits: float, expected: float, variance: float) -> GoodnessOfFit:
-    """Test the number of right guesses (``hits``) among ``count`` guesses, each with its own probability ``p``.
+    """Test the number of correct guesses (``hits``) among ``count`` guesses, each with its own probability ``p``.
 
     ``expected`` is the sum of ``p``, and ``variance`` is the sum of ``p * (1 - p)``.
     """
@@ -117,8 +117,8 @@ def _noncentrality(degrees: int, level: float, power: float) -> float:
 def detectable_total_variation(samples: int, degrees: int, level: float) -> float:
     """Return the smallest total variation that the chi-square test detects with probability :data:`POWER`.
 
-    A deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
-    ``4 * n * TV**2`` (Cauchy-Schwarz), whatever its form.
+    Any deviation ``d`` from cell probabilities ``p`` has the non-centrality ``n * sum(d**2 / p)``, which is at least
+    ``4 * n * TV**2`` (Cauchy-Schwarz).
     """
     if degrees == 0:
         return float(1 - (1 - POWER) ** (1 / samples))

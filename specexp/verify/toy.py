@@ -1,7 +1,7 @@
-"""Toy target and draft models with known probabilities, fast enough for many thousands of tokens, and counts of tokens.
+"""Toy models with known probabilities, fast enough to decode many thousands of tokens, and counts of these tokens.
 
-After any two tokens, the target has the same probabilities, assigned to its tokens in another order. The *rank* of a
-token is its place in this order, most likely first. The ranks of all tokens are therefore independent draws from one
+After any two tokens, the target has the same probabilities, assigned to its tokens in a different order. The *rank* of
+a token is its place in this order, most likely first. The ranks of all tokens are therefore independent draws from one
 distribution. Each token is a sample, and the joint distribution of three consecutive ranks is a product.
 """
 
@@ -34,19 +34,19 @@ Manner = Literal["open", "sure"]
 MANNERS: tuple[Manner, ...] = ("open", "sure")
 """``open``: several tokens are likely. The last token decides whether the draft is right, overconfident, inverted,
 independent or half right, so drafts are rejected at every depth. ``sure``: one token is likely, and the draft is right
-or overconfident, so deep drafts are accepted to their leaves."""
+or overconfident, so deep drafts are accepted down to their leaves."""
 PartsFactory = Callable[[Any], Parts]
 """Returns new parts for the toy draft model."""
 BLOCK = 3
 """Number of consecutive tokens, and of consecutive steps, in a joint distribution that is tested."""
 TOKENS = 24
-"""Tokens per continuation in tests of the distribution."""
+"""Number of tokens per continuation in tests of the distribution."""
 COMPARED = 48
-"""Tokens per continuation in tests of equality."""
+"""Number of tokens per continuation in tests of equality."""
 CHUNK = 10
 """Number of continuations decoded with the same parts before new ones are made. This also tests carried state."""
 _POSITIONS = 4
-"""Classes of token positions: first in the continuation, first in its step, second in its step, or later."""
+"""Number of classes of token positions: first in the continuation, first in its step, second in its step, or later."""
 _PROMPT = 16
 CELLS = LIVE + 1
 """Number of cells: one per rank, and one for all tokens with probability 0."""
@@ -54,11 +54,11 @@ _LAWS = {"open": (0.46, 0.24, 0.15, 0.1, 0.05), "sure": (0.86, 0.06, 0.04, 0.025
 _SHARPNESS = {"open": (1.0, 2.5, -1.0, 0.0, 0.75), "sure": (1.0, 1.5, 1.0, 2.0, 1.0)}
 """For each last token, the weight of the target's scores in the draft's scores."""
 _ELSEWHERE = {"open": (0.0, 0.0, 0.0, 1.5, 0.75), "sure": (0.0, 0.0, 0.0, 0.0, 0.0)}
-"""For each last token, the weight in the draft's scores of scores that are independent of the target's."""
+"""For each last token, the weight of scores independent of the target's in the draft's scores."""
 
 
 class _Committed(Slots):
-    """A cache that stores each slot's tokens instead of keys and values, and behaves like the real cache."""
+    """A cache that stores each slot's tokens instead of keys and values, but behaves like the real cache."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []
@@ -99,12 +99,12 @@ class _Committed(Slots):
 class ToyModel(Runtime):
     """A model that looks up logits by the last two visible tokens.
 
-    The token before a row is that of its parent, or for the root the last one in the cache. A cache with wrong rows
+    The token before a row is its parent's token or, for the root, the last one in the cache. A cache with wrong rows
     therefore changes the probabilities.
 
     Args:
-        table: ``[LIVE + 1, LIVE + 1, V]`` logits after the tokens (last but one, last). Index ``LIVE`` stands for any
-            token of probability 0, and for a missing token.
+        table: ``[LIVE + 1, LIVE + 1, V]`` logits after two tokens (second to last, last). Index ``LIVE`` represents
+            any token of probability 0, or a missing token.
     """
 
     kind = "toy"
@@ -162,7 +162,7 @@ class ToyModel(Runtime):
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
         if isinstance(wanted, tuple):
             super().keep_hidden(wanted)
-        self.keeps_hidden = wanted  # of a draft: the logits stand for its states
+        self.keeps_hidden = wanted  # of a draft: the logits serve as its states
 
     @override
     def __reduce__(self) -> tuple[type[ToyModel], tuple[NDArray[np.float64]]]:
@@ -174,7 +174,7 @@ class Toy(NamedTuple):
 
     target: ToyModel
     draft: ToyModel
-    # [LIVE + 1, LIVE + 1, LIVE] rank of each token in the target's law after two tokens, the likeliest first
+    # [LIVE + 1, LIVE + 1, LIVE] rank of each token in the target's law after two tokens, most likely first
     ranks: NDArray[np.int64]
 
     def law(self, processors: Processors) -> NDArray[np.float64]:
@@ -193,9 +193,9 @@ class Toy(NamedTuple):
 
 
 def toy_models(vocabulary: int = 8, temperature: float = 1.0, manner: Manner = "open", seed: int = 0) -> Toy:
-    """Return a toy target, and a draft that agrees with it as ``manner`` defines.
+    """Return a toy target and a draft. The ``manner`` defines how closely they agree.
 
-    Sampled at ``temperature``, the target has the probabilities of ``manner``. Ids from :data:`LIVE` on have almost 0.
+    At ``temperature``, the target has the probabilities of ``manner``, and almost 0 for ids from :data:`LIVE` on.
     """
     if vocabulary < LIVE:
         raise ValueError(f"vocabulary must be at least {LIVE}, got {vocabulary}")
@@ -226,7 +226,7 @@ def _zeros(*shape: int) -> NDArray[np.int64]:
 
 @dataclass
 class Tally:
-    """Counts of tokens by their rank."""
+    """Token counts by rank."""
 
     # blocks of three consecutive tokens, and first tokens of three consecutive steps, across continuations
     tokens: NDArray[np.int64] = field(default_factory=partial(_zeros, CELLS, CELLS, CELLS))
@@ -255,7 +255,7 @@ class Tally:
 class ToyLaw:
     """A toy target's sampling settings, vocabulary and seed."""
 
-    temperature: float = 1.0  # with 0 there is one possible output
+    temperature: float = 1.0  # at 0, only one output is possible
     top_k: int | None = None
     top_p: float | None = None
     vocabulary: int = LIVE + 1
@@ -263,7 +263,7 @@ class ToyLaw:
 
     @property
     def processors(self) -> Processors:
-        """The processors of logits."""
+        """The logits processors."""
         return Processors(self.temperature, self.top_k, self.top_p)
 
     def toy(self, manner: Manner) -> Toy:
@@ -290,7 +290,7 @@ def sample_chunk(make_parts: PartsFactory, law: ToyLaw, manner: Manner, number: 
             prompt, max_new_tokens=TOKENS, seed=law.seed, sequence=sequence, observers=(notes,)
         ).token_ids
         starts.append(notes.count([*prompt[-2:], *tokens]))
-    # Blocks cross continuations: the number of steps depends on the tokens, so dropping each rest would be biased.
+    # Blocks cross continuations: the number of steps depends on the tokens, so dropping remainders would cause bias.
     _count_blocks(tally.starts, np.concatenate(starts))
     return tally
 
@@ -322,7 +322,7 @@ def _expected(
 ) -> list[int]:
     """Return the expected tokens: the argmax of the scores, to which a keyed verifier adds the context's noise.
 
-    A sampling verifier with its own noise is instead compared with its plain decoding.
+    A sampling verifier with its own noise is compared with its output in plain decoding instead.
     """
     if law.temperature > 0 and not verifier.noise_temperature:
         return Decoder(toy.target, verifier=verifier).generate(prompt, **request).token_ids
@@ -356,7 +356,7 @@ class _Notes:
             self._choices(outcome)
 
     def count(self, tokens: list[int]) -> NDArray[np.int64]:
-        """Count a continuation's tokens, given after two prompt tokens; return the rank of each step's first token."""
+        """Count a continuation's tokens, given after two prompt tokens. Return the rank of each step's first token."""
         ranks, tally = self.toy.ranks_of(tokens), self.tally
         begins = np.cumsum(self.lengths) - self.lengths
         in_step = np.concatenate([np.arange(length) for length in self.lengths])
@@ -393,7 +393,7 @@ _NOT_LEARNED_YET = 2**31
 
 
 def toy_vocabulary(make_parts: PartsFactory) -> int:
-    """Return the smallest toy vocabulary that has as many candidates as the parts need."""
+    """Return the smallest toy vocabulary with as many candidates as the parts need."""
     drafter, builder = make_parts(toy_models(LIVE + 1).draft)[:2]
     wanted = 0 if builder is None or builder.accepts_fewer_candidates else builder.max_candidates
     offered = 0 if drafter is None else drafter.max_candidates

@@ -32,14 +32,14 @@ def test_help_shows_the_usage_and_the_sections(capsys):
     assert command("--help") == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: it\n")
-    assert "  generation  Length, samples and seed of the generation." in out
+    assert "  generation  Length limit, number of samples, seed and when to stop." in out
 
 
 def test_help_of_a_key_shows_type_bounds_default_and_meaning(capsys):
     assert command("--help", "generation.max_new_tokens") == 0
     assert capsys.readouterr().out == (
         "generation.max_new_tokens of Generation: an integer >= 1\n"
-        "  Maximum number of generated tokens per turn; never exceeded.\n"
+        "  Hard limit on the number of tokens generated per turn.\n"
         "  default: 128\n"
     )
 
