@@ -1,6 +1,6 @@
-"""Argument checks: pydantic validates arguments against their annotations, in Python code and in configurations alike.
+"""Argument checks: pydantic validates arguments against their annotations, both in Python code and in configurations.
 
-The last functions find families of classes: the public classes that the modules of a package define.
+The last functions find families of classes, which are the public classes that the modules of a package define.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ REQUIRED = inspect.Parameter.empty
 IntegerKey = typing.Annotated[
     int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
 ]
-"""An integer key of a mapping. In JSON and on the command line it is text."""
+"""An integer key of a mapping, which is text in JSON and on the command line."""
 
 
 class Reader(Protocol):
-    """The validation context of a configuration. It reads values that specify objects."""
+    """The validation context of a configuration, which reads values that specify objects."""
 
     def part(self, base: type, given: Any, built: bool = True) -> Any:
-        """Read ``class_path`` and ``init_args`` of a subclass of ``base``; build it, or keep the specification."""
+        """Read the ``class_path`` and ``init_args`` of a subclass of ``base``; build it or keep the specification."""
 
     def call(self, component: Callable[..., Any], given: Any) -> Any:
         """Read the arguments of a class or function."""
 
     def reference(self, reference: Reference, given: str) -> Any:
-        """Read the path that a configuration gives in place of a value."""
+        """Read the path that a configuration gives instead of a value."""
 
 
 class _Marker:
-    """Annotation metadata for a value that a configuration specifies and that Python code passes as an object."""
+    """Annotation metadata for a value that is a specification in a configuration and an object in Python code."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         def read(value: Any, inner: Callable[[Any], Any], info: ValidationInfo) -> Any:
@@ -68,15 +68,15 @@ class _Marker:
         return {"described": self}
 
     def read(self, reader: Reader, value: Any, inner: Callable[[Any], Any]) -> Any:
-        """Read a value of a configuration; ``inner`` validates it against the annotation without this marker."""
+        """Read a configuration's value; ``inner`` validates it against the annotation without this marker."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class PartOf(_Marker):
-    """Marks a value as ``class_path`` and ``init_args`` of a subclass of ``base``. The dotted path ``base`` is imported
-    when a value is read. If ``built`` is False, the part is checked, but passed on as a specification, so that it can
-    be varied before it is built.
+    """Marks a value as the ``class_path`` and ``init_args`` of a subclass of ``base``, a dotted path that is imported
+    when a value is read. If ``built`` is False, the part is checked but passed on as a specification, so that it can be
+    varied before it is built.
     """
 
     base: str
@@ -109,9 +109,9 @@ class Reference(_Marker):
     """Marks an argument that a configuration may give by reference, as in
     ``Annotated[list[list[int]], Reference("static-tree")]``.
 
-    A constructor takes the plain value and reads no file. In a configuration a string can replace it: the path of an
+    A constructor takes the plain value and reads no file. In a configuration, a string can replace it: the path of an
     artifact or file, ``wandb:entity/project/name:alias``, or the name of an embedded artifact (``stdlib:eagle``). The
-    string is resolved when the part is built; the resolved configuration keeps it.
+    string is resolved when the part is built, and kept in the resolved configuration.
 
     Args:
         kind: an artifact's kind, such as ``q-table``, or a kind of file, such as ``acceptance-vector``.
@@ -130,7 +130,7 @@ class Reference(_Marker):
 
 
 class Checked(ABCMeta):
-    """Metaclass of classes that validate their arguments against their annotations, once per object: a class
+    """Metaclass for classes that validate their arguments against their annotations, once per object. A class
     ``Window`` with ``size: Annotated[int, Field(ge=1)]`` raises ``ValueError: Window: size must be >= 1, got 0``.
     """
 
@@ -163,14 +163,14 @@ class Checked(ABCMeta):
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a class or function. Its default is :data:`REQUIRED` if the signature has no default."""
+    """An argument of a class or function. Its default is :data:`REQUIRED` if the signature has no default."""
 
     annotation: Any
     default: Any
 
     @cached_property
     def is_nested(self) -> bool:
-        """True if the argument's value in a configuration specifies objects, which are built before the call."""
+        """True if the argument's value in a configuration specifies objects that are built before the call."""
         return _is_nested(self.annotation)
 
 
@@ -186,7 +186,7 @@ def _is_nested(annotation: Any) -> bool:
 def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     """Return the arguments of a class or function by name, or None if it accepts any.
 
-    ``**kwargs`` stand for arguments of the base classes. Annotations keep their bounds (``Annotated``).
+    ``**kwargs`` stands for arguments of the base classes. Annotations keep their bounds (``Annotated``).
     """
     if isinstance(component, type) and issubclass(component, BaseModel):
         return {
@@ -262,7 +262,7 @@ class Section(BaseModel):
 
     @classmethod
     def known_keys(cls) -> Iterable[str]:
-        """Return the keys that may be suggested for a misspelt key."""
+        """Return the keys that may be suggested for a misspelled key."""
         return cls.model_fields
 
     @classmethod
@@ -275,7 +275,7 @@ class Section(BaseModel):
         return described
 
     def with_changes(self, **changes: Any) -> Self:
-        """Return a copy of the section with changed values."""
+        """Return a copy of the section with these values changed."""
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
     def as_values(self) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def to_values(value: Any) -> Any:
 
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for arguments that the annotations do not allow; Python reports unknown and missing ones."""
+    """Raise ``ValueError`` for arguments that annotations do not allow; unknown and missing ones are left to Python."""
     known = arguments_of(component) or {}
     given = {
         name: value
@@ -323,7 +323,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     }
     if not given:
         return
-    # Convert only if needed: strict validation rejects tuples and numpy's numbers, and lax validation accepts "8".
+    # Convert only if needed: strict validation rejects tuples and numpy numbers, and lax validation accepts "8".
     for values in (given, _as_in_a_file(given)):
         try:
             model_of(component).__pydantic_validator__.validate_python(values)
@@ -346,31 +346,31 @@ def _as_in_a_file(value: Any) -> Any:
 
 @cache
 def _positions(component: Callable[..., Any]) -> list[str]:
-    """Return the names of arguments that may be given by position."""
+    """Return the names of the arguments that may be passed by position."""
     parameters = inspect.signature(component).parameters.values()
     return [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
 
 
 def refusal(key: Key, why: str | PydanticCustomError, given: Any = None) -> ValidationError:
-    """Return a validator's error about the value at a nested ``key``. The message is the key, then ``why``."""
+    """Return a validation error about the value at a nested ``key``. The message is the key followed by ``why``."""
     kind = PydanticCustomError("sentence", why) if isinstance(why, str) else why
     return ValidationError.from_exception_data("", [InitErrorDetails(type=kind, loc=key, input=given)])
 
 
 def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key, str]:
-    """Return the key and the message of a validation error. All such messages are written here.
+    """Return the key and the message of a validation error. All such messages are worded here.
 
     Args:
         given: the validated value.
         within: keys that lead to that value, for suggestions.
 
     Returns:
-        The keys that lead to the wrong value, and the message that continues after them.
+        The keys that lead to the wrong value, and the message that follows them.
     """
     errors = error.errors(include_url=False)
     errors = [one for one in errors if one["type"] != "missing"] or errors
     found = [(_steps(one, given), one) for one in errors]
-    key = max((steps for steps, _ in found), key=len)  # likely the union's alternative that was meant
+    key = max((steps for steps, _ in found), key=len)  # probably the intended alternative of a union
     details = [one for steps, one in found if steps == key]
     first = details[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -412,7 +412,7 @@ def _expected(message: str) -> str:
 
 
 def _steps(details: Any, given: Any) -> Key:
-    """Return the path of keys to an error, without the names that pydantic gives to the alternatives of a union."""
+    """Return the path of keys to an error, without the names that pydantic gives to a union's alternatives."""
     steps: list[str] = []
     last = details["loc"][-1] if details["loc"] else None
     ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
@@ -431,8 +431,8 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """Return the description of each argument by name: from ``Args:`` of the docstrings, or from ``Attributes:`` of the
-    docstring of a :class:`Section`.
+    """Return the description of each argument, keyed by name. It comes from ``Args:`` in the docstrings or, for a
+    :class:`Section`, from ``Attributes:``.
     """
     is_section = isinstance(component, type) and issubclass(component, Section)
     heading = "Attributes:\n" if is_section else "Args:\n"
@@ -452,7 +452,7 @@ def summary_of(part: Any) -> str:
 
 
 def keys_below(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a section and of its nested sections."""
+    """Yield the dotted keys of a section and its nested sections."""
     for name, one in model.model_fields.items():
         yield f"{prefix}{name}"
         for kind in (one.annotation, *get_args(one.annotation)):
@@ -467,7 +467,7 @@ def import_object(dotted: str) -> Any:
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs, as an ``object_pairs_hook``; raises ``ValueError`` if a key is repeated."""
+    """Return a JSON object from its pairs, as ``object_pairs_hook``; raises ``ValueError`` if a key is repeated."""
     found = dict(pairs)
     for name, _ in pairs if len(found) < len(pairs) else ():
         if sum(other == name for other, _ in pairs) > 1:
@@ -479,7 +479,7 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def classes_of(package: str) -> dict[str, type]:
     """Return the public classes that the modules of a package define, keyed by name.
 
-    Subpackages of specexp's own packages are left out: they take seconds to import.
+    Subpackages of specexp's own packages are skipped, because they take seconds to import.
     """
     modules = iter_modules if package.startswith("specexp.") else walk_packages
     found: dict[str, type] = {}
@@ -491,8 +491,8 @@ def classes_of(package: str) -> dict[str, type]:
 
 @cache
 def class_named(package: str, name: str) -> type | None:
-    """Return a public class of a package by its name, or None if there is none."""
-    # Try __init__ and the class's own module first: to import all modules of the family may take seconds.
+    """Return the public class of a package that has this name, or None if there is none."""
+    # Try __init__ and the class's own module first, because importing all modules of the family may take seconds.
     found = vars(import_module(package)).get(name)
     own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
     if found is None and name.isidentifier() and find_spec(own) is not None:

@@ -1,4 +1,4 @@
-"""Compiles this package's C++ files, once per machine and processor, and caches the libraries."""
+"""Compiles this package's C++ files once per machine and processor, and caches the libraries."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ FLAGS = (
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
-"""The number of libraries kept in the cache. The least recently used ones are deleted."""
+"""The maximum number of libraries in the cache. The least recently used ones are deleted."""
 
 
 class CannotRunError(ValueError):
-    """Raised if a runtime cannot run a model at all, or not on this machine."""
+    """Raised if a runtime cannot run a model, either at all or on this machine."""
 
 
 class CannotCompileError(CannotRunError):
-    """Raised if a model's passes cannot be compiled at all, or not on this machine."""
+    """Raised if a model's passes cannot be compiled, either at all or on this machine."""
 
 
 @cache
 def library(
     source: Path, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
 ) -> ctypes.CDLL:
-    """Return one of this package's C++ libraries; it is compiled if the cache does not have it.
+    """Return one of this package's C++ libraries, compiling it if it is not in the cache.
 
-    The cached file is named by a hash of source, flags, compiler and processor.
+    The name of the cached file contains a hash of the source, flags, compiler and processor.
 
     Args:
-        flags: for the compiler, after :data:`FLAGS`.
+        flags: compiler flags that follow :data:`FLAGS`.
         tell: called with a progress line before compiling.
 
     Raises:
         CannotCompileError: there is no C++ compiler, it fails, the library is damaged, or another user could have
-            written the library.
+            written it.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
@@ -78,7 +78,7 @@ def library(
 
 
 def address(array: Any) -> int:
-    """Return the address of a writable array, faster than ``array.ctypes.data``."""
+    """Return the address of a writable array; this is faster than ``array.ctypes.data``."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
@@ -100,7 +100,7 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _check_private(path: Path) -> None:
-    """Raise if another user (except root) could have written a path, because loading a library runs its code."""
+    """Raise if another user (except root) could have written the path, because loading a library runs its code."""
     about = path.stat()
     if about.st_uid not in (os.geteuid(), 0) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CannotCompileError(
@@ -110,7 +110,7 @@ def _check_private(path: Path) -> None:
 
 
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
-    """Compile in a folder next to the library's, then move the complete library into its place."""
+    """Compile into a temporary folder next to the library, then move the complete library into place."""
     with TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / file.name
         command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
@@ -118,7 +118,7 @@ def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) ->
         if ran.returncode:
             why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
             raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
-        made.chmod(0o700)  # whatever the umask is
+        made.chmod(0o700)  # regardless of the umask
         made.replace(file)  # atomic: another process never loads half a library
     _make_room(file.parent)
 

@@ -1,4 +1,4 @@
-"""Helpers for messages: counts, the nearest allowed name, and other libraries' errors in one line."""
+"""Helpers for messages: counts, suggestions for misspelled names, and other libraries' errors as one line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from itertools import takewhile
 
-_LISTED = 64  # most names in a sentence
-_SHOWN = 60  # most characters of a value in a message
+_LISTED = 64  # maximum number of names in a sentence
+_SHOWN = 60  # maximum number of characters of a value in a message
 
 
 def counted(number: int, noun: str) -> str:
@@ -32,7 +32,7 @@ def with_article(noun: str) -> str:
 
 
 def size_of(size: float) -> str:
-    """Return a number of bytes in readable units.
+    """Return a number of bytes in human-readable units.
 
     Example:
         >>> size_of(1_300_000), size_of(4_200)
@@ -60,14 +60,14 @@ SAME_MEANING = tuple(
         "target_dtype dtype torch_dtype precision",
     )
 )
-"""Synonyms, between our keys and those of other projects."""
+"""Groups of synonyms among our keys and those of other projects."""
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'nodes'?`` or, if no name is near, ``; allowed are ...`` (``""`` for none or too many).
+    """Return ``; did you mean 'nodes'?`` or, if no name is close, ``; allowed are ...`` (``""`` for none or too many).
 
-    A name is near if its last step is equal, a synonym (:data:`SAME_MEANING`), or spelled similarly. The dotted prefix
-    that all names share is ignored.
+    A name is close if its last component is equal, a synonym (:data:`SAME_MEANING`), or spelled similarly. The dotted
+    prefix that all names share is ignored.
 
     Example:
         >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
@@ -108,7 +108,7 @@ def shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error without its full stop, or its type if it has no text."""
+    """Return the first line of an error without its final period, or its type if it has no text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):  # the first line only introduces the next
         lines[0] = f"{lines[0]} {lines[1]}"

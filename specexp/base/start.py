@@ -1,6 +1,6 @@
 """The start of every command, before slow imports: handles signals and hides passwords in URLs.
 
-Before the command acts, and while modules are imported, a signal ends the process at once. Otherwise it raises
+Before the command acts, and while it imports modules, a signal ends the process at once. Otherwise, the signal raises
 :class:`Interrupted`, so that open files and databases are closed.
 """
 
@@ -17,14 +17,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Signals that end a command. The exit code is 128 + the signal's number, as in shells: 130, 143 and 129."""
+"""The signals that end a command. As in shells, the exit code is 128 + the signal's number: 130, 143 and 129."""
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _acting = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a signal ends the process; libraries clean up as after Ctrl-C."""
+    """Raised when a signal ends the process, so that libraries clean up as they do after Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
@@ -32,14 +32,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 def begin() -> None:
-    """Handle signals, hide passwords in tracebacks, collect garbage rarely, and keep matplotlib off the screen."""
+    """Handle signals, hide passwords in tracebacks, collect garbage less often, and keep matplotlib off the screen."""
     for name in SIGNALS:
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         # a signal that the parent ignores, as nohup does, stays ignored
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
-    # imports make many objects that stay; with the default of 700 they take a fifth longer
+    # imports create many long-lived objects; with the default of 700, they take a fifth longer
     gc.set_threshold(20_000)
     os.environ["MPLBACKEND"] = "agg"  # another backend may not be importable here
 
@@ -65,7 +65,7 @@ def _answer(number: int, frame: FrameType | None) -> None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether the frame is importing a module; an exception would leave the module incomplete."""
+    """Return whether the frame is importing a module, which an exception would leave incomplete."""
     while frame is not None and frame.f_code.co_filename != _IMPORTING:
         frame = frame.f_back
     return frame is not None

@@ -1,7 +1,7 @@
-"""Supervisor process: kills a command and its process group when the process that started it exits, for any reason.
+"""A supervisor process, which kills a command and its process group when the process that started it exits.
 
 ``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when the
-supervisor's standard input is closed. The starter holds that pipe, which closes even if the starter is killed.
+supervisor's standard input closes. The starter holds that pipe, which closes even if the starter is killed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides
 
 
 def start(command: Sequence[str], grace: float = 5.0, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a command under a supervisor, and return the supervisor's process. Its exit code is the command's, or
-    127 if the command cannot be started.
+    """Start a command under a supervisor and return the supervisor's process. Its exit code is the command's, or 127
+    if the command cannot be started.
 
     Args:
         grace: seconds between SIGTERM and SIGKILL when the command is ended.
-        options: for :class:`subprocess.Popen`, except ``stdin``.
+        options: keyword arguments for :class:`subprocess.Popen`, except ``stdin``.
     """
     words = [sys.executable, "-I", "-S", __file__, str(grace), *command]
     return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **options)
 
 
 def end(*processes: subprocess.Popen[bytes]) -> None:
-    """End all supervised commands at once, with all processes that they started."""
+    """End all supervised commands at the same time, along with all processes in their groups."""
     for process in processes:
         if process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ def _begin() -> None:
 
 
 def _supervise(grace: float, command: list[str]) -> int:
-    """Run the command until it ends or the process that started it is gone; return the exit code."""
+    """Run the command until it ends or the process that started it is gone, and return the exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it

@@ -1,1 +1,1 @@
-"""Workers of one study, recording or evaluation, on a Ray cluster, under SLURM or on this machine."""
+"""Workers for one study, recording or evaluation, on a Ray cluster, under SLURM or on this machine."""

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, under SLURM or on this machine: options, start and end."""
+"""Starts and ends workers on a Ray cluster, under SLURM or on this machine, and parses their options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 CLUSTERS = {"ray": "ray", "slurm": "submitit", "local": None}
-"""The package that each value of ``--on`` needs."""
+"""The package that each value of ``--on`` requires."""
 
 USAGE = """--on ray|slurm|local [--workers N] [--gpus-per-worker G] starts identical workers on the Ray cluster at
 RAY_ADDRESS, as a SLURM array, or as processes of this machine; --slurm-KEY VALUE sets a parameter of submitit. Ctrl-C
@@ -34,7 +34,7 @@ ends the workers."""
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The cluster, number and resources of workers."""
+    """Options for workers: their cluster, number and resources."""
 
     on: str  # one of :data:`CLUSTERS`
     workers: int = 1
@@ -47,9 +47,9 @@ class ClusterOptions:
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
-    """Split the worker options off a command line. The cluster is None without ``--on``.
+    """Split the worker options off a command line. They are None without ``--on``.
 
-    Raises ConfigError if a value is not allowed, or a package is missing.
+    Raises ConfigError if a value is not allowed or a package is missing.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--on", choices=sorted(CLUSTERS))
@@ -98,35 +98,35 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
 GRACE = 20.0
 """Seconds between SIGTERM and SIGKILL when a worker is ended."""
 POLL = 0.5
-"""Seconds between two checks of the workers."""
+"""Seconds between checks of the workers."""
 RETRIES = 3
-"""Restarts of a worker on Ray after its node is lost, and requeues of a SLURM job after its time limit."""
+"""The maximum number of times that a worker is restarted: on Ray if its node is lost, under SLURM if its time is up."""
 KILL_WAIT = 60.0
-"""Seconds to wait after SIGTERM until SLURM kills the job. SLURM's default for KillWait is 30."""
+"""Seconds that a job waits after SIGTERM for SLURM to kill it. SLURM's default for KillWait is 30."""
 MINUTES = 24 * 60
 """Time limit of a SLURM job without ``--slurm-time``."""
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
-"""Prefixes of the environment variables that workers on Ray inherit. A database's password is in PGPASSWORD."""
+"""Prefixes of the environment variables that workers on Ray inherit. PGPASSWORD holds the password of a database."""
 
 Worker = TypeVar("Worker")
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
 """The command, working directory and log of each worker, keyed by name."""
 Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
-"""Name and exit code of each worker that ended, or the exception if it was lost. Closing this ends the others."""
+"""Yields the name and exit code of each worker that ends, or an exception if it is lost. Closing it ends the others."""
 
 
 def run_workers(
     options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
 ) -> int:
-    """Run workers until they end or are interrupted. Return 1 if any failed, and print a sentence on each to stderr.
+    """Run workers until they end or are interrupted. Return 1 if any failed, and print the reason to stderr.
 
     Args:
-        commands: Program and arguments of each worker by name, without passwords.
-        folder: Folder of the logs. All machines must share it.
-        gpus: GPUs of each worker.
-        threads: CPU cores of each worker.
+        commands: Program and arguments of each worker, keyed by name, without passwords.
+        folder: Folder for the logs, which all machines must share.
+        gpus: Number of GPUs for each worker.
+        threads: Number of CPU cores for each worker.
 
-    Raises ConfigError if the cluster does not exist, or refuses the workers.
+    Raises ConfigError if the cluster does not exist or refuses the workers.
     """
     folder.mkdir(parents=True, exist_ok=True)
     jobs = {}
@@ -152,7 +152,7 @@ def run_workers(
 
 
 def run_worker(command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]) -> int:
-    """Run one worker on its machine, and return its exit code."""
+    """Run one worker on its machine and return its exit code."""
     with _started(command, folder, log, environment) as worker:
         try:
             return worker.wait()
@@ -171,7 +171,7 @@ def _started(
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
-    """Return the last ``error:`` line of a worker, or how it was lost or killed, or its last line."""
+    """Return a worker's last ``error:`` line or, without one, how it was lost or killed, or else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors:
@@ -184,7 +184,7 @@ def _reason(log: Path, outcome: int | Exception) -> str:
 
 
 def _as_they_end(running: dict[str, Worker], outcome: Callable[[Worker], int | Exception | None]) -> Outcomes:
-    """Poll the workers, and yield the outcome of each one that has ended."""
+    """Poll the workers and yield the outcome of each one that has ended."""
     while running:
         for name, worker in list(running.items()):
             if (found := outcome(worker)) is not None:
@@ -215,7 +215,7 @@ def _slurm(jobs: Jobs, gpus: int, threads: int, folder: Path, given: Mapping[str
         def __call__(self, command: Sequence[str], folder: str, log: str) -> int:
             code = run_worker(command, folder, log, {})
             if code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-                time.sleep(KILL_WAIT)  # a job that returns is over, and could not be requeued
+                time.sleep(KILL_WAIT)  # a job that returns is over and cannot be requeued
             return code
 
     if shutil.which("sbatch") is None:
@@ -282,15 +282,15 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
             num_gpus=gpus,
             num_cpus=threads,
             max_retries=RETRIES,
-            # Ray's processes have niceness 15 by default, with which a worker would measure too many seconds.
+            # Ray's processes have niceness 15 by default, which would slow down a worker's measurements.
             runtime_env={"env_vars": {"RAY_worker_niceness": "0"}},
         )
-        # Passed as an argument, because Ray logs a runtime environment, and this one can contain PGPASSWORD.
+        # Passed as an argument, because Ray logs runtime environments, and this one can contain PGPASSWORD.
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
         running = {name: task.remote(*job, environment) for name, job in jobs.items()}
 
         def outcome(worker: ray.ObjectRef) -> int | Exception | None:
-            # With a timeout above 0 ray.wait would hide the signal that interrupts it.
+            # With a timeout above 0, ray.wait would hide the signal that interrupts it.
             if not ray.wait([worker], timeout=0)[0]:
                 return None
             try:
@@ -301,4 +301,4 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
 
         yield from _as_they_end(running, outcome)
     finally:
-        ray.shutdown()  # which kills the tasks, and each ends its worker
+        ray.shutdown()  # this kills the tasks, each of which ends its worker

@@ -1,4 +1,4 @@
-"""Shards: the parts of the prompts of a recording or an evaluation, one per worker."""
+"""Shards, the parts into which the prompts of a recording or evaluation are split, one per worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 SHARDS = ".shards"
-"""The folder inside the result's folder that has one folder per shard, such as ``0-of-3``."""
+"""The folder within the result's folder that contains one folder per shard, such as ``0-of-3``."""
 
 OPTION = "--shard"
 
@@ -36,18 +36,18 @@ class Shard:
     count: int
 
     def of(self, items: Sequence[Item]) -> list[Item]:
-        """Return this shard's part of a sequence. The parts of all shards, in order, make up the whole sequence."""
+        """Return this shard's part of a sequence. The shards' parts, in order, make up the whole sequence."""
         start, end = (place * len(items) // self.count for place in (self.number, self.number + 1))
         return list(items[start:end])
 
     def folder(self, whole: Path) -> Path:
-        """Return this shard's folder inside ``whole``, the folder of the complete result."""
+        """Return this shard's folder within ``whole``, the folder of the complete result."""
         return whole / SHARDS / f"{self.number}-of-{self.count}"
 
 
 def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line; the shard is None without it. Raises ConfigError if the value is
-    invalid, or if the command starts workers, each of which gets a shard.
+    """Split ``--shard 0/3`` off a command line; without it, the shard is None. Raises ConfigError if the value is
+    invalid, or if the command starts workers, because each of them gets a shard.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OPTION, nargs="?", const="")
@@ -72,7 +72,7 @@ def run_sharded(
 ) -> int:
     """Run a command as `run_command` does, with the options for workers and shards.
 
-    ``act`` also gets ``cluster``, ``shard`` and ``typed``, the arguments without the options of workers.
+    ``act`` also gets ``cluster``, ``shard`` and ``typed``, the arguments without the worker options.
     """
     try:
         cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
@@ -84,7 +84,7 @@ def run_sharded(
 
 
 def shards_in(whole: Path) -> list[Shard]:
-    """Return all shards in order if the folder contains at least one; raises ConfigError if their counts differ."""
+    """Return all shards in order, or none if the folder has none; raises ConfigError if their counts differ."""
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
         found = " and ".join(map(str, sorted(counts)))
@@ -97,7 +97,7 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
     """Yield whether this worker must assemble the result: all shards are done and no other worker is assembling it.
 
     Args:
-        is_whole: Returns whether the folder of a shard is complete.
+        is_whole: Returns whether a shard's folder is complete.
     """
 
     def all_done() -> bool:
@@ -112,19 +112,19 @@ def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
 
 
 def forget_shards(whole: Path) -> None:
-    """Remove the folders of all shards after they were assembled."""
+    """Remove the folders of all shards after the result has been assembled."""
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
 def run_shards(
     command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
 ) -> int:
-    """Run one worker per shard. The last one to end assembles the result. Return the exit code: 1 if a worker failed.
+    """Run one worker per shard; the last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
     Args:
         command: The module, such as ``specexp.record``.
-        typed: The command's arguments without those of the cluster.
-        whole: Folder of the result. All machines must share it.
+        typed: The command's arguments without the worker options.
+        whole: Folder of the result, which all machines must share.
     """
     start = (sys.executable, "-m", command, *typed)
     run = partial(
@@ -136,7 +136,7 @@ def run_shards(
     )
     count = options.workers
     status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})
-    if status == 0 and shards_in(whole):  # no worker saw all: a shared file system may show files late
+    if status == 0 and shards_in(whole):  # no worker found all: a shared file system may show files late
         status = run({f"{whole.name} whole": start})
     if status == 0:
         print(f"{counted(count, 'worker')} completed {whole}")

@@ -1,7 +1,7 @@
-"""A preallocated KV cache with slots, which commits tree passes in place, and the attention masks of these passes.
+"""A preallocated KV cache with slots, which commits tree passes in place, and the attention masks for these passes.
 
-``transformers``' caches only grow or crop; a tree pass appends ``root + nodes`` and keeps only the accepted rows. Each
-*slot* holds one sequence. Keys and values of all layers are in one tensor, so one copy keeps the rows.
+Caches in ``transformers`` can only grow or be cropped; a tree pass appends the root and all nodes, then keeps only the
+accepted rows. Each *slot* holds one sequence. One tensor holds all layers' keys and values, so one copy moves them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_attention(config: PreTrainedConfig) -> None:
 
 
 def check_layers(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` if a layer of the model cannot be rolled back, whatever the attention implementation."""
+    """Raise ``ValueError`` if a layer cannot be rolled back, regardless of the attention implementation."""
     text = config.get_text_config()
     if config.is_encoder_decoder:
         raise ValueError(
@@ -64,10 +64,10 @@ def check_layers(config: PreTrainedConfig) -> None:
 
 
 def context_limit(config: PreTrainedConfig) -> int:
-    """Return a model's number of positions; raises ``ValueError`` if the configuration has none, as with ALiBi.
+    """Return a model's maximum number of positions; raises ``ValueError`` if none is configured, as with ALiBi.
 
-    With ``longrope`` only positions below the original limit count. If one position of a pass is beyond it, the long
-    factors apply to the whole pass, so cached keys and logits would depend on the depth of a tree.
+    With ``longrope``, this is the original limit. If one position of a pass exceeds it, the long factors apply to the
+    whole pass, so cached keys and logits would depend on the depth of a tree.
     """
     text = config.get_text_config()
     limit = getattr(text, "max_position_embeddings", None)
@@ -95,7 +95,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def block_mask(mask: torch.Tensor) -> Any:
     """Return FlexAttention's ``BlockMask`` for an additive mask ``[b, 1, q, k]``; it skips blocks with no visible key.
 
-    All sizes are those of the mask's shape, so a captured graph can make it.
+    All of its sizes derive from the mask's shape, so it can be built in a captured graph.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -133,7 +133,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` after the rows of each open slot; return all keys and values up to them."""
+        """Append ``[b, heads, rows, dim]`` to each open slot; return all keys and values up to the new rows."""
         keys, values = self._owner.write(self._layer, key_states, value_states)
         return keys, values
 
@@ -143,7 +143,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the key length and offset of a pass over ``query_length`` rows."""
+        """Return the key length and offset for a pass over ``query_length`` rows."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
@@ -155,13 +155,13 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """A KV cache with one slot per sequence. A slot starts with ``capacity`` rows, for committed tokens and a pass."""
+    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows, for committed tokens and a pass."""
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         text = config.get_text_config()
-        self._formed = False  # heads and head_dim are the configuration's, until the first pass corrects them
+        self._formed = False  # heads and head_dim are the configured ones until the first pass corrects them
         self._heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         self._head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._num_layers = text.num_hidden_layers
@@ -210,7 +210,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write ``[b, heads, rows, dim]`` after the rows of the open slots; return all keys and values up to them."""
+        """Append ``[b, heads, rows, dim]`` to the open slots; return all keys and values up to the new rows."""
         self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]
         starts = [self.lengths[slot] + self.uncommitted[slot] for slot in self._open]
@@ -223,7 +223,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
             stored_keys[slot, :, start : start + rows] = keys[index]
             stored_values[slot, :, start : start + rows] = values[index]
         first, last = self._open[0], self._open[-1]
-        if self._open == tuple(range(first, last + 1)):  # adjacent slots are a view, without a copy
+        if self._open == tuple(range(first, last + 1)):  # a view of adjacent slots needs no copy
             kept = stored_keys[first : last + 1, :, :end], stored_values[first : last + 1, :, :end]
         else:
             chosen = list(self._open)
@@ -249,7 +249,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
 
     @inference
     def _move(self, slot: int, rows: Sequence[int]) -> None:
-        """Move these uncommitted rows to directly after the committed rows. Rows already there are not copied."""
+        """Move these uncommitted rows to just after the committed rows. Rows already in place are not copied."""
         kept = 0
         while rows[kept] == kept:
             kept += 1

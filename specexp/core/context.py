@@ -25,7 +25,7 @@ class Context:
     Args:
         token_ids: ``[p]`` prompt, at least one token.
         sequence: key of this continuation, e.g. ``"HumanEval/3#0"``; two samples of one prompt need different keys.
-        noise_temperature: temperature at which the target's tokens are keyed samples; 0 if they are not.
+        noise_temperature: temperature at which the target's tokens are sampled with keyed noise; 0 if they are not.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Context:
         self.seed = seed
         self.sequence = sequence
         self.noise_temperature = noise_temperature
-        self.continued = False  # a later turn of a conversation: the parts have seen everything before it
+        self.continued = False  # a later turn of a conversation: the parts have already observed the rest
         self.steps = 0  # decoding steps absorbed so far
         self.lanes = 1  # sequences in the next target pass, this one included; 1 if unknown
-        self.rows = 0  # tokens that the last target pass fed for all of its sequences; 0 if unknown
+        self.rows = 0  # tokens that the last target pass fed, over all of its sequences; 0 if unknown
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def target_noise_key(self) -> Key:
-        """The key of the noise that samples the target's tokens."""
+        """The key of the noise with which the target's tokens are sampled."""
         from specexp.core.noise import place_key
 
         return place_key(self.seed, self.sequence, "target")
@@ -99,7 +99,7 @@ class Context:
     def uniforms_below(
         self, purpose: str, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
     ) -> NDArray[np.float64]:
-        """Return ``[paths, size]`` numbers of :meth:`uniforms` for several nodes, starting at number ``start``."""
+        """Return the numbers of :meth:`uniforms` for several nodes, ``[paths, size]``, starting at number ``start``."""
         stream = self._streams.get(purpose)
         if stream is None:
             from specexp.core.noise import UniformStream, place_key
@@ -123,7 +123,7 @@ class Context:
 
 
 class PerSequence(WeakKeyDictionary[Context, T]):
-    """Values keyed by sequence; a value is deleted with its context. A copy, also in another process, starts empty."""
+    """Values keyed by sequence; a value is deleted with its context. Copies start empty, even in other processes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PerSequence, ()
@@ -133,9 +133,9 @@ class PerSequence(WeakKeyDictionary[Context, T]):
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Return whether the last tokens repeat a block of at most 32 tokens, at least three times and for 24 tokens.
+    """Return whether the last tokens repeat a block of up to 32 tokens at least 3 times and over at least 24 tokens.
 
-    The last copy may be incomplete, so for a block of ``p`` tokens the last ``max(24, 3 p)`` have the period ``p``.
+    The last copy may be incomplete: for a block of ``p`` tokens, the last ``max(24, 3 p)`` must have period ``p``.
 
     Example:
         >>> repeats([5, 6] * 12), repeats([5, 6] * 11), repeats(range(100))

@@ -3,8 +3,8 @@
 Drafters guess tokens, builders choose the guesses that become nodes of a tree, verifiers decide which nodes become
 output, and controllers decide how much to draft.
 
-A part declares its abilities as attributes. The defaults are the most cautious, so a part that declares nothing works
-correctly. Parts that contain parts of their own family build on :mod:`specexp.core.wrappers`.
+A part declares its capabilities as attributes. The defaults are conservative, so a part that declares nothing still
+works correctly. Parts that contain other parts of their family build on :mod:`specexp.core.wrappers`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LearnsFrom = Literal["nothing", "accepted", "all-nodes", "unknown"]
 class Part(metaclass=Checked):
     """The life cycle of drafters and controllers. The prefill is step 0."""
 
-    # ``cold`` starts every sequence anew, ``carry`` keeps what was learned from sequence to sequence, ``preloaded``
-    # starts every sequence from given values; None: no policy
+    # ``cold`` starts every sequence from scratch, ``carry`` keeps what was learned for the next sequence, and
+    # ``preloaded`` starts every sequence from given values; None: no policy
     state: str | None = None
 
     @property
@@ -50,14 +50,14 @@ class Part(metaclass=Checked):
     def for_new_sequence(self) -> Self:
         """Return a part for another sequence that is decoded concurrently in the same thread.
 
-        Both share weights and carried state. A part that shares its state may return itself, because it stores the
-        data of each sequence separately (:class:`~specexp.core.context.PerSequence`).
+        Both parts share weights and carried state. A part that shares its state may return itself, because it stores
+        the data of each sequence separately (:class:`~specexp.core.context.PerSequence`).
         """
         return self if self.shares_state else deepcopy(self)
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
-        """Start a sequence or, with ``context.continued``, a later turn. ``prefill`` is step 0 if the drafter wants
-        logits of every prompt position, or hidden states; else None.
+        """Start a sequence or, if ``context.continued``, a later turn. ``prefill`` is the outcome of step 0 if the
+        drafter wants logits for every prompt position or hidden states, else None.
         """
         if self.state == "cold" and not context.continued:  # a later turn keeps the state of its conversation
             self.reset()
@@ -89,19 +89,19 @@ class Drafter(Part):
     attributes that apply, and learns only in :meth:`observe`.
     """
 
-    wants_prefill_logits: bool = False  # begin() needs the target's logits of every prompt position
-    # outcomes must have the target's hidden states: the last ones, or those of these layers, as for Target.keep_hidden
+    wants_prefill_logits: bool = False  # begin() needs the target's logits at every prompt position
+    # outcomes must have the target's hidden states: the final ones or those of some layers, as for Target.keep_hidden
     wants_hidden: bool | tuple[int, ...] = False
-    coupled: bool = False  # the target's noise is added to the draft's scores, so that both agree more often
+    coupled: bool = False  # the target's noise is added to the draft's scores, so that they agree more often
     gives_log_probs: bool = False  # candidates have log-probabilities
     draws: bool = False  # candidates can be drawn from a distribution that it returns
-    phrase_length: int = 1  # tokens of the longest candidate; 1 without phrases
-    # the target's answers that later candidates depend on, besides the committed tokens: nothing, those after accepted
-    # nodes, or those after all nodes. A wrapper declares only what it adds to its inner drafters
+    phrase_length: int = 1  # tokens in the longest candidate; 1 without phrases
+    # the target's answers that later candidates depend on, besides the committed tokens: none, those after accepted
+    # nodes, or those after all nodes. A wrapper declares only what it learns in addition to its inner drafters
     learns_from: LearnsFrom = "unknown"
-    learned_candidates: int = 0  # the target's top tokens learned per node; 0 if none, or unknown
-    runs_model: bool = False  # a draft model is run
-    # rule that ranks candidates by a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of these
+    learned_candidates: int = 0  # number of the target's top tokens learned per node; 0 if none, or unknown
+    runs_model: bool = False  # it runs a draft model
+    # rule for ranking candidates by a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of the
     # answers can replace the model
     scoring: Any | None = None
     inner: tuple[Drafter, ...] = ()  # the wrapped drafters
@@ -109,28 +109,28 @@ class Drafter(Part):
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """The most candidates per node. A composition is rejected if its tree has a higher rank."""
+        """The maximum number of candidates per node. A composition is rejected if its tree needs more."""
 
     @abstractmethod
     def propose(self, context: Context, request: Request) -> Candidates:
         """Answer a builder's request, without changing any state that later answers depend on."""
 
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
-        """Fill a whole tree, with rows ordered by depth, as requests level by level would. None: send requests instead.
+        """Fill a whole tree (rows ordered by depth) as level-by-level requests would, or return None to get requests.
 
-        If the drafter runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
+        For a drafter that runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
         """
         return None
 
     def source_of(self, context: Context, path: tuple[int, ...]) -> str:
-        """Return the class of the drafter that proposed the last token of a path below the root of the last tree."""
+        """Return the name of the drafter class that proposed the last token of a path in the latest tree."""
         return type(self).__name__
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``ValueError`` if the target's vocabulary differs from the drafter's."""
 
     def use_target(self, target: Runtime) -> None:
-        """Take the needed modules from the target's ``model``; raises ``ValueError`` if one is missing."""
+        """Take the required modules from the target's ``model``; raises ``ValueError`` if one is missing."""
 
     # Drafters with a draft model:
 
@@ -145,13 +145,13 @@ class Drafter(Part):
         return ()
 
     def path_states(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Return ``[m, d]`` hidden states of the draft model after the first tokens of a path from depth 1 down. They
-        are inputs of its output layer, and end where the model has not read the path yet.
+        """Return the draft model's ``[m, d]`` hidden states after the first ``m`` tokens of a path from depth 1 down.
+        They are the inputs of its output layer, and stop before the first token that the model has not processed.
         """
         raise NotImplementedError
 
     def costs_pass(self, request: Request) -> bool:
-        """Return whether answering this request needs a forward pass of a draft model."""
+        """Return whether answering this request requires a forward pass of a draft model."""
         return False
 
     def drop_answers(self, request: Request) -> None:
@@ -159,50 +159,50 @@ class Drafter(Part):
 
     @property
     def team(self) -> Hashable:
-        """A key: drafters of several sequences with equal keys answer in one pass. None: this one answers alone."""
+        """A key: drafters of different sequences with equal keys answer in one pass. None: this one answers alone."""
         return None
 
     def propose_together(self, requested: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
-        """Answer requests of several sequences, each as :meth:`propose` would. All drafters belong to one team."""
+        """Answer requests from several sequences, each as :meth:`propose` would. All drafters belong to one team."""
         return [drafter.propose(context, request) for drafter, context, request in requested]
 
 
 class TreeBuilder(metaclass=Checked):
-    """Chooses the form of a draft tree. It never calls a drafter: a drafter, a recording or one batched pass for
-    several sequences answers its requests. It keeps no state between trees.
+    """Chooses the shape of a draft tree, and keeps no state between trees. It never calls a drafter: its requests are
+    answered by a drafter, by a recording, or by one batched pass for several sequences.
     """
 
-    kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are the best ones, or drawn
-    # the shape of all trees, which only a plan's limits cut; None if it depends on the candidates
+    kind: NodeKind = NodeKind.POINT_MASS  # whether candidates are top-ranked or drawn
+    # the shape of every tree, cut only by a plan's limits; None if it depends on the candidates
     shape: TreeShape | None = None
     needs_log_probs: bool = False  # candidates must have log-probabilities
     accepts_fewer_candidates: bool = False  # a drafter may rank fewer candidates than requested
-    takes_threshold: bool = False  # Plan.threshold is followed
+    takes_threshold: bool = False  # Plan.threshold is applied
     num_choices: int = 1  # number of builders that Plan.choice chooses from
-    phrase_length: int = 1  # tokens of the longest candidate requested
-    size_arguments: ClassVar[tuple[str, ...]] = ()  # the constructor's arguments that set how much is drafted
+    phrase_length: int = 1  # tokens in the longest candidate requested
+    size_arguments: ClassVar[tuple[str, ...]] = ()  # constructor arguments that set how much is drafted
     inner: tuple[TreeBuilder, ...] = ()  # the wrapped builders
 
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """The most nodes in a tree. A cache must have room for them after the committed tokens."""
+        """The maximum number of nodes in a tree. A cache must have room for them after the committed tokens."""
 
     @property
     @abstractmethod
     def max_candidates(self) -> int:
-        """The most candidates requested per node."""
+        """The maximum number of candidates requested per node."""
 
     @abstractmethod
     def build(self, root: int, plan: Plan) -> Build:
-        """Build one tree within the limits of this step."""
+        """Build one tree within this step's limits."""
 
     def shape_of(self, plan: Plan) -> TreeShape | None:
         """Return this step's shape if :meth:`build` only fills it with the best candidates, else None."""
         return None
 
     def extend(self, tree: TokenTree, plan: Plan) -> Build:
-        """Add nodes to a tree that an inner builder made; by default none."""
+        """Add nodes to a tree that an inner builder has built. By default, add none."""
         return tree
         yield  # makes it a generator
 
@@ -218,19 +218,19 @@ class TreeBuilder(metaclass=Checked):
 
 
 class Verifier(metaclass=Checked):
-    """Accepts a path of a tree, from the root down, and draws the target's token after it."""
+    """Accepts a path of a tree, from the root down, and chooses the target's token after it."""
 
     lossless: ClassVar[bool] = True  # the output has exactly the target's distribution
-    # ``deterministic``: the output does not depend on the draft; ``rejection``: only its distribution does not
+    # ``deterministic``: the output is independent of the draft; ``rejection``: only its distribution is
     sampling: ClassVar[Literal["deterministic", "rejection", "other"]] = "other"
     needs_draws: ClassVar[bool] = False  # it gains nothing from candidates that are not drawn
-    takes_trees: ClassVar[bool] = True  # False: of several children it tries only the first
+    takes_trees: ClassVar[bool] = True  # False: it tries only the first of several children
     # temperature, top-k and top-p of the target's distribution; None if unknown
     processors: Processors | None = None
-    # temperature of tokens that are keyed by Context.target_noise, which a coupled drafter adds too; 0 if tokens have
-    # no noise, None if they have other noise
+    # temperature of tokens sampled with Context.target_noise, which a coupled drafter also adds; 0 if tokens have no
+    # noise, None if they have other noise
     noise_temperature: float | None = None
-    # a token is the argmax of DeterministicVerifier.scores with that noise
+    # each token is the argmax of DeterministicVerifier.scores with that noise
     keyed_scores: ClassVar[bool] = False
 
     @property
@@ -243,34 +243,34 @@ class Verifier(metaclass=Checked):
         """Return the verdict on one tree, given its logits.
 
         Args:
-            context: its last token is the tree's root.
-            logits: ``[n + 1, V]`` the target's logits after every row.
+            context: the sequence; its last token is the tree's root.
+            logits: ``[n + 1, V]`` target logits after each row.
         """
 
 
 class DeterministicVerifier(Verifier):
-    """A verifier with output that does not depend on the draft. It follows the target's tokens down the tree."""
+    """A verifier that gives the same output for every draft, by following the target's tokens down the tree."""
 
     sampling = "deterministic"
 
     @property
     def law(self) -> Hashable:
-        """A key: verifiers with equal keys have equal :meth:`scores`, so one pass can serve several sequences. None: no
-        other verifier has equal scores.
+        """A key: verifiers with equal keys have equal :meth:`scores`, so one pass can serve several sequences. None if
+        no other verifier has equal scores.
         """
         return None
 
     @abstractmethod
     def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        """Return the target's token at an absolute position, given the ``[V]`` logits at the position before."""
+        """Return the target's token at an absolute position, given the ``[V]`` logits at the previous position."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores with the target's token as argmax, or None to call :meth:`target_token`. Scores
-        use tensor operations only, so that a step waits for the device once.
+        """Return ``[m, V]`` scores with the target's tokens as argmax, or None to have :meth:`target_token` called.
+        Use only tensor operations, so that a step waits for the device once.
 
         Args:
-            logits: ``[m, V]`` the target's logits.
-            noise: ``[m, V]`` :meth:`Context.target_noise` of the tokens' positions; None at ``noise_temperature`` 0.
+            logits: ``[m, V]`` target logits.
+            noise: ``[m, V]`` :meth:`Context.target_noise` at the tokens' positions; None at ``noise_temperature`` 0.
         """
         return None
 
@@ -283,8 +283,8 @@ class DeterministicVerifier(Verifier):
 
 
 def follow(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
-    """Accept the nodes that have the target's tokens, from the root down. ``token_after`` maps a row to the target's
-    token after it.
+    """Accept nodes from the root down as long as they have the target's tokens. ``token_after`` maps a row to the
+    target's token after it.
     """
     accepted: list[int] = []
     row, token = 0, token_after(0)
@@ -296,7 +296,7 @@ def follow(tree: TokenTree, token_after: Callable[[int], int]) -> Verdict:
 
 
 class ArgmaxVerifier(DeterministicVerifier):
-    """Greedy verification: accepts the target's argmax (ties go to the lowest id). The default verifier."""
+    """Greedy verification, the default: accepts the target's argmax (ties go to the lowest id)."""
 
     processors = Processors(temperature=0.0)
     noise_temperature = 0.0
@@ -317,13 +317,13 @@ class ArgmaxVerifier(DeterministicVerifier):
 
 
 class Controller(Part):
-    """Plans each step, decides before each draft pass whether to make it, and learns from finished steps."""
+    """Plans each step, decides before each draft pass whether to run it, and learns from finished steps."""
 
-    plans_threshold: bool = False  # plans have a threshold
+    plans_threshold: bool = False  # plans set a threshold
     needs_log_probs: bool = False  # decisions need the candidates' log-probabilities
     reads_states: bool = False  # decisions need the draft model's hidden states
     num_choices: int = 1  # number of builders that plans choose from
-    uses_seconds: bool = True  # decisions depend on the seconds of steps, and so on the device
+    uses_seconds: bool = True  # decisions depend on how long steps take, and thus on the device
     learns: bool = True  # decisions depend on observed steps
     # it learns from the target's answers, not only from accepted and committed tokens
     reads_answers: bool = True
@@ -334,20 +334,20 @@ class Controller(Part):
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:
-        """Return the limits of the next step."""
+        """Return the limits for the next step."""
 
     def keep_drafting(self, context: Context, state: DraftState) -> bool:
-        """Return whether to make the next draft pass. Random choices must be keyed by position in the text."""
+        """Return whether to run the next draft pass. Random choices must be keyed by position in the text."""
         return True
 
     def check_parts(
         self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
     ) -> None:
-        """Raise ``ValueError`` for parts that it cannot control. None: plain decoding, or greedy verification."""
+        """Raise ``ValueError`` for parts that it cannot control. None means plain decoding or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
-        """Take the latency profile that models a run's seconds, or None if they are measured; raises ``ValueError`` if
-        a profile is needed and missing.
+        """Use the latency profile that models step times, or None if they are measured; raises ``ValueError`` if a
+        required profile is missing.
         """
 
     def watched(self) -> dict[str, float]:
@@ -360,7 +360,7 @@ class Controller(Part):
 
 
 class BuilderLimits(Controller):
-    """Leaves every step to the builder's own limits. The default controller."""
+    """The default controller, which leaves every step to the builder's own limits."""
 
     uses_seconds = False
     learns = False

@@ -20,16 +20,16 @@ class Request:
     """
 
     tokens: NDArray[np.int64]  # [m] tokens of the tree so far, the root in row 0; negative if not yet filled
-    parents: NDArray[np.int64]  # [m] row of each row's parent, -1 for the root
+    parents: NDArray[np.int64]  # [m] parent row of each row, -1 for the root
     ranks: NDArray[np.int64]  # [m] rank of each row among its parent's candidates, -1 for the root
-    rows: NDArray[np.int64]  # [f] the frontier: filled rows, after which candidates are requested
+    rows: NDArray[np.int64]  # [f] the frontier: the filled rows after which candidates are requested
     k: int
-    # whether candidates are the best ones or drawn; the answer for a larger k begins with that for a smaller one
+    # whether candidates are top-ranked or drawn; an answer for a larger k starts with the answer for a smaller k
     kind: NodeKind = NodeKind.POINT_MASS
-    # [f] probability mass after which a row needs no more candidates; None requests all k. A drafter that draws may
-    # then omit the remaining candidates of that row, or of all rows.
+    # [f] probability mass at which a row has enough candidates; None requests all k. A drafter that draws may omit the
+    # rest of such a row, and whole columns once every row has enough
     enough: NDArray[np.float64] | None = None
-    # tokens per candidate; above 1, phrases are requested, which only some drafters have
+    # tokens per candidate; a value above 1 requests phrases, which only some drafters have
     length: int = 1
     log_probs: NDArray[np.float32] | None = None  # [m] draft log-probability given the parent, 0 for the root
 
@@ -38,7 +38,7 @@ class Request:
         return [len(path) for path in self._paths()]
 
     def best_path(self) -> tuple[list[int], list[float]]:
-        """Return rows and log-probabilities of the most probable frontier path, last first; empty without any."""
+        """Return the rows and log-probabilities of the most probable frontier path, deepest first, or empty lists."""
         if self.log_probs is None:
             return [], []
         log_probs = self.log_probs.tolist()
@@ -77,10 +77,11 @@ class Request:
 class Candidates:
     """A drafter's answer to a :class:`Request`."""
 
-    # [f, k] token ids (fewer columns if Request.enough allows it), best first or in the order drawn, padded with
-    # NO_CANDIDATE; distinct unless drawn with replacement or written by a race. Phrases: [f, k, length], padded alike.
+    # [f, k] token ids, best first or in the order drawn, padded with NO_CANDIDATE; fewer columns if Request.enough
+    # allows it; distinct in a row unless drawn with replacement or written by TokenRecycling's update "race".
+    # Phrases: [f, k, length], with the same padding.
     tokens: NDArray[np.int64]
-    # [f, k] draft log-probabilities given the frontier row; for draws, those of the whole distribution q
+    # [f, k] draft log-probabilities given the frontier row; for draws, under the full distribution q
     log_probs: NDArray[np.float32] | None = None
     # [f, V] draft distribution of each frontier row, if tokens were drawn
     q: NDArray[np.float32] | None = None
@@ -93,11 +94,11 @@ class Plan:
 
     max_nodes: int | None = None
     max_depth: int | None = None  # 0 switches speculation off for the step
-    threshold: float | None = None  # least estimated value of a node, for builders that take a threshold
-    choice: int | None = None  # index of the builder of a specexp.builders.choice.Choice
+    threshold: float | None = None  # minimum estimated value of a node, for builders that take a threshold
+    choice: int | None = None  # index of the builder to use in a specexp.builders.choice.Choice
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
-        """Return the step's most nodes and greatest depth: the tighter of these limits and the builder's."""
+        """Return the step's maximum nodes and depth, each the lower of this limit and the builder's."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
         return nodes, min(depths, default=max_nodes)  # a tree of n nodes is at most n deep
@@ -105,16 +106,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DraftState:
-    """The state of a tree, before a request that costs a draft pass."""
+    """The state of a tree just before a request that costs a draft pass."""
 
     nodes: int  # drafted so far
-    depth: int  # greatest depth of a node
+    depth: int  # maximum depth of a node
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of this step so far
     # draft log-probability of the most probable path to a frontier node (the log of the product of the confidences),
-    # and of that path's last token; 0 while nothing is drafted, or without probabilities
+    # and of that path's last token; both are 0 if nothing is drafted yet or there are no probabilities
     log_prob: float = 0.0
     last_log_prob: float = 0.0
-    # [m, d] that path's Drafter.path_states, if the controller reads them
+    # [m, d] Drafter.path_states of that path, if the controller reads them
     states: NDArray[np.float32] | None = None
 
     @property
@@ -134,18 +135,18 @@ class Verdict:
 
 
 PLAIN = "plain"
-"""The label of plain decoding, used where the labels of compositions name their parts."""
+"""The label of plain decoding, used where a composition's label would name its parts."""
 
 Selection = Literal["top-k", "drawn"]
-"""Candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
+"""The candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The tokens of a whole tree with a known shape, from a drafter that needs no requests.
+    """The tokens of a whole tree of known shape, from a drafter that needs no requests.
 
     Attributes:
-        tokens: ``[n + 1]`` the root's token first, -1 for a node without candidate.
+        tokens: ``[n + 1]``, starting with the root's token; -1 for a node without a candidate.
         pass_tokens: tokens fed in each forward pass of a draft model.
     """
 
@@ -158,5 +159,5 @@ Build = Generator[Request, Candidates | None, TokenTree]
 
 
 def kind_of(candidates: Selection) -> NodeKind:
-    """Return the kind of the nodes that are made from a selection."""
+    """Return the kind of node that this selection of candidates produces."""
     return NodeKind.DRAWN if candidates == "drawn" else NodeKind.POINT_MASS

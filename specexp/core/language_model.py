@@ -1,4 +1,4 @@
-"""A Hugging Face causal LM with a slot cache: prefills, tree passes and commits."""
+"""Runs a Hugging Face causal LM with a slot cache: prefills, tree passes and commits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes a runtime of this model wherever the bare model is passed."""
+    """Set the function that makes a runtime for this model wherever the bare model is passed."""
     _MAKERS[model] = make
 
 
 def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
-    """Return a runtime of the model with an empty cache, from the function of :func:`set_runtime` or, without one, a
-    :class:`LanguageModel`. A runtime is returned unchanged. Raises ``ValueError`` if the model cannot be run.
+    """Return a runtime for the model, with an empty cache; a runtime is returned unchanged. It is a
+    :class:`LanguageModel` unless :func:`set_runtime` was called. Raises ``ValueError`` if the model cannot be run.
     """
     if isinstance(model, Runtime):
         return model
@@ -37,7 +37,7 @@ def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
 
 
 class HuggingFaceRuntime(Runtime):
-    """A Hugging Face causal LM with its checks, device, dtype and vocabulary. A subclass adds its passes.
+    """A Hugging Face causal LM with its checks, device, dtype and vocabulary. Subclasses add the passes.
 
     Args:
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
@@ -68,7 +68,7 @@ class HuggingFaceRuntime(Runtime):
     @override
     @torch.inference_mode()
     def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Implement :meth:`Runtime.plain_logits` with the model's own pass, without mask or cache."""
+        """Implement :meth:`Runtime.plain_logits` with the model's own pass, without a mask or cache."""
         tokens = torch.tensor([list(token_ids)], device=self.device)
         logits: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits
         return logits[0, -1]
@@ -88,7 +88,7 @@ class LanguageModel(HuggingFaceRuntime):
 
     Args:
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
-        self_check: compare one small tree pass with the model's own passes over the same tokens.
+        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
 
     Raises:
         ValueError: the model cannot be run this way, or fails the self-check.
@@ -166,7 +166,7 @@ class LanguageModel(HuggingFaceRuntime):
     def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return tokens, positions and mask for :meth:`_forward`. ``shape`` is set if a single whole tree is fed."""
+        """Return the tokens, positions and mask for :meth:`_forward`. ``shape`` is set if one whole tree is fed."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
         sizes = [growth.tokens.size for growth in growths]
@@ -210,7 +210,7 @@ class LanguageModel(HuggingFaceRuntime):
         return SlotCache(self.model.config, slots=1, capacity=0, dtype=self.dtype, device=self.device)
 
     def _make_room(self, rows: int, slots: int) -> None:
-        # growing copies the cache, so it grows by half
+        # growing copies the cache, so reserve half as much again
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
         self.cache.reserve(rows + spare, slots)
 
@@ -219,13 +219,13 @@ class LanguageModel(HuggingFaceRuntime):
     ) -> torch.Tensor:
         """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence.
 
-        It is a view of a reused buffer, so no pass allocates memory of the context's size. In the buffer, zeros for the
-        past end at column ``begin``, where the mask of the rows ahead starts.
+        It is a view of a reused buffer, so no pass allocates memory proportional to the context. In the buffer, zeros
+        for committed tokens end at column ``begin``, where the mask of the uncommitted rows starts.
 
         Args:
-            past: committed tokens.
-            ahead: uncommitted rows, those of this pass included.
-            visible: ``[rows, ahead]`` true where a row may attend, or a tree, where it attends to its ancestors.
+            past: number of committed tokens.
+            ahead: number of uncommitted rows, including those of this pass.
+            visible: ``[rows, ahead]``, true where a row may attend, or a shape in which rows attend to their ancestors.
         """
         known, width = self._mask.shape
         begin = width - known
@@ -238,7 +238,7 @@ class LanguageModel(HuggingFaceRuntime):
             rows_visible = visible.ancestor_mask if isinstance(visible, TreeShape) else visible
             block = additive_mask(torch.from_numpy(rows_visible).to(self.device), self.dtype)
             self._mask[:rows, begin : begin + ahead] = block
-            self._masked = shape  # a static tree is fed again and finds its mask
+            self._masked = shape  # a static tree that is fed again reuses its mask
         return self._mask[None, None, :rows, begin - past : begin + ahead]
 
     def _forward(
@@ -267,7 +267,7 @@ class LanguageModel(HuggingFaceRuntime):
         return logits
 
     def _noted_modules(self) -> list[torch.nn.Module]:
-        """Return the modules from which hidden states are kept."""
+        """Return the modules that produce the hidden states to keep."""
         if not self.keeps_hidden:
             return []
         body = self.model.base_model
@@ -283,7 +283,7 @@ class LanguageModel(HuggingFaceRuntime):
         self._noted.append(output if isinstance(output, torch.Tensor) else output[0])
 
     def _states(self, index: int, size: int) -> torch.Tensor:
-        """Return the hidden states of the first rows of a sequence in the last pass."""
+        """Return the hidden states of a sequence's first ``size`` rows in the last pass."""
         return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
 
 
@@ -293,7 +293,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def is_spread(model: PreTrainedModel) -> bool:
-    """Return whether a model's weights are on several devices, by ``device_map`` or tensor parallelism."""
+    """Return whether a model's weights are spread over several devices, by ``device_map`` or tensor parallelism."""
     return getattr(model, "hf_device_map", None) is not None or _processes(model) > 1
 
 

@@ -1,5 +1,5 @@
-"""Costs of steps on a device, measured, published or assumed: of passes, by tokens fed and prefix length, and of the
-rest of a step.
+"""Models the time of decoding steps on a device from measured, published or assumed costs. The time of a pass depends
+on the number of tokens fed and on the prefix length; the rest of a step has its own costs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 Milliseconds = Annotated[float, Field(ge=0)]
 ByTokens = dict[Annotated[IntegerKey, Field(ge=1)], Milliseconds]
 MOST_OFF = 0.1
-"""Relative difference between modelled and live speed above which a report begins with a warning."""
+"""The relative difference between modelled and live speed above which a report begins with a warning."""
 
 NEARLY_FREE = 1.25
-"""A pass over a draft is called nearly free up to this cost, in passes over one token."""
+"""A pass over a draft counts as nearly free if its cost is at most this multiple of the cost of a one-token pass."""
 
-_SHORTEST = 0.1  # least time of a pass after a short prefix, as a share of the time at the stated prefix
+_SHORTEST = 0.1  # minimum time of a pass after a short prefix, as a fraction of the time at the stated prefix
 
 
 @dataclass(frozen=True)
 class Overhead(metaclass=Checked):
-    """Costs of a composition's steps outside the passes.
+    """The time that a composition's steps take outside their passes.
 
     Args:
         step_ms: milliseconds per step that drafts.
@@ -48,7 +48,7 @@ class Overhead(metaclass=Checked):
 
 
 class StepSeconds(NamedTuple):
-    """The seconds of a step: its target pass, its draft passes, and the rest."""
+    """The seconds that a step spends in its target pass, in its draft passes, and on the rest."""
 
     target: float
     draft: float
@@ -57,32 +57,31 @@ class StepSeconds(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
-    """Milliseconds of target and draft passes by the number of tokens fed. Between stated numbers they are interpolated
-    linearly, beyond them extrapolated with the last slope, which is at least 0. A longer prefix adds to both.
+    """Milliseconds of target and draft passes by the number of tokens fed. They are interpolated linearly between the
+    given numbers and extrapolated with the last slope (at least 0) beyond them. A longer prefix adds to both.
 
     Args:
-        name: what is modelled, e.g. ``Llama 2 7B drafts for 70B on an A100``; by default the artifact's name.
+        name: the models and device, e.g. ``Llama 2 7B drafts for 70B on an A100``; by default the artifact's name.
         target_ms: milliseconds of a target pass by the number of tokens fed, which must include 1.
-        draft_ms: the same for a draft pass; empty without a draft model.
+        draft_ms: the same for a draft pass; empty if there is no draft model.
         step_ms: milliseconds per step that drafts, outside its passes.
         node_ms: milliseconds per drafted node, outside the passes.
         token_ms: milliseconds per new token, outside the passes, in plain steps too.
-        prefix_tokens: prefix length at which ``target_ms`` and ``draft_ms`` are stated.
+        prefix_tokens: prefix length to which ``target_ms`` and ``draft_ms`` apply.
         target_prefix_ms: milliseconds that 1,000 more prefix tokens add to a target pass; a shorter prefix takes less.
         target_prefix_token_ms: the same per token fed, because each token attends to the prefix.
-        draft_prefix_ms: as ``target_prefix_ms``, in a draft pass.
-        draft_prefix_token_ms: as ``target_prefix_token_ms``, in a draft pass.
-        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by the label of their parts, such as
+        draft_prefix_ms: like ``target_prefix_ms``, for a draft pass.
+        draft_prefix_token_ms: like ``target_prefix_token_ms``, for a draft pass.
+        overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by label, such as
             ``DraftModel + StaticTree``; see :meth:`of`.
-        source: whether it was measured, published, or assumed.
-        modelled: whether the profile models the seconds of a run. If not, they are measured, and only controllers use
-            the profile, to weigh costs.
-        lanes_ms: milliseconds of a target pass by the number of lanes (2 or more) and of tokens fed per lane (1 must be
-            included). If empty, a pass costs as much as one lane with all tokens.
-        buckets: whether a pass costs as much as one with the next stated number of tokens, as in an engine that pads
-            passes to those numbers.
-        artifact: another profile, from which all values except ``modelled`` and a given name are copied. In a
-            configuration, the path of a ``latency-profile`` artifact. None after the copy.
+        source: whether the profile was measured, published, or assumed.
+        modelled: whether the profile models the seconds of a run. If not, seconds are measured, and only controllers
+            use the profile, to weigh costs.
+        lanes_ms: milliseconds of a target pass by the number of lanes (2 or more) and the number of tokens fed per lane
+            (must include 1). If empty, a pass costs as much as one lane with all tokens.
+        buckets: whether numbers of tokens are rounded up to the next given one, as in an engine that pads its passes.
+        artifact: another profile to copy all values from, except ``modelled`` and a given name. In a configuration, the
+            path of a ``latency-profile`` artifact. None after the copy.
 
     Example:
         >>> LatencyProfile("7B drafts for 70B", {1: 152.0}, {1: 21.0}).step_seconds(5, [1, 1, 1, 1])
@@ -143,7 +142,7 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def max_target_tokens(self) -> int:
-        """The largest number of tokens that ``target_ms`` covers."""
+        """The largest number of tokens in ``target_ms``."""
         return max(self.target_ms)
 
     def exceeded_by(self, tokens: int) -> bool:
@@ -152,7 +151,7 @@ class LatencyProfile(metaclass=Checked):
 
     @property
     def free_nodes(self) -> int:
-        """The most nodes with which a target pass costs at most :data:`NEARLY_FREE` passes over one token."""
+        """The maximum number of nodes for which a target pass is nearly free (:data:`NEARLY_FREE`)."""
         most, sizes = NEARLY_FREE * self.target_seconds(1), range(1, self.max_target_tokens + 1)
         return max(rows - 1 for rows in sizes if self.target_seconds(rows) <= most)
 
@@ -163,10 +162,10 @@ class LatencyProfile(metaclass=Checked):
         return target + self.draft_prefix_ms + self.draft_prefix_token_ms > 0
 
     def of(self, composition: str) -> Self:
-        """Return the profile with the overheads of a composition (:attr:`~specexp.core.parts.Parts.label`), and with
-        empty :attr:`overheads`.
+        """Return the profile for a composition (:attr:`~specexp.core.parts.Parts.label`), with its overheads applied
+        and empty :attr:`overheads`.
 
-        If the composition is not listed, the first listed one with the same drafter is used. Without one, the
+        If the composition is not listed, the first listed one with the same drafter is used. If there is none, the
         profile's own overheads are kept.
         """
         if not self.overheads:
@@ -179,19 +178,19 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **({} if found is None else asdict(found)))
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds of a target pass over ``tokens`` tokens, root included."""
+        """Return the seconds that a target pass takes over ``tokens`` tokens (root included)."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(self._ms(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
-        """Return the seconds of a target pass over several lanes with ``tokens`` tokens each, at the stated prefix."""
+        """Return the seconds that a target pass takes over several lanes of ``tokens`` tokens, at the stated prefix."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
         known = [(one, self._ms(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
         return _between([(1, self._ms(self._target_points, tokens)), *known], lanes) / 1e3
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds of a draft pass; raises ``ValueError`` if the profile has none."""
+        """Return the seconds that a draft pass takes; raises ``ValueError`` if the profile has no ``draft_ms``."""
         if not self.draft_ms:
             raise ValueError(
                 f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it"
@@ -207,13 +206,13 @@ class LatencyProfile(metaclass=Checked):
     def step_seconds(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> float:
-        """Return the seconds of a whole step that commits ``new_tokens`` tokens."""
+        """Return the seconds that a whole step takes if it commits ``new_tokens`` tokens."""
         return sum(self.step_parts(tokens, pass_tokens, new_tokens, prefix))
 
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> StepSeconds:
-        """Return the seconds of a step as in :meth:`step_seconds`, split by part."""
+        """Return the seconds of :meth:`step_seconds`, split by part."""
         return StepSeconds(
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
@@ -221,13 +220,13 @@ class LatencyProfile(metaclass=Checked):
         )
 
     def outcome_parts(self, outcome: Outcome) -> StepSeconds:
-        """Return the seconds of a decoded step, split by part."""
+        """Return the modelled seconds of a decoded step, split by part."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # tokens committed before the step, without the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
 
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
-        """Return the seconds of plain decoding, one step per new token."""
+        """Return the seconds that plain decoding takes, with one step per new token."""
         plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)
@@ -235,14 +234,14 @@ class LatencyProfile(metaclass=Checked):
         return sum(plain.step_seconds(1, prefix=prefix) for prefix in known)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, with integer keys as text; :meth:`from_dict` reads them."""
+        """Return the profile as plain values for JSON, with integer keys as text; :meth:`from_dict` reads them."""
         exclude = {"modelled", "artifact"}
         values: dict[str, Any] = TypeAdapter(LatencyProfile).dump_python(self, mode="json", exclude=exclude)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], modelled: bool = True) -> Self:
-        """Return a profile from the values of :meth:`to_dict`; raises ``ValueError`` for invalid values."""
+        """Restore a profile from the values of :meth:`to_dict`; raises ``ValueError`` if they are invalid."""
         return TypeAdapter(cls).validate_python({**values, "modelled": modelled})
 
     @cached_property
@@ -266,7 +265,7 @@ class LatencyProfile(metaclass=Checked):
 
 
 def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
-    """Return the seconds of a decoded step, as modelled by a profile or, without a profile, as measured."""
+    """Return the seconds of a decoded step, as modelled by the profile or, without one, as measured."""
     return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 
@@ -286,15 +285,15 @@ def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
 
 
 def distinct_experts(experts: int, used: int, rows: int) -> float:
-    """Return the expected number of distinct experts of a layer that a pass reads: E (1 - (1 - k/E)^R).
+    """Return the expected number of distinct experts that a pass reads in a layer: E (1 - (1 - k/E)^R).
 
-    Each of R ``rows`` uses k of E ``experts``, and rows choose independently. Tokens of one text choose more alike.
+    Each of R ``rows`` uses k of E ``experts`` and chooses them independently; tokens of one text choose more similarly.
     """
     return experts * (1 - (1 - used / experts) ** rows)
 
 
 def experts_sentence(sizes: Mapping[str, Any]) -> str | None:
-    """Return a sentence on what a target's experts mean for the size of trees; None if ``sizes`` has no experts."""
+    """Return a sentence on how a target's experts affect the cost of larger trees; None if ``sizes`` has no experts."""
     used = sizes.get("num_experts_per_tok") or 0
     experts = sizes.get("num_experts") or sizes.get("num_local_experts") or 0  # the second is Mixtral's name
     if not 0 < used < experts:

@@ -1,8 +1,8 @@
-"""The decoding loop on one page: draft, target pass, verify, absorb, learn, over one sequence or several.
+"""The decoding loop on one page: draft, target pass, verify, absorb, learn, for one or several sequences.
 
-:class:`Drafting` makes one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
-:class:`Decoding` takes all lanes through one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be
-made elsewhere (:mod:`specexp.scheduling`) and the target may be a recording.
+:class:`Drafting` builds one sequence's draft trees. A :class:`Lane` is a sequence in a slot of the target.
+:class:`Decoding` advances all lanes one step at a time, and :class:`Decoder` decodes one prompt. Drafts may be made
+elsewhere (:mod:`specexp.scheduling`), and the target may be a recording.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
-"""Returns whether the output ends with these new tokens. Called after each token, even if several were accepted."""
+"""Returns whether to end the output after these new tokens. Called for each token, even if several were accepted."""
 Clock = Callable[[Outcome], Mapping[str, float]]
-"""Returns the modelled seconds of a step by phase."""
+"""Returns the modelled seconds of each phase of a step."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
-# Drafting: one tree of one sequence, and several trees at once.
+# Drafting: one tree for one sequence, and several trees at once.
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft tree, the tokens fed in each draft pass, and the seconds of the drafter and of builder and controller."""
+    """A draft tree, the tokens fed in each draft pass, and the seconds spent drafting and building."""
 
     tree: TokenTree
     pass_tokens: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class Draft:
 class Drafting:
     """The parts that draft for one sequence and learn from it. They have no access to the target.
 
-    ``max_nodes`` limits every tree, in addition to the plans of the controller.
+    ``max_nodes`` limits every tree, in addition to the controller's plans.
     """
 
     def __init__(self, parts: Parts, context: Context, max_nodes: int | None = None) -> None:
@@ -66,12 +66,12 @@ class Drafting:
         self.context = context
         self.max_nodes = max_nodes
         self.learned_candidates = 0 if self.drafter is None else self.drafter.learned_candidates
-        # most controllers never stop a draft: skip the call for those
+        # most controllers never stop a draft, so their call is skipped
         self._may_stop = type(self.controller).keep_drafting is not Controller.keep_drafting
         self._needs_requests = self._may_stop or self.controller.needs_log_probs
 
     def begin(self, prefill: Outcome | None) -> None:
-        """Start the parts, after the prefill of the prompt."""
+        """Start the parts after the prompt's prefill."""
         if self.drafter is not None:
             self.drafter.begin(self.context, prefill)
             for model in self.drafter.models if self.controller.reads_states else ():
@@ -79,7 +79,7 @@ class Drafting:
         self.controller.begin(self.context, prefill)
 
     def learn(self, outcome: Outcome) -> None:
-        """Let the parts learn from a step, after its tokens were added to the context."""
+        """Let the parts learn from a step after its tokens have been added to the context."""
         if self.drafter is not None:
             if self.controller.reads_states:
                 path = outcome.tree.tokens[[*outcome.tree.best_path()]]
@@ -88,7 +88,7 @@ class Drafting:
         self.controller.observe(outcome)
 
     def build(self, depth: int, unshared: bool) -> Generator[Request, Candidates | None, Draft]:
-        """Build one tree of at most ``depth`` levels; ``unshared`` if no other sequence shares the draft passes."""
+        """Build one tree of at most ``depth`` levels. ``unshared`` means that no other sequence shares its passes."""
         if self.builder is None or depth == 0:
             return Draft(root_tree(self.context.root))
         plan = self.controller.plan(self.context)
@@ -104,7 +104,7 @@ class Drafting:
         return filled
 
     def _filled(self, plan: Plan, unshared: bool) -> Draft | None:
-        """Return the draft if the drafter can fill the whole tree of this step at once, else None."""
+        """Return the draft if the drafter can fill this step's whole tree at once, else None."""
         drafter = self.drafter
         if drafter is None or self.builder is None:
             return None
@@ -134,7 +134,7 @@ class Drafting:
 
 
 class _GrowingTree:
-    """A tree under construction, and its costs so far."""
+    """A tree under construction and its costs so far."""
 
     def __init__(self, drafting: Drafting, depth: int, unshared: bool) -> None:
         # the drafter, its sequence and the builder's open request; None once the tree is complete
@@ -146,7 +146,7 @@ class _GrowingTree:
         self.advance(None)
 
     def advance(self, answer: Candidates | None) -> None:
-        """Send the builder an answer, and run it up to its next request or its end."""
+        """Send the builder an answer and run it until its next request or its end."""
         started = perf_counter()
         drafting = self._drafting
         with drafting_for(drafting.context.sequence):
@@ -166,7 +166,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree of each drafting, up to its greatest depth. Several drafters must belong to one team."""
+    """Build the next tree of each drafting, up to its maximum depth. Several drafters must belong to one team."""
     unshared = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, unshared) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
@@ -190,7 +190,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
 
 
 def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
-    """Return the indices of the draftings, grouped by team. Teams are in the order of their first members."""
+    """Return the indices of the draftings, grouped by team. Teams are ordered by their first members."""
     found: dict[Hashable, list[int]] = {}
     for number, drafting in enumerate(draftings):
         team = None if drafting.drafter is None else drafting.drafter.team
@@ -199,7 +199,7 @@ def teams(draftings: Sequence[Drafting]) -> list[list[int]]:
 
 
 class drafting_for:  # noqa: N801 - a context manager, faster than a generator
-    """Add the sequence's name to any exception raised within the block."""
+    """Adds the sequence's key to any exception raised within the block."""
 
     def __init__(self, sequence: int | str) -> None:
         self._sequence = sequence
@@ -216,7 +216,7 @@ class drafting_for:  # noqa: N801 - a context manager, faster than a generator
 
 @dataclass(eq=False)
 class Lane:
-    """A sequence being decoded: its slot at the target, its draft, its stopping conditions and its counters."""
+    """A sequence being decoded: its slot in the target, its draft, its stopping conditions and its counters."""
 
     context: Context
     target: Target
@@ -228,7 +228,7 @@ class Lane:
     eos_token_ids: Collection[int] = frozenset()
     stop: Stop | None = None
     stop_at_repetition: bool = False
-    # models the seconds of a step for parts that learn from them; measured if None
+    # models the seconds of a step for parts that learn from them; if None, they are measured
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class Lane:
 
     @property
     def depth(self) -> int:
-        """The greatest useful depth of the next tree: the number of tokens still wanted, minus the bonus token."""
+        """The maximum useful depth of the next tree: the number of tokens still needed, minus the bonus token."""
         return self._end - len(self.context) - 1
 
     @property
@@ -252,7 +252,7 @@ class Lane:
 
     @property
     def own_drafting(self) -> Drafting:
-        """The lane's ``drafting``. Asserts that the lane makes its own drafts."""
+        """The lane's ``drafting``; asserts that the lane makes its own drafts."""
         assert self.drafting is not None
         return self.drafting
 
@@ -270,7 +270,7 @@ class Lane:
         return self.result.finish_reason != ""
 
     def take(self, draft: Draft) -> None:
-        """Begin a step with a draft; raises ``ValueError`` if a token is not in the target's vocabulary."""
+        """Begin a step with this draft; raises ``ValueError`` if a token is not in the target's vocabulary."""
         tokens = draft.tree.tokens.tolist()  # numpy's reductions cost more for such small trees
         vocab_size = self.target.vocab_size
         if not 0 <= min(tokens) <= max(tokens) < vocab_size:
@@ -286,10 +286,10 @@ class Lane:
         self.draft = draft
 
     def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
-        """Return the verdict on the draft and, if they were copied with its tokens, the target's top tokens.
+        """Return the verdict on the draft and, if they were copied along with its tokens, the target's top tokens.
 
         Args:
-            logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
+            logits: ``[n + 1, V]`` target logits for the tree of :attr:`draft`.
         """
         started = perf_counter()
         target = self._target_tokens(logits)
@@ -300,22 +300,22 @@ class Lane:
         return verdict, None if target is None else target.top
 
     def _verify(self, logits: torch.Tensor) -> Verdict:
-        """Let the verifier read the logits itself. It copies the part that it needs from a device."""
+        """Verify with the logits. The verifier copies the part that it needs from the device."""
         if logits.numel():  # a recording has no logits
             check_logits(logits, "target", self.context)
         return self.verifier.verify(self.context, self.tree, logits)
 
     def _target_tokens(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Return the target's tokens, from the pass or from logits on a device; None if the verifier reads logits."""
+        """Return the target's tokens from the pass or from logits on a device; None if the verifier needs logits."""
         target = self.target.tokens.get(self.slot)
-        if target is None or target.context is not self.context:  # of an earlier lane of the slot
+        if target is None or target.context is not self.context:  # left by an earlier lane in the slot
             target = None if on_host(logits) else self._chosen(logits)
         if target is not None:
             check_best(target.scores, "target", self.context)
         return target
 
     def _chosen(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Choose the tokens on the device and copy them once; None if the verifier has no scores."""
+        """Choose the tokens on the device and copy them in one transfer; return None if the verifier has no scores."""
         request = self.request
         if request is None:
             return None
@@ -342,12 +342,12 @@ class Lane:
         hidden: torch.Tensor | None = None,
         top: Top | None = None,
     ) -> Outcome:
-        """Keep the accepted rows and commit the new tokens. The output's last token makes the lane :attr:`ended`.
+        """Keep the accepted rows and commit the new tokens. The lane is :attr:`ended` once its output is complete.
 
         Args:
-            logits: ``[n + 1, V]`` the target's logits for the tree of :attr:`draft`.
-            hidden: ``[n + 1, d]`` the target's hidden states, if they are kept.
-            top: the target's top tokens, if they were read already.
+            logits: ``[n + 1, V]`` target logits for the tree of :attr:`draft`.
+            hidden: ``[n + 1, d]`` hidden states of the target, if they are kept.
+            top: the target's top tokens, if they have already been copied to the host.
         """
         result, draft = self.result, self.draft
         assert draft is not None
@@ -355,7 +355,7 @@ class Lane:
         started = perf_counter()
         tokens = self._cut([*(int(tree.tokens[row]) for row in verdict.accepted), verdict.bonus])
         accepted = verdict.accepted[: len(tokens)]
-        # The last new token is the next root. It stays out of the cache, even if it is a drafted node after a cut.
+        # The last new token is the next root. It stays out of the cache, even if a cut made a drafted node the last.
         self.target.commit(self.slot, [0, *accepted[: len(tokens) - 1]])
         self.context.append(tokens)
         self.context.steps += 1
@@ -404,13 +404,13 @@ class Lane:
 
 
 class Decoding:
-    """Takes the lanes of one target through one step at a time. Lanes are added and removed between steps.
+    """Advances the lanes of one target one step at a time. Lanes are added and removed between steps.
 
-    Each stage is a method, which a subclass may time or replace.
+    Each stage is a method that a subclass may time or replace.
 
     Args:
-        observers: called with the outcome of every step, after the parts have learned from it; not timed.
-        together: whether drafters of a team draft in one pass. If not, rounding cannot make lanes depend on each other.
+        observers: called with the outcome of every step after the parts have learned from it; not timed.
+        together: whether drafters of a team draft in one pass. If not, lanes cannot affect each other through rounding.
     """
 
     def __init__(
@@ -420,11 +420,11 @@ class Decoding:
         self.together = together
         self.observers = tuple(observers)
         self.lanes: dict[int, Lane] = {}  # active lanes by slot, in the order they were added
-        self.passes = 0  # of the target so far
+        self.passes = 0  # target passes so far
 
     def start(self, lane: Lane, wants_logits: bool = False, since: float | None = None) -> None:
         """Prefill the rest of the prompt, except the root, and start the lane's parts. The lane's slot must be empty or
-        hold a prefix of the prompt. The prefill is timed from ``since`` on, or from now.
+        hold a prefix of the prompt. The prefill is timed from ``since``, or from the time of this call.
         """
         started = perf_counter() if since is None else since
         self.begin(lane, self.prefill(lane, wants_logits))
@@ -432,7 +432,7 @@ class Decoding:
         self.add(lane)
 
     def step(self) -> list[Lane]:
-        """Draft, run the target's pass, verify, absorb, learn. Return the lanes that have ended, which are removed."""
+        """Draft, run the target pass, verify, absorb and learn. Remove and return the lanes that have ended."""
         lanes = self.drafts()
         started = perf_counter()
         trees = [lane.tree for lane in lanes]
@@ -455,7 +455,7 @@ class Decoding:
         return [lane for lane in lanes if lane.ended]
 
     def add(self, lane: Lane) -> None:
-        """Add a lane with a prefilled prompt. It takes part from the next step on."""
+        """Add a lane with a prefilled prompt. It is decoded from the next step on."""
         if lane.slot in self.lanes:
             raise ValueError(
                 f"slot {lane.slot} holds a sequence that has not ended: remove its lane first, or use another slot"
@@ -464,12 +464,12 @@ class Decoding:
         self.target.request_tokens(lane.slot, lane.request)
 
     def remove(self, lane: Lane) -> None:
-        """Remove a lane and free its slot. Its output ends here."""
+        """Remove a lane and free its slot, which ends its output."""
         del self.lanes[lane.slot]
         self.target.request_tokens(lane.slot, None)
 
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
-        """Feed the prompt; return its outcome if the parts learn from it."""
+        """Feed the prompt and return its outcome, or None if no part learns from it."""
         context, target = lane.context, self.target
         fed = context.token_ids[target.length(lane.slot) : -1].copy()
         logits = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
@@ -485,7 +485,7 @@ class Decoding:
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
-        """Draft for all lanes, and return the lanes of the next pass."""
+        """Draft for all lanes and return the lanes of the next pass."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
@@ -496,7 +496,7 @@ class Decoding:
         return lanes
 
     def draft_group(self, lanes: Sequence[Lane]) -> None:
-        """Draft for lanes with drafters of one team."""
+        """Draft for lanes that have drafters of one team."""
         drafts = draft_together([(lane.own_drafting, lane.depth) for lane in lanes])
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)
@@ -504,7 +504,7 @@ class Decoding:
     def charge_pass(
         self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
     ) -> None:
-        """Charge the time of the target's pass to its lanes in equal parts."""
+        """Divide the time of the target pass equally among its lanes."""
         for lane in lanes:
             lane.result.seconds["target"] += (ended - started) / len(lanes)
 
@@ -523,11 +523,11 @@ class Decoder:
     """Continues one prompt at a time with a target model and four freely composed parts.
 
     Args:
-        target: a Hugging Face causal LM with full attention, or a runtime. A model of :func:`specexp.load_pair` runs
-            in its pair's mode, any other model with its own code.
-        drafter: None, with ``builder`` None, is plain autoregressive decoding.
-        verifier: greedy decoding if None.
-        controller: the builder's own limits if None.
+        target: a Hugging Face causal LM with full attention, or a runtime. A model from :func:`specexp.load_pair` runs
+            in its pair's mode, and any other model runs with its own code.
+        drafter: None, together with ``builder``, for plain autoregressive decoding.
+        verifier: if None, decoding is greedy.
+        controller: if None, only the builder's own limits apply.
 
     Raises:
         ValueError: the parts cannot work together or with the target.
@@ -566,22 +566,22 @@ class Decoder:
         stop_at_repetition: bool = False,
         observers: Sequence[OutcomeObserver] = (),
     ) -> GenerationResult:
-        """Continue one prompt. Calls from several threads that share a model wait for each other.
+        """Continue one prompt. Calls from different threads that share a model wait for each other.
 
         Args:
             input_ids: ``[p]`` or ``[1, p]`` prompt tokens, at least one.
             eos_token_id: token or tokens that end the output.
-            seed: seed of verifiers and drafters that draw. If None, a random seed is used and returned in
+            seed: seed for verifiers and drafters that sample. If None, a random seed is used and returned in
                 :attr:`GenerationResult.seed`. A continued conversation keeps its seed.
             sequence: key of this continuation; n samples of a prompt need n different keys. Default: 0. A continued
                 conversation keeps its key.
-            continue_conversation: ``input_ids`` begins with all tokens that the last call fed and generated: keep the
-                cache and the parts' state, and prefill only what follows.
-            stop_at_repetition: end the output where it begins to repeat, see :func:`~specexp.core.context.repeats`.
+            continue_conversation: keep the cache and the parts' state, and prefill only new tokens. ``input_ids`` must
+                begin with all tokens that the last call fed and generated.
+            stop_at_repetition: end the output once it repeats itself, see :func:`~specexp.core.context.repeats`.
             observers: called with every step's outcome, outside the measured time.
 
         Raises:
-            ValueError: the prompt has no tokens, does not fit the context or does not continue the conversation;
+            ValueError: the prompt has no tokens, does not fit in the context or does not continue the conversation;
                 another seed or sequence is given for a conversation; or an observer decodes with the same model.
         """
         model, parts = self.model, self.parts
@@ -638,13 +638,13 @@ class Decoder:
                 f"the prompt of {len(prompt)} tokens does not continue the conversation: it must begin with its "
                 f"{len(known)} tokens and add at least one"
             )
-        self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more
+        self.model.cache.truncate(0, len(known) - 1)  # an interrupted step may have left more rows
         context.next_turn(prompt[len(known) :])
         return context
 
 
 def token_list(input_ids: Sequence[int] | torch.Tensor) -> list[int]:
-    """Return the token ids of a prompt ``[p]`` or ``[1, p]``; raises ``ValueError`` for any other shape or type."""
+    """Return a prompt's token ids, given as ``[p]`` or ``[1, p]``; raises ``ValueError`` for other shapes or types."""
     try:
         given: Any = input_ids.tolist() if isinstance(input_ids, (torch.Tensor, np.ndarray)) else input_ids
         if given and isinstance(given[0], list | tuple):  # [1, p]
@@ -674,7 +674,7 @@ def eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> froz
 
 
 def _integers(given: Iterable[Any]) -> list[int]:
-    """Return integers of any library as Python integers; raises ``TypeError`` for other values."""
+    """Convert integers from any library to Python integers; raises ``TypeError`` for other values."""
     if any(isinstance(value, bool) for value in given):
         raise TypeError("a truth value is not a token")
     return list(map(index, given))

@@ -1,9 +1,9 @@
 """Random numbers keyed by position: the same position gives the same numbers on every device, in any order of calls.
 
-One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so that neither
-the drafter, the tree, the schedule nor the order of evaluation changes what is drawn. Its counter is ``(block,
-position, path, path)``: a block gives four words of 32 bits, and word ``i`` of a place is the same for any number of
-words. A *sequence* is one sampled continuation.
+One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so the numbers do
+not depend on the drafter, the tree, the schedule or the order of evaluation. Its counter is ``(block, position, path,
+path)``. A block gives four 32-bit words, and word ``i`` of a place does not depend on the number of words requested.
+A *sequence* is one sampled continuation.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+if TYPE_CHECKING:  # importing torch takes seconds, and parts are checked before that
     import torch
 
 NOISE_VERSION = 2
-"""Version of the random numbers. A recording made with another version cannot be replayed. 2 is Philox4x32-10."""
+"""The version of the random numbers; 2 is Philox4x32-10. A recording made with another version cannot be replayed."""
 
 Key = tuple[int, int]
 Words = Any
-"""32-bit integers: an ``int``, a uint64 array or an int64 tensor. They may be broadcast together."""
+"""32-bit integers: an ``int``, a uint64 array or an int64 tensor. Arguments of this type may be broadcast together."""
 
 _MASK = 0xFFFFFFFF
 _NUMBERS_AHEAD = 1 << 16
@@ -43,7 +43,7 @@ def place_key(seed: int, sequence: int | str, *purpose: str | int) -> Key:
 
 
 def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> tuple[Words, ...]:
-    """Return Philox4x32-10 of the counter ``(block, position, low, high)``: four words each."""
+    """Return the four words of Philox4x32-10 for each counter ``(block, position, low, high)``."""
     # A product of two words has 64 bits. In int64 tensors it is signed, and its shift copies the sign into the upper
     # half, which the mask removes.
     for first, second in _round_keys(key):
@@ -59,9 +59,9 @@ def gumbel(
 ) -> torch.Tensor:
     """Return ``[positions, size]`` float32 Gumbel(0, 1) noise on ``device``, starting at an absolute position.
 
-    ``argmax(log p + noise)`` of a row is an exact sample of ``p``. The integers are the same on every device. The two
-    logarithms are taken in float64 and rounded, so that devices differ by one unit in the last place at most. On a CPU
-    the noise is made in C++, if there is a compiler.
+    ``argmax(log p + noise)`` over a row is an exact sample from ``p``. The random integers are the same on every
+    device. The two logarithms are computed in float64 and rounded, so devices differ by at most one unit in the last
+    place. On a CPU, the noise is generated in C++ if there is a compiler.
     """
     import torch
 
@@ -78,7 +78,7 @@ def gumbel(
 
 @cache
 def noise_kernels() -> Any:
-    """Return the library of ``gumbel.cpp``, which needs a third of numpy's time; None without a compiler."""
+    """Return the library of ``gumbel.cpp``, three times as fast as numpy, or None if there is no compiler."""
     from specexp.base.kernels import CannotCompileError, library
 
     try:
@@ -93,7 +93,7 @@ def noise_kernels() -> Any:
 
 
 class GumbelStream:
-    """The Gumbel noise of one stream, generated for several positions ahead."""
+    """The Gumbel noise of one stream, generated several positions ahead."""
 
     def __init__(self, key: Key, device: torch.device | str = "cpu") -> None:
         import torch
@@ -116,7 +116,7 @@ class GumbelStream:
             forgotten = max(start - _POSITIONS_BEHIND, 0)
             kept = known[forgotten:]
             self._first, start = self._first + forgotten, start - forgotten
-            # an accelerator makes many positions as fast as one; on a CPU the time grows with their number
+            # an accelerator generates many positions as fast as one; on a CPU, the time grows with their number
             few = max(1, min(_POSITIONS_AHEAD, _NUMBERS_AHEAD // size))
             more = max(start + positions - kept.shape[0], few if self._on_cpu else _POSITIONS_AHEAD)
             made = gumbel(self._key, self._first + kept.shape[0], more, size, self._device)
@@ -125,7 +125,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """A stream of uniform numbers in (0, 1), with any number of them for each rank path at each position."""
+    """A stream of uniform numbers in (0, 1), unlimited for each rank path at each position."""
 
     def __init__(self, key: Key) -> None:
         self._key = key

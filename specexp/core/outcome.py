@@ -1,4 +1,4 @@
-"""The outcome of one step, from which parts learn, and the result of a whole sequence."""
+"""The outcome of one step, which parts learn from, and the result of a whole sequence."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from specexp.core.context import Context
 from specexp.core.sampling import on_host, to_host
 from specexp.core.tree import TokenTree, TreeShape
 
-if TYPE_CHECKING:  # torch takes seconds, and parts are checked before a model is needed
+if TYPE_CHECKING:  # importing torch takes seconds, and parts are checked before that
     import torch
 
 Top = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""``[n + 1, k]`` most probable tokens after every row, best first, and their logits."""
+"""The ``[n + 1, k]`` most probable tokens after each row, best first, and their logits."""
 
 
 @dataclass(slots=True)
 class Outcome:
     """The target's answer to one tree, and the verdict on it."""
 
-    context: Context  # of the sequence; the new tokens are already committed
-    tree: TokenTree  # the fed tree. The prefill is step 0: a chain in which every node is accepted
-    logits: torch.Tensor  # [n + 1, V] the target's logits after every row, on the target's device
+    context: Context  # the sequence's context, with the new tokens already committed
+    tree: TokenTree  # the tree that was fed; for the prefill (step 0), a chain that is fully accepted
+    logits: torch.Tensor  # [n + 1, V] target logits after each row, on the target's device
     accepted: tuple[int, ...]  # rows of the accepted nodes, from depth 1 down
     new_token_ids: tuple[int, ...]  # accepted drafts, then the bonus token unless the output ended before it
     pass_tokens: tuple[int, ...] = ()  # tokens fed in each draft pass of the step
     seconds: Mapping[str, float] = field(default_factory=dict)  # by phase (PHASES), before learning
-    # [n + 1, d] input of the target's output layer, if a drafter wants it
+    # [n + 1, d] the target's hidden states, if a drafter wants them
     hidden: torch.Tensor | None = None
-    top: Top | None = field(default=None, repr=False)  # the part of top_k that was read so far
+    top: Top | None = field(default=None, repr=False)  # the part of top_k that has been computed so far
     # [m, d] states of the draft model after the first m nodes of the tree's best path, if a controller reads them
     draft_states: NDArray[np.float32] | None = None
 
@@ -43,8 +43,8 @@ class Outcome:
         return len(self.pass_tokens)
 
     def answers(self) -> NDArray[np.int64]:
-        """Return ``[n + 1]`` the target's next token for each row: the committed token for the root and accepted nodes,
-        and the argmax elsewhere.
+        """Return the target's ``[n + 1]`` next tokens, one per row: the committed token for the root and accepted
+        nodes, and the argmax elsewhere.
         """
         tokens = self._first()
         rows = (0, *self.accepted)[: len(self.new_token_ids)]
@@ -52,7 +52,7 @@ class Outcome:
         return tokens
 
     def top_k(self, k: int) -> NDArray[np.int64]:
-        """Return ``[n + 1, k]`` most probable tokens of the target after every row, best first."""
+        """Return the target's ``[n + 1, k]`` most probable tokens after each row, best first."""
         return self._best(k)[0][:, :k]
 
     def top_k_logits(self, k: int) -> NDArray[np.float32]:
@@ -60,7 +60,7 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        """Return the argmax of every row as a new array, read from ``top`` if the outcome comes from a recording."""
+        """Return the argmax of every row as a new array, from :meth:`top_k` for a recording or logits on a device."""
         if self.top is not None or not on_host(self.logits):
             return self.top_k(1)[:, 0].copy()
         logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
@@ -69,7 +69,7 @@ class Outcome:
         return tokens
 
     def _best(self, k: int) -> Top:
-        if self.top is None or self.top[0].shape[1] < k:  # read again only for a larger k
+        if self.top is None or self.top[0].shape[1] < k:  # computed again only for a larger k
             values, indices = self.logits.topk(k, dim=-1)
             ids, highest = to_host(indices, values.float())
             self.top = ids, highest
@@ -79,8 +79,8 @@ class Outcome:
 def prefill_outcome(
     context: Context, fed: NDArray[np.int64], logits: torch.Tensor, hidden: torch.Tensor | None = None
 ) -> Outcome:
-    """Return the prefill of ``[p]`` prompt tokens as step 0, all accepted, with logits ``[p, V]`` (or ``[0, 0]``) and
-    hidden states ``[p, d]``.
+    """Return the outcome of step 0, the prefill of ``[p]`` prompt tokens, in which all tokens are accepted. ``logits``
+    is ``[p, V]``, or ``[0, 0]`` if not kept; ``hidden`` is ``[p, d]``.
     """
     rows = np.arange(fed.size)
     chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
@@ -90,37 +90,37 @@ def prefill_outcome(
 
 
 FinishReason = Literal["", "eos", "stop", "repetition", "length", "context"]
-"""Reason for an output's end: EOS, a stop rule, :func:`~specexp.core.context.repeats`, ``max_new_tokens`` or the
-context limit; empty until then."""
+"""The reason why an output ended: EOS, a stop rule, repetition (:func:`~specexp.core.context.repeats`),
+``max_new_tokens`` or the context limit; empty until it ends."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""Phases of a step, in this order: the drafter, builder and controller, the target pass, acceptance, the update of
-cache and context, and learning. Their seconds add up to those of the step."""
+"""The phases of a step: drafter, builder and controller, target pass, verification, commit to cache and context, and
+learning. Their seconds add up to those of the step."""
 
 
 @dataclass
 class GenerationResult:
-    """Tokens, counts and times from decoding one sequence. Every metric of the papers derives from these."""
+    """Tokens, counts and times from decoding one sequence. Every metric in the papers derives from these."""
 
-    # the new tokens, once the output has ended; with EOS, if any
+    # the new tokens, including any EOS, once the output has ended
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason = ""
     seed: int = 0  # the same seed, sequence and prompt give the same tokens
-    steps: int = 0  # target passes, without the prefill
+    steps: int = 0  # target passes, excluding the prefill
     accepted_drafts: int = 0  # drafted tokens that became output
-    bonus_tokens: int = 0  # tokens added by the target, at most one a step
+    bonus_tokens: int = 0  # tokens added by the target, at most one per step
     draft_passes: int = 0
     drafted_nodes: int = 0  # nodes fed to the target, without roots
-    # steps with a tree that reached each depth, from depth 1 on
+    # number of steps in which the tree reached each depth, from depth 1
     drafted_at: list[int] = field(default_factory=list)
-    # steps with an accepted path that reached each depth
+    # number of steps in which the accepted path reached each depth
     accepted_at: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0  # time before the first step
-    # of all steps by phase
+    # total over all steps, by phase
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
     @property
     def decode_seconds(self) -> float:
-        """Seconds of all steps, without the prefill."""
+        """Total seconds of all steps, excluding the prefill."""
         return sum(self.seconds.values())
 
     @property

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FILE = "packed.safetensors"
-"""The weights file in a model's folder. In a ``model.safetensors``, other programs would misread packed weights."""
+"""The weights file in a model's folder. If it were named ``model.safetensors``, other programs would misread it."""
 DRAFT_VOCABULARY = "draft_vocabulary"
-"""The name of the reduced head's token ids, among the weights of a packed draft and in a model's configuration."""
+"""The name of a reduced head's token ids, both in a packed draft's weights and in a model's configuration."""
 _SCALE = ".scale"
 _EMBEDDINGS = "model.embed_tokens.weight"
 
@@ -55,7 +55,7 @@ def unpack(source: str) -> dict[str, torch.Tensor]:
 
 
 def has_embeddings(source: str) -> bool:
-    """Return whether a packed model has its own embeddings. A draft without any uses the target's."""
+    """Return whether a packed model has its own embeddings. A draft without embeddings uses the target's."""
     from safetensors import safe_open
 
     with safe_open(Path(source) / FILE, "pt") as file:

@@ -1,4 +1,4 @@
-"""The four parts of a decoder, and the checks that they fit together, which are made before anything runs.
+"""Groups the four parts of a decoder, and checks that they fit together before anything runs.
 
 The loop (:mod:`specexp.core.loop`) and all higher layers use parts only through the contracts of their families.
 """
@@ -29,8 +29,8 @@ class _FourParts(NamedTuple):
 class Parts(_FourParts):
     """The arguments of :class:`specexp.Decoder` after the target: ``Decoder(target, *parts)``.
 
-    ``drafter`` and ``builder`` are None for plain decoding. The default verifier is greedy (:class:`ArgmaxVerifier`),
-    the default controller :class:`BuilderLimits`.
+    ``drafter`` and ``builder`` are None for plain decoding. The default verifier is the greedy :class:`ArgmaxVerifier`,
+    and the default controller is :class:`BuilderLimits`.
     """
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, root included. A cache must have room for them after the committed tokens."""
+        """Rows of the largest tree, including the root. A cache must have room for them after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
@@ -59,13 +59,13 @@ class Parts(_FourParts):
 
     @property
     def wants_hidden(self) -> bool | tuple[int, ...]:
-        """The hidden states of the target that the drafter needs, as in :meth:`Target.keep_hidden`."""
+        """The target's hidden states that the drafter needs, in the format of :meth:`Target.keep_hidden`."""
         return False if self.drafter is None else self.drafter.wants_hidden
 
     @property
     def reads_answers(self) -> bool:
-        """True if the drafter or controller learns from the target's logits. A drafting worker needs them too."""
-        # a wrapper declares only what it adds to its inner drafters
+        """True if the drafter or controller learns from the target's logits. A drafting worker then needs them too."""
+        # a wrapper declares only what it learns in addition to its inner drafters
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
@@ -80,14 +80,14 @@ class Parts(_FourParts):
         return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """Return the context of a new sequence, with noise for the verifier's temperature."""
+        """Return the context of a new sequence, with noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
     @property
     def label(self) -> str:
-        """The composition's name in a latency profile: ``DraftModel + DySpecGreedy``, ``coupled TokenRecycling +
-        StaticTree`` (for all fixed shapes), ``Union(PromptLookup, TokenRecycling) + StaticTree``, or ``plain``.
+        """The composition's name in a latency profile, such as ``plain``, ``DraftModel + DySpecGreedy``, ``coupled
+        TokenRecycling + StaticTree`` (any fixed shape), or ``Union(PromptLookup, TokenRecycling) + StaticTree``.
         """
         if self.drafter is None or self.builder is None:
             return PLAIN
@@ -128,7 +128,7 @@ def check_composition(
             raise ValueError(f"the composition has no {missing}: give both drafter and builder, or neither")
     else:
         _check_candidates(drafter, builder)
-        # a coupled drafter needs the noise that the verifier adds to the same tokens
+        # a coupled drafter must add the same noise to a token as the verifier
         if drafter.coupled and verifier is not None and verifier.noise_temperature is None:
             raise ValueError(
                 f"{type(drafter).__name__} is coupled, but {type(verifier).__name__} draws noise of its own: "
@@ -145,7 +145,7 @@ def check_composition(
 def _conflicts_of(
     controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None
 ) -> Iterator[str]:
-    """Yield a message for each need of the controller that the other parts do not meet."""
+    """Yield a message for each requirement of the controller that the other parts do not meet."""
     name = "plain decoding" if builder is None else type(builder).__name__
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:
         yield f"needs draft probabilities, but {type(drafter).__name__} gives none: draft with DraftModel"
@@ -162,7 +162,7 @@ def _conflicts_of(
 
 
 def _flattens(builder: TreeBuilder) -> bool:
-    """Return whether a builder flattens estimates of acceptance, so that a node's own token may cost it its place."""
+    """Return whether a builder flattens acceptance estimates, so that a node may be left out because of its token."""
     return getattr(builder, "acceptance_power", 1.0) < 1.0 or any(map(_flattens, builder.inner))
 
 
@@ -192,7 +192,7 @@ def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str
 
 
 def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]:
-    """Yield a message for each need of the verifier that the builder does not meet."""
+    """Yield a message for each requirement of the verifier that the builder does not meet."""
     name = type(builder).__name__
     if verifier.needs_draws and builder.kind is NodeKind.POINT_MASS:
         yield f"gains nothing if {name} does not draw: set candidates to drawn or verify with RejectionSampling"
@@ -201,7 +201,7 @@ def _unmet_by_builder(verifier: Verifier, builder: TreeBuilder) -> Iterator[str]
 
 
 def join_target(parts: Parts, target: Runtime) -> None:
-    """Connect the parts with the target; raises ``ValueError`` if they do not fit it."""
+    """Connect the parts to the target; raises ``ValueError`` if they do not work with it."""
     if parts.drafter is not None:
         parts.drafter.check_vocabulary(target.vocab_size)
         parts.drafter.use_target(target)
@@ -212,7 +212,7 @@ def join_target(parts: Parts, target: Runtime) -> None:
     if nodes >= target.context_limit:
         room = f"the target's context holds {target.context_limit} tokens"
         raise ValueError(f"{name} makes trees of up to {nodes} nodes, but {room}: lower its budget")
-    drafts = () if parts.drafter is None else parts.drafter.models  # draft models grow the same tree
+    drafts = () if parts.drafter is None else parts.drafter.models  # draft models process the same tree
     if leaves > (most := min(model.max_leaves for model in (target, *drafts))):
         raise ValueError(
             f"{name} makes trees of up to {leaves} leaves, but a pass takes at most {most}: lower its budget"

@@ -1,7 +1,7 @@
-"""Runtimes run models: they keep committed tokens in slots and make passes over draft trees.
+"""Runtimes run models: they keep committed tokens in slots and run passes over draft trees.
 
-:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model with its own code. Compiled passes and
-other libraries are other subclasses of :class:`Runtime`.
+:class:`~specexp.core.language_model.LanguageModel` runs a Hugging Face model with its own code. Other subclasses of
+:class:`Runtime` use compiled passes or other libraries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def inference(method: Callable[P, R]) -> Callable[P, R]:
-    """Run a method in ``torch.inference_mode``, because only there can tensors made in a pass be written."""
+    """Run a method in ``torch.inference_mode``, the only mode in which tensors created by a pass can be modified."""
 
     @wraps(method)
     def within(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,7 +51,7 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Slots(ABC):
-    """Storage for several sequences, one slot each. A slot holds the committed tokens, then rows not yet committed."""
+    """Storage for several sequences, one slot each. A slot holds committed tokens, then rows not yet committed."""
 
     lengths: list[int]  # committed tokens of each slot
 
@@ -69,7 +69,7 @@ class Slots(ABC):
 
     @abstractmethod
     def fork(self, source: int, target: int, length: int) -> None:
-        """Copy a slot's first ``length`` tokens to another slot, so that samples of a prompt share its prefill."""
+        """Copy a slot's first ``length`` tokens to another slot, so that a prompt's samples share its prefill."""
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -85,12 +85,12 @@ class Growth:
     visible: NDArray[
         np.bool_
     ]  # [m, u + m] true where a new row may attend to an uncommitted one, itself included
-    # [m] the row of the pass that holds each of the tree's rows; None if they are fed in the tree's own order
+    # [m] the pass row that holds each row of the tree; None if rows are fed in the tree's own order
     pass_rows: NDArray[np.int64] | None = None
 
 
 class TokenRule(Protocol):
-    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` with which a pass computes its tokens."""
+    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` that a pass needs to compute its tokens."""
 
     noise_temperature: float | None
 
@@ -101,7 +101,7 @@ class TokenRule(Protocol):
 
 
 class TokenRequest(NamedTuple):
-    """A slot's sequence, the verifier's rule for its tokens, and how many top tokens per row a drafter learns."""
+    """A slot's sequence, the verifier's rule for its tokens, and the number of top tokens per row for a drafter."""
 
     context: Context
     verifier: TokenRule
@@ -111,13 +111,13 @@ class TokenRequest(NamedTuple):
 class TargetTokens(NamedTuple):
     """The target's token after every row of a tree, computed by the tree pass itself.
 
-    A deterministic verifier needs nothing else of ``[n + 1, V]`` logits. To choose the tokens afterwards would read all
-    logits once more, and on a GPU would wait for the device a second time. A lane therefore requests them
-    (:meth:`Target.request_tokens`), and a pass that can choose them puts them in :attr:`Target.tokens`. A runtime may
-    ignore a request; the lane then chooses them from the logits.
+    A deterministic verifier needs nothing else from the ``[n + 1, V]`` logits. Choosing the tokens afterwards would
+    read all logits again and, on a GPU, wait for the device a second time. A lane therefore requests the tokens
+    (:meth:`Target.request_tokens`), and a pass that can choose them stores them in :attr:`Target.tokens`. A runtime may
+    ignore a request; the lane then chooses the tokens from the logits.
     """
 
-    context: Context  # of the request
+    context: Context  # the context of the request
     tokens: NDArray[np.int64]  # [n + 1]
     scores: NDArray[np.float32]  # [n + 1] their scores: logits, or logits / temperature + noise
     # [n + 1, k] each: the top tokens that a drafter learns, and their logits; None if it learns none
@@ -127,10 +127,10 @@ class TargetTokens(NamedTuple):
 class Target(ABC):
     """The interface through which the loop uses a model, or a recording of one."""
 
-    context_limit: int  # most positions
+    context_limit: int  # maximum number of positions
     vocab_size: int = 2**64  # V; unbounded if no model is run
     keeps_hidden: bool | tuple[int, ...] = False  # which hidden states are kept for a drafter
-    # hidden states [rows, d]: of each tree of the last pass, or of the last prefill
+    # hidden states [rows, d] of each tree in the last pass, or of the last prefill
     hidden: Sequence[torch.Tensor] = ()
     # by slot, the tokens that the last tree pass computed; valid from synchronize() until the next pass
     tokens: Mapping[int, TargetTokens] = MappingProxyType({})
@@ -143,28 +143,28 @@ class Target(ABC):
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits with ``all_logits``, else None: they are
+        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits if ``all_logits``, else None: they are
         expensive, and only some drafters learn from them.
         """
 
     @abstractmethod
     def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """Feed one tree per slot in one pass without committing anything; return ``[n + 1, V]`` logits of each tree."""
+        """Feed one tree per slot in one pass without committing anything; return ``[n + 1, V]`` logits per tree."""
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. There is at
-        least one row, and rows increase, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+        """Keep these rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. Rows are
+        in ascending order, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
     def request_tokens(self, slot: int, request: TokenRequest | None) -> None:  # noqa: B027 - a recording has none
-        """Let later tree passes compute the target's tokens for a slot, if they can; None ends this."""
+        """Have later tree passes compute the target's tokens for a slot, if they can; None cancels the request."""
 
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
         """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if the target has none.
 
-        They are the inputs of the output layer, or those after the given numbers of layers, joined along the last
-        dimension (0: embeddings; the last layer's are not normalised).
+        ``True`` keeps the inputs of the output layer. A tuple keeps the states after these numbers of layers,
+        concatenated along the last dimension (0: the embeddings; the last layer's are not normalised).
         """
         if wanted:
             raise ValueError(
@@ -174,7 +174,7 @@ class Target(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has finished, before a clock is read."""
+        """Wait for the device to finish, so that a clock can be read."""
 
 
 class Runtime(Target):
@@ -184,46 +184,46 @@ class Runtime(Target):
     """
 
     kind: ClassVar[str]  # name of the runtime in artifacts, and of its mode, e.g. compiled
-    # auto tries modes from the highest rank down to 0; a mode below 0 must be set by name. None: not a mode of
-    # Hugging Face models
+    # auto tries modes from the highest rank down to 0; a mode with a negative rank must be set by name. None: not a
+    # mode of Hugging Face models
     mode_rank: ClassVar[int | None] = None
     # device types on which auto tries the mode; None: all
     auto_devices: ClassVar[frozenset[str] | None] = None
     refusal: ClassVar[type[ValueError]] = CannotRunError  # raised if the self-check of a model fails
-    prefill_chunk: ClassVar[int] = 512  # most tokens of a prefill pass
-    pads_rows: ClassVar[bool] = False  # a pass costs as much as one with the next power of two of rows
-    takes_device_map: ClassVar[bool] = False  # models spread over several devices can be run
+    prefill_chunk: ClassVar[int] = 512  # maximum number of tokens in a prefill pass
+    pads_rows: ClassVar[bool] = False  # passes cost as if their rows were rounded up to a power of two
+    takes_device_map: ClassVar[bool] = False  # it can run models spread over several devices
     draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: separate passes
-    model: Any  # its library's model object
+    model: Any  # the model object of its library
     vocab_size: int
     cache: Slots
     device: torch.device  # device and dtype of the logits
     dtype: torch.dtype
-    max_leaves: int = maxsize  # most leaves of all trees of a pass
-    # order of a tree's rows in its pass. Depth first, the mask is block-sparse (DySpec, appendix C)
+    max_leaves: int = maxsize  # maximum number of leaves, over all trees of a pass
+    # order of a tree's rows in its pass. In depth-first order, the mask is block-sparse (DySpec, appendix C)
     row_order: RowOrder = "built"
-    # the logits of a row are bit-identical, whatever other rows its pass feeds
+    # a row's logits are bit-identical, no matter which other rows its pass feeds
     independent_rows: bool = False
     packs: bool = False  # a pass reads packed copies of the weights
 
     def __init__(self) -> None:
-        self.passes = 0  # since construction, prefill included
+        self.passes = 0  # passes since construction, including prefill
         self.conversation: Context | None = (
-            None  # the sequence in slot 0; decoders that share the model compare it
+            None  # the sequence in slot 0, which decoders that share the model check
         )
-        self.requests: dict[int, TokenRequest] = {}  # by slot, those that passes answer
+        self.requests: dict[int, TokenRequest] = {}  # by slot, the requests that passes answer
         self._pass_rows: dict[int, NDArray[np.int64]] = {}  # by slot, until the commit of a reordered pass
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
     @classmethod
     def run(cls, model: Any) -> Runtime:
-        """Run a Hugging Face model with an empty cache; raises :class:`CannotRunError` if it cannot be run."""
+        """Return a runtime of a Hugging Face model with an empty cache; raises :class:`CannotRunError` on failure."""
         raise CannotRunError(f"{cls.__name__} is not a mode of Hugging Face models")
 
     @classmethod
     def check_mode(cls, models: Iterable[Any], device: str) -> None:
-        """Raise ``ValueError`` for models that cannot run in this mode on a device. Weights are not read."""
+        """Raise ``ValueError`` for models that cannot run in this mode on a device, without reading weights."""
 
     @property
     def precision(self) -> str:
@@ -231,7 +231,7 @@ class Runtime(Target):
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(self) -> dict[str, str]:
-        """Return ``runtime``, ``dtype`` and, for values of a quantised file, its artifact's ``weights_from``."""
+        """Return ``runtime``, ``dtype`` and, for weights from a quantised file, the file's type as ``weights_from``."""
         source = getattr(getattr(self.model, "config", None), "weights_from", None)
         return {"runtime": self.kind, "dtype": self.precision, **({"weights_from": source} if source else {})}
 
@@ -269,19 +269,19 @@ class Runtime(Target):
         return torch.cat(logits) if logits else None
 
     def begin_prefill(self, slot: int, tokens: int) -> None:
-        """Make room for a number of tokens, which :meth:`feed` then feeds to the slot chunk by chunk."""
+        """Make room for a number of tokens, which :meth:`feed` then feeds to the slot in chunks."""
         self.cache.reserve(0, slot + 1)
         self.cache.reserve(self.cache.lengths[slot] + tokens)
 
     @abstractmethod
     def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
         """Feed and commit ``[m]`` tokens of a prompt in one pass, and set :attr:`hidden` to their states if they are
-        kept. Return ``[m, V]`` logits with ``all_logits``, else None.
+        kept. Return ``[m, V]`` logits if ``all_logits``, else None.
         """
 
     @abstractmethod
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
-        """Feed new rows of growing trees without committing anything; return the ``[m, V]`` logits of each tree."""
+        """Feed new rows of growing trees without committing anything; return ``[m, V]`` logits per tree."""
 
     def draft_tree(
         self,
@@ -294,29 +294,29 @@ class Runtime(Target):
     ) -> NDArray[np.int64] | None:
         """Draft a whole tree without returning to Python between its levels.
 
-        Feed the pending tokens, the root last, then the shape's ``fed_nodes``, committing nothing. A node's token is
-        the candidate of its rank by logit or, with noise, by logit / temperature + noise.
+        Feed the pending tokens (the root last), then the shape's ``fed_nodes``, without committing anything. A node's
+        token is the candidate of its rank by logit or, with noise, by logit / temperature + noise.
 
         Args:
-            shape: its rows are ordered by depth.
+            shape: the tree's shape, with rows ordered by depth.
             noise: float32 ``[depth, V]`` for the positions after the root.
-            kept: int64 ``[V]`` token of each logit; None if it is the logit's number.
+            kept: int64 ``[V]`` token id of each logit; None if it equals the logit's index.
 
         Returns:
-            ``[n + 1]`` the tokens of the tree, or None if this runtime drafts pass by pass.
+            The ``[n + 1]`` tokens of the tree, or None if this runtime drafts pass by pass.
         """
         return None
 
     def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """Return the ``[V]`` logits after a text, computed without a tree. Slot 0 may contain the text afterwards."""
+        """Return the ``[V]`` logits after these tokens, computed without a tree. Slot 0 may hold them afterwards."""
         self.cache.truncate(0, 0)
         logits = self.prefill(0, token_ids, all_logits=True)
         assert logits is not None
         return logits[-1]
 
     def check_tree(self, name: str, allowed: float, remedy: str) -> None:
-        """Compare a small tree pass with plain passes. Raises :attr:`refusal` with the remedy if it fails, or if the
-        logits differ by more than ``allowed`` of their spread.
+        """Compare a small tree pass with plain passes. Raises :attr:`refusal`, suggesting ``remedy``, if a pass fails
+        or the logits differ by more than ``allowed`` times their spread.
         """
         try:
             error = tree_error(self)
@@ -331,7 +331,7 @@ class Runtime(Target):
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the runtime with shared weights and an empty cache."""
+        """Support copying: a copy shares the weights and has an empty cache."""
         make: Callable[..., Runtime] = type(self)
         return partial(make, self_check=False), (self.model,)
 
@@ -363,11 +363,11 @@ class Runtime(Target):
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:
         pass_rows = self._pass_rows.pop(slot, None)
-        # a node comes after its ancestors in every order, so these rows increase too
+        # in every order a node comes after its ancestors, so these rows are ascending too
         self.cache.commit(slot, rows if pass_rows is None else pass_rows[list(rows)].tolist())
 
     def whole_growth(self, slot: int, tree: TokenTree) -> Growth:
-        """Return the rows of a tree pass, in :attr:`row_order`. The slot's next commit takes the tree's rows."""
+        """Return the rows of a tree pass in :attr:`row_order`. The slot's next commit still takes the tree's rows."""
         shape = tree.shape
         if self.row_order == "built":
             return Growth(tree.tokens, shape.depths, shape.ancestor_mask)
@@ -391,7 +391,7 @@ class Runtime(Target):
                 self._user = None
 
     def check_request(self, prompt: Sequence[int], max_new_tokens: int) -> None:
-        """Raise ``ValueError`` if a prompt is empty, too long or has unknown tokens, or ``max_new_tokens < 1``."""
+        """Raise ``ValueError`` if a prompt is empty, too long or has unknown tokens, or if ``max_new_tokens < 1``."""
         if not prompt:
             raise ValueError("the prompt is empty: at least one token (such as BOS) is needed")
         if max_new_tokens < 1:
@@ -411,10 +411,10 @@ class Runtime(Target):
 
 @inference
 def tree_error(runtime: Runtime) -> float:
-    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median of three rows of a small tree."""
+    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median over three rows of a small tree."""
     import torch
 
-    siblings = 14  # a wide tree, so that a position taken from a row's place in the cache is far off
+    siblings = 14  # a wide tree, in which positions wrongly derived from cache rows are far off
     shape = TreeShape([-1, *[0] * siblings, 1], [-1, *range(siblings), 0])
     prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
     tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)

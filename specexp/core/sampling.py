@@ -1,4 +1,4 @@
-"""Convert logits to the scores that are sampled from, for targets and drafts: temperature, top-k and top-p."""
+"""Converts the logits of targets and drafts to scores for sampling, with temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processors:
-    """Converts logits to the scores that are sampled from.
+    """Converts logits to scores for sampling.
 
     Args:
         temperature: 0 keeps only the argmax (ties go to the lowest id).
@@ -38,7 +38,7 @@ class Processors:
 
     @cached_property
     def _processors(self) -> list[LogitsProcessor]:
-        # imported here: the import takes seconds, which checking a configuration does not need
+        # imported here, because the import takes seconds and checking a configuration does not need it
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
         processors: list[LogitsProcessor] = []
@@ -79,12 +79,12 @@ def highest(scores: torch.Tensor) -> int:
 
 
 def on_host(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is in host memory, so that reading it does not wait for a device."""
+    """Return whether a tensor is in host memory, where it can be read without waiting for a device."""
     return tensor.device.type == "cpu"
 
 
 def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Return tensors of 4- or 8-byte numbers as arrays, copied together: the host waits for the device once."""
+    """Copy tensors of 4- or 8-byte numbers to host arrays in one transfer, so that the host waits only once."""
     import torch
 
     if on_host(tensors[0]):
@@ -105,12 +105,12 @@ class LogitsError(ValueError):
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
     """Raise :class:`LogitsError` for NaN, ``+inf`` or rows of only ``-inf`` in ``[n, V]`` logits."""
-    # a row with NaN has NaN as maximum
+    # the maximum of a row with NaN is NaN
     check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
-    """Raise as :func:`check_logits` does, given only the highest logit of each row, ``[n]``."""
+    """Perform the check of :func:`check_logits`, given only the highest logit of each row, ``[n]``."""
     if all(map(isfinite, best.tolist())):  # numpy's reductions cost more for so few rows
         return
     worst = best[~np.isfinite(best)][0]

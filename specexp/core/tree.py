@@ -19,30 +19,30 @@ RankPath = tuple[int, ...]
 """Candidate ranks from depth 1 down to a node, e.g. ``(0, 2, 1)``; the root is ``()``."""
 
 NO_CANDIDATE = -1
-"""The token id that stands for "the drafter has no such candidate"."""
+"""The token id for a missing candidate."""
 
 
 class NodeKind(IntEnum):
-    """The way a node's token was chosen: a point mass or a draw. Rejection sampling has a rule for each."""
+    """The way a node's token was chosen. Rejection sampling has a separate rule for each kind."""
 
     POINT_MASS = 0
     """A deterministic choice, such as a top-k candidate or a retrieved token."""
     DRAWN = 1
-    """Drawn from the draft distribution, without the tokens of its elder siblings."""
+    """Drawn from the draft distribution, excluding the tokens of earlier siblings."""
     DRAWN_WITH_REPLACEMENT = 2
-    """Drawn from the whole draft distribution."""
+    """Drawn from the full draft distribution."""
 
 
 class TreeShape:
-    """The form of a draft tree without its tokens; raises ``ValueError`` if a parent does not precede its child.
+    """The shape of a draft tree, without its tokens; raises ``ValueError`` if a parent does not precede its child.
 
     Args:
-        parents: ``[n + 1]`` row of each row's parent, ``-1`` for the root (row 0); ``parents[i] < i``.
+        parents: ``[n + 1]`` parent row of each row, ``-1`` for the root (row 0); ``parents[i] < i``.
         ranks: ``[n + 1]`` rank of each node among its parent's candidates, ``-1`` for the root.
 
     Attributes:
-        recurs: whether the shape is used in many steps, as that of a static tree is. Then data derived from it should
-            be cached.
+        recurs: whether many steps use this shape object, as with a static tree. If so, data derived from it should be
+            cached.
 
     Example:
         >>> TreeShape.from_rank_paths([[0], [1], [0, 0]]).depths.tolist()
@@ -69,7 +69,7 @@ class TreeShape:
     @classmethod
     def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> Self:
         """Build the shape with these rank paths, in any order and without the root. Rows are sorted by length, then
-        rank. Raises ``ValueError`` if a path is empty, repeated, negative or without its parent.
+        rank. Raises ``ValueError`` if a path is empty, repeated or negative, or if its parent is missing.
         """
         given = [tuple(int(rank) for rank in path) for path in paths]
         ordered = sorted(set(given), key=lambda path: (len(path), path))
@@ -114,7 +114,7 @@ class TreeShape:
 
     @cached_property
     def fed_nodes(self) -> NDArray[np.int64]:
-        """The rows of nodes with children, without the root. A draft model is fed these nodes."""
+        """The rows of the nodes that have children, except the root. These nodes are fed to a draft model."""
         return np.unique(self.parents[self.parents > 0])
 
     @cached_property
@@ -128,7 +128,7 @@ class TreeShape:
         mask = np.eye(self.parents.size, dtype=np.bool_)
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
-                mask[row] |= mask[parent]  # complete already: parents are before children
+                mask[row] |= mask[parent]  # already complete, because parents precede children
         return mask
 
     @cached_property
@@ -169,7 +169,7 @@ class TreeShape:
         return tuple(order)
 
     def path(self, row: int) -> tuple[int, ...]:
-        """The rows on the path from depth 1 down to ``row``; empty for the root."""
+        """Return the rows on the path from depth 1 down to ``row``; empty for the root."""
         rows: list[int] = []
         while row > 0:
             rows.append(row)
@@ -202,16 +202,16 @@ class TokenTree:
     tokens: NDArray[np.int64]  # [n + 1] the root's token first
     # [n + 1] draft log-probability given the parent, 0 for the root
     log_probs: NDArray[np.float32] | None = None
-    # [n + 1] NodeKind of each node; None if all are point masses. Among siblings drawn nodes come before point masses.
+    # [n + 1] NodeKind of each node; None if all are point masses. Among siblings, drawn nodes come first.
     kinds: NDArray[np.int8] | None = None
     # [V] draft distribution of every row with drawn children
     q: Mapping[int, NDArray[np.float32]] | None = None
-    # for rows with children drawn with replacement: the child of each draw, in order; a child is repeated if its token
-    # was drawn again
+    # for rows with children drawn with replacement: the child that each draw gave, in order; a token drawn again
+    # repeats its child
     draws: Mapping[int, tuple[int, ...]] | None = None
-    # [n + 1] a dynamic builder's estimated value of each sampling, 1 for the root
+    # [n + 1] value that a dynamic builder estimated for each node, 1 for the root
     values: NDArray[np.float64] | None = None
-    # [n + 1] true for nodes of phrases added to a drafted tree, which have a log-probability of NaN; None without any
+    # [n + 1] true for nodes of phrases grafted onto a drafted tree, with log-probability NaN; None if there are none
     grafted: NDArray[np.bool_] | None = None
 
     @property
@@ -227,9 +227,9 @@ class TokenTree:
         return None
 
     def best_path(self) -> tuple[int, ...]:
-        """Return the most probable path from depth 1 down, ignoring grafted nodes.
+        """Return the path that takes the most probable child at each depth, from depth 1 down, except grafted nodes.
 
-        Without probabilities it follows the first-ranked children.
+        Without probabilities, take the child with the lowest rank.
         """
         path: list[int] = []
         row = 0
@@ -250,7 +250,7 @@ class TokenTree:
         return NodeKind.POINT_MASS if self.kinds is None else NodeKind(int(self.kinds[row]))
 
     def draw_order(self, row: int) -> tuple[int, ...]:
-        """Return the children of ``row`` in the order in which a verifier tries them, repeated for repeated draws."""
+        """Return the children of ``row`` in the order in which a verifier tries them, with one entry per draw."""
         drawn = None if self.draws is None else self.draws.get(row)
         if drawn is None:
             return self.shape.children[row]

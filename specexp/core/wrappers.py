@@ -1,4 +1,4 @@
-"""Parts that contain parts of their own family. Attributes that a wrapper does not define come from the inner parts."""
+"""Parts that contain other parts of their family. Attributes that a wrapper does not define come from these parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Folded:
-    """An attribute that combines the inner parts' attributes of its name, unless an object has its own value."""
+    """An attribute that combines the inner parts' attributes of the same name, unless an object sets its own value."""
 
     def __init__(self, fold: Callable[[Iterable[Any]], Any]) -> None:
         self.fold = fold
@@ -35,7 +35,7 @@ folded: Any = _Folded
 
 
 def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
-    """Return one method that calls this method of every inner part."""
+    """Return a single function that calls all of these methods, one per inner part."""
     bound = list(methods)
 
     def call(*args: Any) -> None:
@@ -46,10 +46,10 @@ def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller that wraps others. Each event is passed to all of them.
+    """The life cycle of a drafter or controller that wraps others. Each event is passed on to all of them.
 
     Attributes:
-        inner_key: format of the state's key for an inner part, from its number.
+        inner_key: format string that turns an inner part's number into its key in the state.
         own_entries: keys of the wrapper's own state.
     """
 
@@ -59,7 +59,7 @@ class PartWrapper(Part):
     observe = folded(call_all)
 
     def forget(self) -> None:
-        """Return the wrapper's own state to the initial state."""
+        """Reset the wrapper's own state."""
 
     @property
     @override

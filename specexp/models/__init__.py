@@ -1,1 +1,1 @@
-"""Load models, either the embedded pair or any two by hub id or folder, and run them in each mode."""
+"""Loads models, either the embedded pair or any two by hub id or folder, and runs them in any mode."""

@@ -1,7 +1,7 @@
 """Runs a Hugging Face model of the Llama family with passes compiled for this CPU.
 
-A whole pass is one call of C++ (``llama_pass.cpp``). It accepts trees of several slots without padding, with any number
-of rows and keys. ``docs/compiled.md`` compares it with alternatives.
+A whole pass is a single C++ call (``llama_pass.cpp``). It takes the trees of several slots without padding, with any
+number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class _Cache(ctypes.Structure):
 
 
 class _Rows:
-    """The rows of a pass, in buffers with addresses that C++ receives once.
+    """The rows of a pass, in buffers at fixed addresses that C++ receives once.
 
     Attributes:
         numbers: ``[8, m]`` values of ``_NUMBERS``.
-        visible: the masks of all trees, one after the other.
+        visible: the masks of all trees, concatenated.
     """
 
     def __init__(self, numbers: NDArray[np.int64], visible: NDArray[np.uint8]) -> None:
@@ -94,7 +94,7 @@ class _Rows:
 class _Form(_Rows):
     """Rows that attend to all committed tokens of a slot, and to each other according to the mask ``visible [m, m]``.
 
-    Their numbers are those for an empty slot 0. C++ adds the slot and its committed tokens.
+    Their numbers are for an empty slot 0; C++ adds the slot number and the number of its committed tokens.
     """
 
     def __init__(self, depths: NDArray[np.int64], visible: NDArray[np.bool_], step: int = 0) -> None:
@@ -105,12 +105,12 @@ class _Form(_Rows):
 
 
 class _GrowingForm(_Form):
-    """The rows from which C++ drafts a tree: some pending tokens, then the nodes with children.
+    """The rows from which C++ drafts a tree: the pending tokens, then the nodes that have children.
 
     Attributes:
-        tokens: ``[n + 1]`` output: the tokens of the tree, without the root's.
-        growing: the tree in the form of C++.
-        results: the choices of a pass, as candidates or drawn tokens.
+        tokens: ``[n + 1]`` output buffer for the tree's tokens; the root's is not set.
+        growing: the tree as a C++ structure.
+        reading: the tokens that a pass chooses, as candidates or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -140,7 +140,7 @@ class _GrowingForm(_Form):
 class _Choices:
     """The tokens that passes over some slots choose from their logits, and the buffers for these tokens.
 
-    Tokens are drawn only if all slots request them at the same temperature. Otherwise only greedy slots get theirs.
+    Tokens are drawn only if all slots request them at the same temperature. Otherwise, only greedy slots get tokens.
     """
 
     def __init__(self, requests: Sequence[TokenRequest | None], rows: int) -> None:
@@ -175,12 +175,12 @@ class _Choices:
 class CompiledModel(HuggingFaceRuntime):
     """A model of the Llama family with compiled passes. A row's logits do not depend on the other rows of its pass.
 
-    Sums are in float32 and in a fixed order, so the logits of speculative and plain decoding are equal bit by bit, also
-    in bfloat16. They differ from those of the model's own code by rounding.
+    Sums are computed in float32 in a fixed order, so the logits of speculative and plain decoding are bit-identical,
+    even in bfloat16. They differ from those of the model's own code only by rounding.
 
     Args:
         model: a model in eval mode on the CPU. :mod:`~specexp.models.llama_weights` lists the supported ones.
-        self_check: compare one small tree pass with the model's own passes over the same tokens.
+        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
         tell: called with a message if the library must be compiled first.
 
     Raises:
@@ -271,7 +271,7 @@ class CompiledModel(HuggingFaceRuntime):
             return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
 
     def _placed(self, slot: int, tree: TokenTree) -> _Form:
-        """Return the rows of a tree after the committed tokens of a slot."""
+        """Return the rows of a tree, placed after a slot's committed tokens."""
         past, form = self.cache.lengths[slot], self._form(tree.shape)
         self._make_room(past + form.size, slot + 1)
         self._room(form.size)
@@ -281,7 +281,7 @@ class CompiledModel(HuggingFaceRuntime):
         return form
 
     def _joined(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> _Rows:
-        """Return the rows of several trees, one after the other."""
+        """Return the rows of several trees, concatenated."""
         sizes = [tree.tokens.size for tree in trees]
         self._room(sum(sizes), sum(size * size for size in sizes))
         first = seen = 0
@@ -313,7 +313,7 @@ class CompiledModel(HuggingFaceRuntime):
         self.cache.commit(slot, range(count))
 
     def _chosen(self, slots: Sequence[int], trees: Sequence[TokenTree], rows: _Rows) -> _Choices:
-        """Return the choices of a pass, with the noise for its rows."""
+        """Return the choices for a pass, with the noise for its rows."""
         key, count = tuple(slots), rows.given.count
         choices = self._choices.get(key)
         if choices is None or count > choices.rows:
@@ -324,8 +324,8 @@ class CompiledModel(HuggingFaceRuntime):
                 assert request is not None  # else nothing is drawn
                 context, end = request.context, first + tree.tokens.size
                 made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
-                if first:  # steps count from the noise of the first tree, in numbers of 4 bytes
-                    rows.numbers[-1, first:end] += (made.data_ptr() - results.noise) // 4
+                if first:  # steps are offsets from the first tree's noise, in 4-byte numbers
+                    rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
                 else:
                     results.noise = made.data_ptr()
                 first = end
@@ -427,7 +427,7 @@ class CompiledModel(HuggingFaceRuntime):
         )
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """Reserve cache rows. If the cache must grow, reserve half more than needed, because growing copies it."""
+        """Reserve cache rows. If the cache must grow, reserve half as much again, because growing copies it."""
         if rows > self.cache.capacity or slots > self.cache.slots:
             self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
 
@@ -445,7 +445,7 @@ class CompiledModel(HuggingFaceRuntime):
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
     def _scratch(self, rows: int) -> int:
-        """Return the address of float32 logits for some rows. The next pass overwrites them."""
+        """Return the address of float32 logits for ``rows`` rows, which the next pass overwrites."""
         if rows > self._logits.shape[0]:
             self._logits = torch.empty((rows, self._weights.outputs), dtype=torch.float32)
         return self._logits.data_ptr()
@@ -490,7 +490,7 @@ class CompiledModel(HuggingFaceRuntime):
         return answers.half() if self.dtype == torch.float16 else answers
 
     def _cache(self) -> _Cache:
-        """Return the cache as C++ reads it."""
+        """Return the cache as a C++ structure."""
         storage = self.cache.storage
         if storage is not self._stored:  # the cache has grown
             self._stored = storage
@@ -499,10 +499,10 @@ class CompiledModel(HuggingFaceRuntime):
 
 
 class PackedModel(CompiledModel):
-    """A bfloat16 model from a GGUF file. Its passes read the 4-bit and 8-bit blocks of the file.
+    """A bfloat16 model from a GGUF file, with passes that read the file's 4-bit and 8-bit blocks.
 
-    The passes expand blocks to the model's weights in registers. All logits are those of :class:`CompiledModel`, bit by
-    bit. A draft that is not from such a file runs as a :class:`CompiledModel`.
+    The passes expand blocks to the model's weights in registers, so all logits are bit-identical to those of
+    :class:`CompiledModel`. A draft that does not come from such a file runs as a :class:`CompiledModel`.
     """
 
     kind = "packed"
@@ -529,8 +529,8 @@ class PackedModel(CompiledModel):
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
-    """Set the types of a library's arguments, so that structures are passed by address."""
-    model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
+    """Declare the argument types of a library's functions, so that structures are passed by address."""
+    model, rows, cache, reading, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Reading, _Growing))
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
     kernels.forward.argtypes = model, rows, cache, results, *buffers
     kernels.grow.argtypes = model, rows, cache, results, growing, *buffers

@@ -1,4 +1,4 @@
-"""Reads GGUF files: whether llama.cpp runs them, their models as PyTorch models, and their tokenizers."""
+"""Reads GGUF files: decides whether llama.cpp runs them, unpacks them for PyTorch, and builds their tokenizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 WHOLE = "tokenizer.huggingface.json"
-"""Metadata key of a GGUF file with the full text of its ``tokenizer.json``."""
+"""The metadata key under which a GGUF file stores the full text of its ``tokenizer.json``."""
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -26,13 +26,13 @@ PATTERNS = {
     "qwen2": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
     "llama-bpe": rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
 }
-"""Regular expressions that split a text before byte pairs are merged, keyed by llama.cpp's pre-tokenizer names."""
+"""Regular expressions that split text before byte pairs are merged, keyed by llama.cpp's pre-tokenizer names."""
 _LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 _SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
 """Token types of the GGUF standard. ``own`` is its user-defined type."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
-"""Names of special tokens: from those of transformers to those of a GGUF file."""
+"""Maps the names of special tokens in transformers to those in GGUF files."""
 
 
 def is_gguf(source: str) -> bool:
@@ -41,7 +41,7 @@ def is_gguf(source: str) -> bool:
 
 
 def runs_in_llama_cpp(source: str, mode: str) -> bool:
-    """Return whether llama.cpp runs a source: a GGUF file in mode ``auto`` with llama-cpp-python installed."""
+    """Return whether llama.cpp runs a source: only GGUF files in mode ``auto``, if llama-cpp-python is installed."""
     return is_gguf(source) and mode == "auto" and find_spec("llama_cpp") is not None
 
 
@@ -62,7 +62,7 @@ def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
         metadata, tensors = read_gguf_metadata(source, _LISTS)
     except OSError as error:
         raise ValueError(f"{source} cannot be read: {error.strerror}") from error
-    except Exception as error:  # numpy, struct and transformers raise their own
+    except Exception as error:  # numpy, struct and transformers raise their own types
         raise ValueError(f"{source} is not a whole GGUF file: {first_line(error)}") from error
     return metadata, tensors
 
@@ -70,7 +70,7 @@ def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
 def unpacked(file: Path) -> Path:
     """Return a folder in specexp's cache with a GGUF file's model in float32; it is written if it does not exist.
 
-    The configuration in it has ``weights_from``, the file's type, such as ``Q4_1``.
+    The configuration in it records the file's type, such as ``Q4_1``, as ``weights_from``.
 
     Raises:
         ValueError: transformers cannot load the file, or the folder cannot be written.
@@ -85,7 +85,7 @@ def unpacked(file: Path) -> Path:
     metadata, tensors = gguf_metadata(str(file))
     architecture = metadata["general.architecture"]
     scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
-    if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would leave them out
+    if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would ignore the scaling
         raise ValueError("its rotary positions are scaled, so only llama.cpp runs it: set pair.mode to auto")
     print(f"unpacking {file.name} for PyTorch, once", file=sys.stderr, flush=True)
     try:
@@ -106,7 +106,7 @@ def unpacked(file: Path) -> Path:
             with suppress(OSError):  # another process was faster
                 made.rename(folder)
     except Exception as error:  # the libraries raise bare ``Exception``
-        misfit = "ignore_mismatched_sizes" in str(error)  # an argument of transformers' that no user can set
+        misfit = "ignore_mismatched_sizes" in str(error)  # a transformers argument that no user can set
         why = f"its tensors do not have the shapes of a {architecture} model" if misfit else first_line(error)
         raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {why}") from error
     return folder
@@ -180,7 +180,7 @@ def _from_lists(metadata: dict[str, Any]) -> Any:
         models.BPE(
             vocab={token: number for number, token in enumerate(tokens)},
             merges=[tuple(merge.split(" ", 1)) for merge in merges],
-            ignore_merges=name == "llama-bpe",  # as in Llama 3: a word of the vocabulary stays one token
+            ignore_merges=name == "llama-bpe",  # as in Llama 3: a word in the vocabulary stays one token
         )
     )
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name == "gpt-2")

@@ -1,4 +1,4 @@
-"""``pair.mode: graphed``: run any full-attention decoder with passes of static shapes, replayed as CUDA graphs.
+"""Runs any full-attention decoder in static-shape passes, replayed as CUDA graphs (``pair.mode: graphed``).
 
 There is one :class:`~specexp.models.static_step.Step` for each bucket of lanes, rows and keys. A pass costs one copy to
 the device, one replay and one wait. The same code runs uncaptured on any device, for example in tests.
@@ -49,19 +49,19 @@ from specexp.models.static_step import (
 )
 
 _APART = 1e-3
-"""The largest allowed difference of float32 logits between captured and eager passes, relative to their norm."""
+"""The largest allowed difference between the float32 logits of captured and eager passes, relative to their norm."""
 MOST_ROWS = 256
-"""The most rows of all lanes in a captured step. Larger passes run uncaptured."""
-_TIMED = 5  # replays per attention function when the fastest is chosen
+"""The maximum number of rows, over all lanes, in a captured step. Larger passes run uncaptured."""
+_TIMED = 5  # number of timed replays per attention function when choosing the fastest
 
 
 class GraphedModel(HuggingFaceRuntime):
-    """A runtime whose passes have static shapes.
+    """A runtime with static-shape passes.
 
     Args:
         model: a model in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
-        replayer: class that runs steps. If None, captured graphs on CUDA and plain code on other devices.
-        self_check: compare one small tree pass with the model's own passes over the same tokens.
+        replayer: class that runs steps. If None, captured graphs are used on CUDA and plain code on other devices.
+        self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
 
     Attributes:
         attention: name of the attention function for passes that are not captured.
@@ -151,7 +151,7 @@ class GraphedModel(HuggingFaceRuntime):
     @inference
     def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
         step = self._tree_step(slots, growths)
-        # cloned, because a drafter reads logits of earlier passes again and the next replay overwrites them
+        # cloned, because the next replay overwrites logits that a drafter may still need
         return [
             step.logits[slot - step.window.first, : growth.tokens.size].clone()
             for slot, growth in zip(slots, growths, strict=True)
@@ -162,7 +162,7 @@ class GraphedModel(HuggingFaceRuntime):
         """Draft whole trees in one replay and wait until it is done.
 
         Args:
-            lanes: for each lane its slot, its sequence, and the tokens to feed before the tree, the root last.
+            lanes: for each lane, its slot, its sequence, and the tokens to feed before the tree, with the root last.
         """
         pending = bucket(max(len(tokens) for _, _, tokens in lanes))
         rows = pending + sum(level.width for level in plan.levels)
@@ -182,7 +182,7 @@ class GraphedModel(HuggingFaceRuntime):
     def _choice(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
     ) -> tuple[TokenChoice | None, list[TokenRequest]]:
-        """Return the tokens that a pass computes and the requests for them, or none if the verifiers' laws differ."""
+        """Return the choice of tokens that a pass computes and its requests; none unless all lanes share one law."""
         requests = [self.requests[slot] for slot in slots if slot in self.requests]
         laws = {request.verifier.law for request in requests}
         if len(requests) < len(slots) or len(laws) > 1 or None in laws:
@@ -314,7 +314,7 @@ class GraphedModel(HuggingFaceRuntime):
         return self._static.get_output_embeddings()
 
     def nbytes(self) -> int:
-        """Return the bytes of the cache and of all steps' buffers. On the meta device this predicts them."""
+        """Return the size in bytes of the cache and all steps' buffers. On the meta device, this predicts the size."""
         return self.cache.nbytes() + sum(one.step.nbytes() for one in self._replayers.values())
 
     @override
@@ -335,7 +335,7 @@ class GraphedModel(HuggingFaceRuntime):
         return partial(GraphedModel, self_check=False), (self.model, self._kind)
 
 
-# The code below is a self-test of drivers and libraries that runs for seconds when a GPU is first used.
+# The code below is a self-test of drivers and libraries that takes seconds the first time a GPU is used.
 
 
 def check_once(device: torch.device) -> None:
@@ -365,7 +365,7 @@ def check_device(device: torch.device, replayer: type[Replayer] | None = None) -
     """Compare captured passes and drafts of a small model with the model's own code.
 
     Raises:
-        CannotRunError: captured passes fail or give other results.
+        CannotRunError: captured passes fail or give different results.
     """
     config = LlamaConfig(
         vocab_size=512,
@@ -401,9 +401,9 @@ def check_device(device: torch.device, replayer: type[Replayer] | None = None) -
 
 
 def _difference(captured: GraphedModel, own: LanguageModel, seed: int) -> float:
-    """Return the relative difference of a tree's logits between the runtimes, after a commit that moves rows.
+    """Return the relative difference between the runtimes' logits for a tree, after a commit that moves rows.
 
-    Outputs are overwritten with NaN before the replay. Any wait for the device during the replay raises.
+    Outputs are overwritten with NaN before the replay. Waiting for the device during the replay raises an error.
     """
     rng = np.random.default_rng(seed)
     shape = TreeShape([-1, 0, 0, 1, 1, 2, 3], [-1, 0, 1, 0, 1, 0, 0])

@@ -1,7 +1,7 @@
-"""Slots of committed tokens in a llama.cpp context, which has one cache of cells for all slots.
+"""Slots of committed tokens in a llama.cpp context, which has a single cache of cells for all slots.
 
 A row attends to the cells that share a sequence id with it. A tree therefore needs one id per leaf, and a row has the
-ids of all leaves below it. A committed token has one id, and more while trees need them. Each removal or copy visits
+ids of all leaves below it. A committed token has one id, or several while trees need them. Each removal or copy visits
 all cells, so this module makes as few of these calls as possible.
 """
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""The number of sequence ids in llama.cpp. It limits lanes times leaves."""
-_CELLS = 512  # least cells of a context; llama.cpp rounds up to a multiple of 256
-_AT_ONCE = 512  # most rows of a pass that llama.cpp computes together
-_FEW_IDS = 8  # fewest ids once trees branch; kept low, as every pass compares all pairs of ids
+"""The number of sequence ids in llama.cpp, which limits the number of lanes times leaves."""
+_CELLS = 512  # minimum number of cells in a context; llama.cpp rounds up to a multiple of 256
+_AT_ONCE = 512  # maximum number of rows in a pass that llama.cpp computes together
+_FEW_IDS = 8  # minimum number of ids once trees branch; low, because every pass compares all pairs of ids
 ANY = -1  # stands for every id in a removal
 
 
@@ -38,14 +38,14 @@ class LaneRows(NamedTuple):
 
     tokens: NDArray[Any]  # [m]
     depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
-    past: int  # committed tokens before them
+    past: int  # number of committed tokens before them
     counts: NDArray[np.int32]  # [m] number of ids of each row
-    starts: NDArray[np.int64]  # [m] bytes before each row's first id
+    starts: NDArray[np.int64]  # [m] byte offset of each row's first id
     ids: NDArray[np.int32]  # the ids of all rows, concatenated
 
 
 class Batch:
-    """The rows of a pass, in buffers with addresses that llama.cpp receives once."""
+    """The rows of a pass, in buffers at fixed addresses that llama.cpp receives once."""
 
     def __init__(self, rows: int, ids: int) -> None:
         batch = library().llama_batch
@@ -80,7 +80,7 @@ class Batch:
 
 
 def starts_of(counts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return each row's byte offset to its first id, given the rows' numbers of ids."""
+    """Return the byte offset of each row's first id, given the number of ids of each row."""
     return (np.cumsum(counts, dtype=np.int64) - counts) * counts.itemsize
 
 
@@ -161,7 +161,7 @@ class SlotIds:
 
     Attributes:
         length: number of committed tokens.
-        rows: number of uncommitted rows, of a tree that was fed after them.
+        rows: number of uncommitted rows, which belong to a tree fed after the committed tokens.
     """
 
     def __init__(self, memory: LlamaCache) -> None:
@@ -199,7 +199,7 @@ class SlotIds:
         return np.array(self._ids, dtype=np.int32)[tree.flat]
 
     def grow(self, parents: Sequence[int]) -> list[list[int]]:
-        """Add rows for the next pass, given their uncommitted parents (``-1``: none). Return the ids of each row."""
+        """Add rows for the next pass, given their uncommitted parents (``-1`` if none). Return the ids of each row."""
         tree = self._tree = self._tree or Branches([], [], [], [], [])
         before = len(tree.parents)
         parted = dict(tree.add(parents))
@@ -318,7 +318,7 @@ class LlamaCache(Slots):
 
     @property
     def lengths(self) -> list[int]:  # type: ignore[override]
-        """Number of committed tokens of each slot."""
+        """Number of committed tokens in each slot."""
         return [lane.length for lane in self.lanes]
 
     @override
@@ -343,12 +343,12 @@ class LlamaCache(Slots):
         return self._cells * self._file.cell_bytes
 
     def make_room(self, cells: int) -> None:
-        """Grow to at least ``cells`` cells for all slots together."""
+        """Grow the context to at least ``cells`` cells for all slots together."""
         if cells > self._cells:
             self._open(max(cells, 2 * self._cells, _CELLS), max(self._ids, 1))
 
     def room_for(self, rows: int) -> None:
-        """Make room for ``rows`` more rows. If the cache must grow, it grows by half more than is needed."""
+        """Make room for ``rows`` more rows. If the cache must grow, it grows to 1.5 times the needed size."""
         needed = rows + sum(lane.length + lane.rows for lane in self.lanes)
         if needed > self._cells:
             self.make_room(needed + needed // 2)
@@ -373,7 +373,7 @@ class LlamaCache(Slots):
         )
 
     def remove(self, sequence: int, start: int) -> None:
-        """Remove an id, or :data:`ANY` id, from cells at positions >= ``start``. Cells without an id become free."""
+        """Remove an id (:data:`ANY`: all ids) from cells at positions >= ``start``. Cells without ids become free."""
         if self._context is not None:
             self._functions.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
@@ -403,7 +403,7 @@ class LlamaCache(Slots):
         return taken
 
     def _open(self, cells: int, ids: int) -> None:
-        """Replace the context by one of this size with the same contents."""
+        """Replace the context with one of this size that has the same contents."""
         functions, data = self._functions, None
         if any(self.lengths) or any(lane.rows for lane in self.lanes):
             size = functions.llama_state_get_size(self._context)

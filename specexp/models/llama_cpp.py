@@ -21,10 +21,10 @@ from specexp.verifiers.keyed_sampling import adds_only_noise
 
 
 class LlamaCppModel(Runtime):
-    """A runtime of a GGUF file. Its logits are float32 tensors on the CPU.
+    """A runtime for a GGUF file. Its logits are float32 tensors on the CPU.
 
     Args:
-        self_check: compare a small tree pass with passes over its branches. Raises a LlamaCppError if they differ.
+        self_check: whether to compare a tree pass with passes over its branches (LlamaCppError if they differ).
 
     Example:
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
@@ -102,7 +102,7 @@ class LlamaCppModel(Runtime):
     def _keep(
         self, place: int, logits: torch.Tensor, request: TokenRequest | None, tree: TokenTree, first: int
     ) -> TargetTokens | None:
-        """Copy a tree's logits from llama.cpp's buffer, and choose the requested tokens at the same time."""
+        """Copy a tree's logits from llama.cpp's buffer and, in the same loop, choose the requested tokens."""
         size, skipped = tree.tokens.size, 4 * first * self.vocab_size
         place, to = place + skipped, logits.data_ptr() + skipped
         if request is None:
@@ -112,7 +112,7 @@ class LlamaCppModel(Runtime):
         if temperature:
             context, positions = request.context, tree.shape.max_depth + 1
             noise = context.target_noise(len(context), positions, self.vocab_size).data_ptr()
-            # one row has depth 0, and numpy takes microseconds for an address
+            # a single row has depth 0, and getting an address from numpy takes microseconds
             depths = 0 if size == 1 else tree.shape.depths.ctypes.data
         own = slice(first, first + size)
         chosen = self._addresses[0] + 8 * first, self._addresses[1] + 4 * first
@@ -122,7 +122,7 @@ class LlamaCppModel(Runtime):
         return TargetTokens(request.context, self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
-        """Make room for the tokens chosen after ``rows`` rows, and for their values."""
+        """Make room for the tokens chosen after ``rows`` rows and for their scores."""
         self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
         self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 
@@ -147,7 +147,7 @@ class LlamaCppModel(Runtime):
         return list(torch.split(logits, sizes))
 
     def _pass(self, lanes: Sequence[LaneRows], with_logits: bool = True) -> torch.Tensor | None:
-        """Run a pass and return a copy of its ``[n, V]`` logits, because the next pass overwrites the buffer."""
+        """Run a pass and return its ``[n, V]`` logits, copied because the next pass overwrites the buffer."""
         address = self.cache.pass_over(lanes, with_logits)
         self.passes += 1
         if not address:

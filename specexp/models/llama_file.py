@@ -68,7 +68,7 @@ def _listener(functions: Any) -> Any:
 
 @dataclass(frozen=True)
 class LlamaSettings:
-    """Settings with which llama.cpp runs a GGUF file.
+    """Settings for running a GGUF file in llama.cpp.
 
     Attributes:
         cache: dtype of the KV cache.
@@ -117,7 +117,7 @@ class LlamaFile:
 
     @cached_property
     def context_limit(self) -> int:
-        """Number of positions in training. If rotary frequencies change with length, the number before the change."""
+        """The context length in training or, if rotary frequencies change with length, the length before the change."""
         trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
         original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
@@ -125,14 +125,14 @@ class LlamaFile:
 
     @cached_property
     def described(self) -> str:
-        """llama.cpp's description of the model. It ends with the type of most weights."""
+        """llama.cpp's description of the model, which ends with the most common type of weights."""
         buffer = ctypes.create_string_buffer(256)
         self._functions.llama_model_desc(self.model, buffer, 256)
         return buffer.value.decode(errors="replace")
 
     @cached_property
     def precision(self) -> str:
-        """The coarser dtype of weights and cache. Quantised weights are multiplied in blocks and count as bfloat16."""
+        """The less precise dtype of weights and cache. Quantised weights, multiplied in blocks, count as bfloat16."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
         return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
 
@@ -165,7 +165,7 @@ class LlamaFile:
 
     @cached_property
     def cell_bytes(self) -> int:
-        """The bytes that the keys and values of one token take in the cache."""
+        """Size in bytes of one token's keys and values in the cache."""
         functions, model = self._functions, self.model
         heads = functions.llama_model_n_head(model)
         width = functions.llama_model_n_embd(model) // heads
@@ -182,7 +182,7 @@ class LlamaFile:
         return self.settings.threads or torch.get_num_threads()
 
     def weights(self) -> dict[str, Any]:
-        """Return the dtype, the number of parameters and a hash of samples of the file, which identify the weights."""
+        """Return the dtype, the number of parameters and a hash of the file's samples, which identify the weights."""
         return {
             "dtype": self.described,
             "parameters": int(self._functions.llama_model_n_params(self.model)),

@@ -1,4 +1,4 @@
-"""Packs the weights of a Llama-like Hugging Face model for ``llama_pass.cpp``, also from the blocks of a GGUF file."""
+"""Packs the weights of a Llama-like Hugging Face model, or the blocks of its GGUF file, for ``llama_pass.cpp``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("llama_pass.cpp")
-_NARROWEST = 16  # hidden and head sizes must be multiples of this, the length of two of the shortest vectors
-_LINE = 64  # bytes of a line of the CPU cache, at which tensors start
-_BLOCK = 64 << 20  # bytes of memory taken at once; pages that nothing is written to cost nothing
+_NARROWEST = 16  # hidden and head sizes must be multiples of this, twice the shortest vector length
+_LINE = 64  # bytes in a CPU cache line, to which tensors are aligned
+_BLOCK = 64 << 20  # bytes of memory allocated at once; pages that are never written cost nothing
 _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 BLOCK = 32
 """The number of inputs that share one scale."""
 TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
-"""Bits per number, and the least value of a block divided by its scale; None if each block has its own least value."""
+"""Bits per number and block minimum divided by scale (None if each block stores its minimum), keyed by type."""
 
 
 class Matrix(ctypes.Structure):
@@ -69,19 +69,19 @@ class LlamaWeights:
     The copy is separate because the model may move its own weights, for example to share them between processes.
 
     Args:
-        model: a model on the CPU of one of the :data:`ARCHITECTURES`.
+        model: a model of one of the :data:`ARCHITECTURES`, on the CPU.
         kernels: the library from :func:`kernels_of` that will read the weights.
-        file: the model's GGUF file, to keep the blocks of its matrices, which then take less memory.
+        file: the model's GGUF file. If given, matrices keep the file's blocks, which take less memory.
 
     Raises:
-        CannotCompileError: the model is not supported, or its weights are not the file's.
+        CannotCompileError: the model is not supported, or its weights differ from the file's.
 
     Attributes:
         dtype: dtype of weights and cache.
         model: structure of sizes and addresses that C++ reads.
         widths: number of floats per row in each buffer of a pass.
         outputs: number of logits per row, including padding at the end.
-        matrix_bytes: bytes of the matrices, which a pass reads.
+        matrix_bytes: size in bytes of the matrices that a pass reads.
     """
 
     def __init__(self, model: PreTrainedModel, kernels: ctypes.CDLL, file: Path | None = None) -> None:
@@ -93,7 +93,7 @@ class LlamaWeights:
         self._pairs = bool(kernels.has_pairs())
         self._kernels = kernels
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
-        self._free = torch.empty(0, dtype=torch.uint8)  # the rest of the newest block of memory
+        self._free = torch.empty(0, dtype=torch.uint8)  # the unused rest of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -148,9 +148,9 @@ class LlamaWeights:
         )
 
     def _matrix(self, *joined: Sequence[torch.nn.Parameter]) -> Matrix:
-        """Store weights as one matrix, or as several with interleaved panels. Each consists of weights stacked as rows.
+        """Store weights, stacked as rows, as one matrix. Several groups become matrices with interleaved panels.
 
-        They stay packed if all have blocks in the file.
+        Weights stay packed if the file has blocks for all of them.
         """
         blocks = [[self._file and self._file.blocks(weight) for weight in weights] for weights in joined]
         known = [block for one in blocks for block in one if block]
@@ -180,7 +180,7 @@ class LlamaWeights:
     def _in_panels(self, weight: torch.Tensor) -> torch.Tensor:
         """Return weights ``[outputs, inputs]`` as ``[panels, inputs, outputs of a panel]``, padded with zeros.
 
-        In bfloat16 two inputs of one output, or two outputs of one input, are adjacent.
+        In bfloat16, two inputs of one output, or two outputs of one input, are adjacent.
         """
         missing = self._whole(weight.shape[1]) - weight.shape[1]
         padded = self._padded(torch.nn.functional.pad(weight.detach().to(self.dtype), (0, missing)))
@@ -223,7 +223,7 @@ class LlamaWeights:
 
 
 def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line: None) -> ctypes.CDLL:
-    """Return the compiled library that uses the longest vectors that the model's sizes allow.
+    """Return the compiled library with the longest vectors that the model's sizes allow.
 
     Args:
         model: a model that passes :func:`check_model`.
@@ -240,7 +240,7 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise :class:`CannotCompileError` if a model is not supported. Nothing is compiled."""
+    """Raise :class:`CannotCompileError` if a model is not supported, without compiling anything."""
     name = type(model).__name__
     if name not in ARCHITECTURES:
         raise CannotCompileError(
@@ -286,10 +286,10 @@ def _head_dim(model: PreTrainedModel) -> int:
 
 
 class Blocks(NamedTuple):
-    """A matrix stored in blocks of one type. A weight is ``scale * number + least``, rounded to bfloat16."""
+    """A matrix stored in blocks of one type. A weight is ``scale * number + minimum``, rounded to bfloat16."""
 
     bits: int
-    scales: torch.Tensor  # [2, outputs, inputs / BLOCK] float16: scales and least values
+    scales: torch.Tensor  # [2, outputs, inputs / BLOCK] float16: scales and minimums
     numbers: torch.Tensor  # [outputs, inputs] uint8
 
     def expanded(self) -> torch.Tensor:
@@ -327,7 +327,7 @@ class BlockFile:
             return None
         bits, scales, numbers = _blocks(tensor)
         rows = torch.arange(len(numbers))
-        # in files of Llama models, the rows of each head's two halves take turns
+        # in files of Llama models, the rows of each head's two halves are interleaved
         turned = (
             rows.view(heads, -1, 2).mT.flatten() for heads in self._heads if not len(rows) % (2 * heads)
         )
@@ -348,6 +348,6 @@ def _blocks(tensor: Any) -> Blocks:
     scale = data[..., :head].contiguous().view(torch.float16)
     scales = torch.stack((scale[..., 0], scale[..., 0] * least if least is not None else scale[..., 1]))
     numbers = data[..., head:]
-    # 4 bits: the lower halves of bytes are the first 16 numbers; 8 bits: signed
+    # 4 bits: the low halves of the bytes are the first 16 numbers; 8 bits: signed
     numbers = torch.cat((numbers & 15, numbers >> 4), dim=2) if bits == 4 else numbers ^ 128
     return Blocks(bits, scales, numbers.reshape(rows, -1))

@@ -32,7 +32,7 @@ class ModelPair:
     """A target, an optional draft and the tokenizer that they share. Both models are in evaluation mode.
 
     Attributes:
-        mode: the mode of both models, an argument of :func:`load_pair`.
+        mode: the mode of both models, as in :func:`load_pair`.
     """
 
     target: PreTrainedModel
@@ -42,11 +42,11 @@ class ModelPair:
     mode: str = "auto"
 
     def target_runtime(self) -> Runtime:
-        """Return a runtime of the target with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""
+        """Return a runtime for the target with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""
         return runtime_of(self.target, self.mode)
 
     def draft_runtime(self) -> Runtime | None:
-        """Return a runtime of the draft, of which each drafter makes a copy, or None if there is no draft."""
+        """Return a runtime for the draft, which each drafter copies, or None if there is no draft."""
         return None if self.draft is None else runtime_of(self.draft, self.mode)
 
 
@@ -70,12 +70,12 @@ def load_pair(
         target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with weights from Q4_1
             (fetched on first use, 93 MB), ``"smollm2.gguf"`` for its file, which llama.cpp runs, or the target's hub
             id, folder or GGUF file.
-        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for two layers trained for that target, with
-            its embeddings. If None, the embedded pair has its own draft and other targets have none. Both must have the
-            same tokenizer. If their vocabularies are padded to different lengths, as Qwen2.5's are, the draft's is
-            resized to the target's. A GGUF draft cannot be resized.
-        target_dtype: ``bfloat16``, ``float16`` or ``float32``. In llama.cpp only the cache has this precision.
-        draft_dtype: dtype of the draft, with the same values as ``target_dtype``.
+        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for two layers trained for that target, which
+            use its embeddings. If None, an embedded target has its own draft and other targets have none. Both models
+            must have the same tokenizer. If their vocabularies are padded to different lengths, as Qwen2.5's are, the
+            draft's is resized to the target's. A GGUF draft cannot be resized.
+        target_dtype: ``bfloat16``, ``float16`` or ``float32``. In llama.cpp, only the cache has this precision.
+        draft_dtype: dtype of the draft, with the same choices as for ``target_dtype``.
         device: the torch device of both models.
         device_map: placement of the target's modules, in the format of transformers: ``auto``, or a mapping of modules
             to devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved to the device for each pass.
@@ -83,13 +83,13 @@ def load_pair(
         attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
             ``eager`` or the precision is float32.
         row_order: order of a tree's rows in the target's pass, in modes ``eager`` and ``graphed``. ``depth-first`` and
-            ``heavy-path`` (DySpec, appendix C) leave FlexAttention fewer blocks. The output is the same.
+            ``heavy-path`` (DySpec, appendix C) leave fewer blocks for FlexAttention. The output does not change.
         mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
-            ``packed`` does, and reads the 4-bit and 8-bit blocks of the target's GGUF file in place of bfloat16
+            ``packed`` does the same, but reads the 4-bit and 8-bit blocks of the target's GGUF file instead of bfloat16
             weights: the same logits from less memory. ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode
-            of an artifact's study, or the fastest mode that works. llama.cpp runs GGUF files in ``auto`` if it is
+            of an artifact's study, or the fastest mode that works. In ``auto``, llama.cpp runs GGUF files if it is
             installed (extra ``llama-cpp``); otherwise they are unpacked once, in float32.
-        weights: if False, make the models on the meta device from their configurations, for a dry run. llama.cpp maps
+        weights: if False, create the models on the meta device from their configurations, for a dry run. llama.cpp maps
             its files in either case.
 
     Raises:
@@ -152,14 +152,14 @@ def check_device(device: str) -> None:
     with _blamed("device", f"device {device!r} cannot be used here"):
         try:
             torch.device(device)
-        except RuntimeError as error:  # its message lists all types, most of them of other machines
+        except RuntimeError as error:  # its message lists all types, most of them for other hardware
             raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
         torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
 
 
 @contextmanager
 def _blamed(argument: str, subject: str = "") -> Iterator[None]:
-    """Re-raise an error of any library as a :class:`PairError` that names an argument of :func:`load_pair`."""
+    """Re-raise an error from any library as a :class:`PairError` that names an argument of :func:`load_pair`."""
     try:
         yield
     except PairError:
@@ -170,7 +170,7 @@ def _blamed(argument: str, subject: str = "") -> Iterator[None]:
 
 
 class _Files:
-    """The files of a target or a draft. Errors name the argument, ``role``."""
+    """The files of a target or a draft. Errors name ``role``, the argument of :func:`load_pair`."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Files:
         with _blamed(self.role, f"the tokenizer of {self.name} cannot be loaded"):
             if is_gguf(self.source):
                 return gguf_tokenizer(self.source)
-            # AutoTokenizer chooses the class by the model's type, whatever the tokenizer of a GGUF file is
+            # AutoTokenizer chooses the class by the model's type, which need not suit a GGUF file's tokenizer
             kind: Any = PreTrainedTokenizerFast if is_unpacked(self.source) else AutoTokenizer
             folder = Path(self.source)
             if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -217,7 +217,7 @@ class _Files:
         return config
 
     def outline(self) -> PreTrainedModel:
-        """Return the model on the meta device, without weights. A GGUF file is mapped, with its weights."""
+        """Return the model on the meta device, without weights. A GGUF file is memory-mapped with its weights."""
         if is_gguf(self.source):
             return self._mapped
         import torch
@@ -351,7 +351,7 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
 
 
 def _check_borrowed(target: _Files, draft: _Files) -> None:
-    """Raise unless a draft without embeddings and tokenizer can use the target's."""
+    """Raise unless a draft that lacks embeddings and a tokenizer can use the target's."""
     configs = [one.config.get_text_config() for one in (draft, target)]
     sizes = [f"{one.vocab_size} tokens and a width of {one.hidden_size}" for one in configs]
     why = ""
@@ -366,7 +366,7 @@ def _check_borrowed(target: _Files, draft: _Files) -> None:
 
 
 def _pad(model: PreTrainedModel, width: int) -> None:
-    """Resize a model to ``width`` logits. New logits, which have no token, get the mean weights of the others."""
+    """Resize a model to ``width`` logits. New logits, which have no token, get the mean weights of the old ones."""
     import torch
 
     known = model.config.get_text_config().vocab_size

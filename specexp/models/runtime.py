@@ -23,7 +23,7 @@ _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 tell_once = cache(log.warning)
-"""Log a warning once per process. A run makes many runtimes of one model, which would repeat it."""
+"""Log a warning once per process, although a run may create many runtimes of one model."""
 
 
 def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
@@ -48,12 +48,12 @@ def runtime_of(
     mode: str | None = None,
     tell: Callable[[str], None] = tell_once,
 ) -> Runtime:
-    """Return a runtime of a loaded model, with an empty cache of its own. A runtime is returned unchanged.
+    """Return a runtime for a loaded model, with its own empty cache. A runtime is returned unchanged.
 
     Args:
         model: a Hugging Face causal LM.
         mode: a name of :func:`modes`, or ``auto``. If None, the mode that the model was loaded with.
-        tell: called with the reason if ``auto`` falls back to the mode of the lowest rank.
+        tell: called with the reason if ``auto`` falls back to the lowest-ranked mode.
 
     Raises:
         ValueError: the model cannot run in this mode.
@@ -99,7 +99,7 @@ def modes() -> dict[str, type[Runtime]]:
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
-    """Raise ``ValueError`` if a mode is unknown or cannot run these models. No weights are read."""
+    """Raise ``ValueError`` if a mode is unknown or cannot run these models, without reading weights."""
     if mode not in (AUTO, *modes()):
         raise ValueError(f"mode must be one of {', '.join((*modes(), AUTO))}, got {mode!r}")
     if mode != AUTO:

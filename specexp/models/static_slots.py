@@ -1,4 +1,4 @@
-"""A key-value cache for captured passes, in which a tensor gives the rows to read and write, and its attention."""
+"""A key-value cache for captured passes, which takes the rows to write from a tensor, and its attention functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key_bucket(count: int) -> int:
 
 
 class StaticSlots(Cache, Slots):  # type: ignore[misc]
-    """The keys and values of several slots. A tensor gives the rows that a pass writes.
+    """The keys and values of several slots. The rows that a pass writes are given by a tensor.
 
     Each slot has one spare row beyond its capacity, where padding is written.
 
@@ -106,7 +106,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         return self.storage.nbytes
 
     def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
-        """Set the window of slots and keys of the next forward pass, and the cache rows ``[lanes, rows]`` to write."""
+        """Set the window of slots and keys for the next forward pass, and the cache rows ``[lanes, rows]`` to write."""
         self._window, self._written = (first, lanes, keys), written
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -139,7 +139,7 @@ class _StaticLayer(SlotLayer):
 def explicit_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Two matrix products with a float32 softmax between them: the reference for the other functions."""
+    """Compute attention as two matrix products with a float32 softmax between them, as a reference for the others."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)  # [b, kv heads, g * m, n]
@@ -149,7 +149,7 @@ def explicit_attention(
 def packed_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """SDPA with the query heads of each key head stacked as rows, so that keys are read once instead of repeated."""
+    """Run SDPA with the query heads of each key head stacked as rows, so that keys are read once, not repeated."""
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
     return F.scaled_dot_product_attention(packed, key, value, tiled, scale=scale).reshape(query.shape)
@@ -158,7 +158,7 @@ def packed_attention(
 def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, scale: float
 ) -> torch.Tensor:
-    """FlexAttention over the blocks of a :func:`~specexp.core.cache.block_mask`. Each shape has its own kernel."""
+    """Run FlexAttention over the blocks of a :func:`~specexp.core.cache.block_mask`. Each shape has its own kernel."""
     from torch.nn.attention import flex_attention as flex
 
     run: Callable[..., Any] = flex.flex_attention
@@ -192,7 +192,7 @@ def _attend(
     attention: str = "packed",
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention with transformers' interface. transformers forwards ``attention``, which selects the function."""
+    """Implement the attention interface of transformers, which passes on ``attention``, the name of a function."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     answer = ATTENTIONS[attention](query, key, value, attention_mask, scale)
     return answer.transpose(1, 2).contiguous(), None
@@ -202,7 +202,7 @@ AttentionInterface.register(_INTERFACE, _attend)
 
 
 def with_static_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy with shared weights. Its forward method takes ``attention``, a name of :data:`ATTENTIONS`."""
+    """Return a copy that shares the weights. Its forward method takes ``attention``, a key of :data:`ATTENTIONS`."""
     shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
     other.config._attn_implementation = _INTERFACE

@@ -1,7 +1,7 @@
 """Passes with static shapes: all values that change between replays are data in one input buffer.
 
-A :class:`TreeStep` first moves the accepted rows of the previous pass together (a *deferred commit*). It then feeds
-its rows and returns logits. For a verifier it also returns the target's tokens and the top tokens that drafters learn.
+A :class:`TreeStep` first moves the accepted rows of the previous pass into place (a *deferred commit*). It then feeds
+its rows and returns logits. For a verifier, it also returns the target's tokens and the top tokens that drafters learn.
 These are copied to pinned host memory. :class:`~specexp.models.static_draft.DraftStep` is the other kind of step. A
 :class:`Replayer` runs a step repeatedly, as a captured graph or as plain code.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
-"""The most accepted rows per lane that a step can move. Those of a longer path are moved before the step."""
+"""The maximum number of accepted rows per lane that a step can move. If there are more, they are moved beforehand."""
 GRAPH_BYTES = 32 * 2**20
-"""Bytes of a captured graph, without its step's buffers. vLLM measured 24 to 28 MiB (vllm #22897)."""
+"""The size of a captured graph in bytes, excluding its step's buffers. vLLM measured 24 to 28 MiB (vllm #22897)."""
 _GRAPHS = 16  # number of graphs for which memory is reserved
 INT, FLOAT = np.dtype(np.int64), np.dtype(np.float32)
 Arrays = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -66,7 +66,7 @@ class TokenChoice(NamedTuple):
     """The results that a step computes from its logits, for a verifier and a drafter.
 
     Attributes:
-        law: the verifier's law, an identifier of its token rule.
+        law: the verifier's law, which identifies its token rule.
         learned: number of top tokens per row that drafters learn.
         positions: number of positions with noise, starting at the next token; 0 for no noise.
     """
@@ -81,7 +81,7 @@ class Step(ABC):
 
     Args:
         runtime: a graphed runtime.
-        given: input arrays, without those of the deferred commit, which are added.
+        given: input arrays, except those of the deferred commit, which are added here.
         results: arrays that are copied to the host at the end.
         rows: number of rows with logits for each lane.
         positions: number of positions with noise.
@@ -113,7 +113,7 @@ class Step(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Compute the results. Only tensors and fixed sizes may be read, because a graph freezes all other values."""
+        """Compute the results. Only tensors and fixed sizes may be used, because a graph freezes all other values."""
 
     def clear(self) -> None:
         """Make every lane idle, so that its rows are written to the spare row of its slot."""
@@ -121,7 +121,7 @@ class Step(ABC):
             array.fill(self.cache.capacity if name in ("moved", "moved_to", "written") else 0)
 
     def stage(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Set the rows ``(from, to)`` that the deferred commit of a lane moves."""
+        """Set the moves ``(from, to)`` of rows in a lane's deferred commit."""
         for place, names in enumerate(moves):
             for name, row in zip(("moved", "moved_to"), names, strict=True):
                 self._inputs.host[name][lane, place] = row
@@ -173,7 +173,7 @@ class Step(ABC):
         return [tensor.data_ptr() for tensor in tensors]
 
     def nbytes(self) -> int:
-        """Return the bytes of the step's buffers on the device."""
+        """Return the size in bytes of the step's buffers on the device."""
         buffers = (self.logits, self.hidden, self.noise, self._key_rows)
         bytes_of = sum(tensor.nbytes for tensor in buffers if tensor is not None)
         return bytes_of + self._inputs.on_device.nbytes + self._results.on_device.nbytes
@@ -266,7 +266,7 @@ class TreeStep(Step):
         self._results.fetch()
 
     def tokens(self, lane: int, rows: int, context: Context) -> TargetTokens:
-        """Return a lane's tokens. They are valid once the device has finished, until the next replay."""
+        """Return a lane's tokens, which are valid once the device has finished and until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
         learned = self.choice is not None and self.choice.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
@@ -274,7 +274,7 @@ class TreeStep(Step):
 
 
 class Buffer:
-    """Several arrays in one block of memory, on host and device, so that one copy transfers them all.
+    """Several arrays in one block of memory on both host and device, so that one copy transfers them all.
 
     Attributes:
         host: arrays by name, in pinned memory on CUDA.
@@ -283,7 +283,7 @@ class Buffer:
 
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
         size = sum(int(np.prod(shape)) * kind.itemsize for shape, kind in arrays.values())
-        pinned = device.type == "cuda" and torch.cuda.is_available()  # CUDA is missing in tests of shapes
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # tests of shapes run without CUDA
         bytes_of = (
             torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
             if pinned
@@ -314,7 +314,7 @@ class Replayer(ABC):
     """Runs a step repeatedly.
 
     Attributes:
-        measures: whether the attention functions are timed with it to choose the fastest.
+        measures: whether to time the attention functions with this class and use the fastest.
     """
 
     measures: ClassVar[bool] = False
