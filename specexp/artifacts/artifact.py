@@ -36,7 +36,7 @@ class Artifact:
 
     Args:
         manifest: The checked ``artifact.json``.
-        payloads: Content by file name: JSON values, or arrays by name for safetensors.
+        payloads: Contents by file name: JSON values, or arrays by name for safetensors.
         folder: The folder of the version.
 
     Raises:
@@ -46,12 +46,12 @@ class Artifact:
         kind: Name of the kind, e.g. ``static-tree``.
         required: Payload files that must exist, with the annotations of their JSON values.
         optional: Payload files that may exist.
-        purpose: A clause about the use of a kind that no export format can express; empty for other kinds.
+        purpose: A clause on how to use a kind that cannot be exported to any format; empty for other kinds.
         learned: Family of the part with the learned state.
         made_by: Dotted path of that part's class.
         of_studies: Whether a study can export the kind, i.e. whether the class overrides :meth:`payloads_of`.
         holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
-        plain: Whether the kind stands for plain decoding, without drafter and builder.
+        plain: Whether the kind represents plain decoding, without a drafter or builder.
         value: The value for arguments that refer to the artifact (see :class:`~specexp.base.checked.Reference`); None
             if no argument takes this kind.
         recorded: The parts of ``parts.json`` by family.
@@ -102,13 +102,13 @@ class Artifact:
         """Return the payloads for a study's candidate, or None if the candidate is of another kind.
 
         Args:
-            parts: ``class_path`` and ``init_args`` of its four parts, defaults filled in.
+            parts: ``class_path`` and ``init_args`` of its four parts, with defaults filled in.
             attributes: The attributes of the :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
 
     def read(self, payloads: Mapping[str, Any]) -> None:
-        """Read this kind's own payloads, which are validated by :attr:`required`."""
+        """Read this kind's own payloads, already validated against :attr:`required`."""
 
     def specs(self) -> dict[str, Spec]:
         """Return the specifications of all parts, keyed by family, from ``parts.json`` and this kind's own payloads."""
@@ -116,7 +116,7 @@ class Artifact:
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Measured figures, keyed by name. Each has a ``value`` and, where known, an interval ``low``, ``high``."""
+        """Measured figures, keyed by name. Each has a ``value`` and, if known, an interval from ``low`` to ``high``."""
         metrics: dict[str, dict[str, Any]] = self.provenance["metrics"]
         return metrics
 
@@ -133,7 +133,7 @@ class Artifact:
         return f"{self.folder}: {file}"
 
     def recorded_init_args(self, family: str) -> dict[str, Any] | None:
-        """Return the arguments of the recorded part of a family, if the part is of the class :attr:`made_by`."""
+        """Return the arguments of the recorded part of a family if its class is :attr:`made_by`, otherwise None."""
         return init_args_of(self.recorded.get(family), self.made_by)
 
     def refuse_recorded(self, families: Iterable[str], why: str) -> None:
@@ -147,10 +147,10 @@ class LearnedArtifact(Artifact):
     """The learned state of one part: a mapping of fields, which is passed to one argument of the part's constructor.
 
     Attributes:
-        fields: Names by file, of the arrays in safetensors or the fields of a JSON object; None allows any names.
+        fields: For each file, the names of its arrays (safetensors) or fields (JSON); None allows any names.
         family: Family of the part that takes the value.
         argument: Argument of that part's constructor that takes the value.
-        start: Further arguments of that part, which replace the recorded ones.
+        start: Additional arguments of that part, which replace the recorded ones.
     """
 
     fields: ClassVar[Mapping[str, tuple[str, ...] | None]]

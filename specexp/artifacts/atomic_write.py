@@ -11,10 +11,10 @@ from secrets import token_hex
 def atomic_write(path: Path, content: str | bytes) -> None:
     """Write a file (text as UTF-8) under a temporary name, then rename it. If this fails, the earlier file remains.
 
-    If several processes on any machines write the same file at once, the content of the last one remains.
+    If several processes write the same file at once, even on different machines, the last one wins.
 
     Raises:
-        OSError: It cannot be written; its ``filename`` is ``path``.
+        OSError: The file cannot be written; the error's ``filename`` is ``path``.
     """
     temporary = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
@@ -28,10 +28,10 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def held(path: Path) -> Iterator[bool]:
-    """Lock a file, creating it if it is missing. If the process dies, the lock is released.
+    """Lock a file for a ``with`` block, creating it if it is missing. If the process dies, the lock is released.
 
     Yields:
-        Whether this process holds the lock. False if another process holds it or the folder does not exist. Always
+        True if this process holds the lock; False if another process holds it or the folder does not exist. Always
         True without ``fcntl``.
     """
     try:

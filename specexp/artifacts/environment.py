@@ -1,4 +1,4 @@
-"""The environment of a result: versions, git commit, device, threads. This module does not import torch."""
+"""The environment of a result: versions, git commit, device, threads. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = (
 
 
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
-    """Return the command (None: this process's), git commit, versions, device and time."""
+    """Return the command (by default that of this process), git commit, versions, device and time."""
     commit = git_commit()
     torch = sys.modules.get("torch")  # only if it is loaded: importing it takes a second
     return {
@@ -45,7 +45,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with all fields of an artifact's provenance. A missing field is looked up, or null if unknown.
+    """Return ``given`` with all fields of an artifact's provenance. Missing fields are looked up, or None if unknown.
 
     A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
     """
@@ -59,7 +59,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
-    # JSON makes all keys text, as in the file. The integer keys of a latency profile would sort differently.
+    # JSON turns all keys into text, as in the file. The integer keys of a latency profile would sort differently.
     read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
     return read_back
 
@@ -90,7 +90,7 @@ def usable_cores() -> int:
 
 
 def high_load() -> float | None:
-    """Return the load of the last minute if it exceeds half of the usable cores, which distorts times; else None."""
+    """Return the one-minute load if it exceeds half of the usable cores, which distorts timings, otherwise None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load if load > usable_cores() / 2 else None
 

@@ -1,4 +1,4 @@
-"""Files that an argument may name instead of an artifact: acceptance counts and vectors, and published trees."""
+"""Files that an argument may name instead of an artifact: acceptance counts or vectors, step costs, published trees."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
 
 
 def step_costs(path: Path) -> dict[int, float]:
-    """Read the milliseconds of a step by number of rows: ``{"2": 27.1, "9": 31.5, ...}``."""
+    """Read the milliseconds of a step for each number of rows: ``{"2": 27.1, "9": 31.5, ...}``."""
     costs: dict[int, float] = validated(_StepMs, _json_of(path), str(path))
     return costs
 
 
 def acceptance_vector(path: Path) -> list[float]:
-    """Read ``{"acceptance": [0.6, 0.2, 0.2]}``: the probability that the first, second, ... child of a node is
-    accepted. Other keys are ignored.
-    """
+    """Read children's acceptance probabilities by rank: ``{"acceptance": [0.6, 0.2, 0.2]}``. Other keys are ignored."""
     vector: _Vector = validated(_Vector, _json_of(path), str(path))
     return vector.acceptance
 

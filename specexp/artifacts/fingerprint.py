@@ -1,4 +1,4 @@
-"""Fingerprints, which bind an artifact to a model and a tokenizer."""
+"""Fingerprints, which tie an artifact to a model and a tokenizer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SIZES = (
 def fingerprint(
     model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Fingerprint:
-    """Return the identity of a target's architecture and tokenizer.
+    """Return a fingerprint of a target's architecture and tokenizer.
 
-    It has a hash of the vocabulary, the special ids, and the sizes in the model's configuration. None of them depends
-    on dtype, device or version of ``transformers``. A fine-tuned model has the fingerprint of its base model.
+    It holds a hash of the vocabulary, the special token ids, and sizes from the model's configuration. None of these
+    depends on dtype, device or ``transformers`` version. A fine-tuned model has the fingerprint of its base model.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -58,7 +58,7 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
 
 
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """Return a clause on the first shared entry with different values; None if there is none."""
+    """Describe the first entry present in both with different values. Return None if there is none."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():

@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 MANIFEST = "artifact.json"
 PAYLOAD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.(json|safetensors)")
 
-# the largest file of an artifact by its ending, and the deepest nesting of a JSON file
+# maximum size of an artifact's files by extension, and maximum nesting of a JSON file
 MOST_BYTES = {"json": 4 * 2**20, "safetensors": 512 * 2**20}
 MOST_LEVELS = 64
 
@@ -80,7 +80,7 @@ class Manifest(BaseModel):
     """The checked contents of an ``artifact.json``.
 
     Attributes:
-        created: UTC time, ISO 8601.
+        created: Creation time in UTC, ISO 8601.
         fingerprint: Fields of the tokenizer and the model, by section; empty if none was recorded.
         payloads: Hash and size by file name.
     """
@@ -94,7 +94,7 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Parse and check ``artifact.json``. An ArtifactError names the folder (``label``) and the field."""
+        """Parse and check ``artifact.json``. Raises ArtifactError, which names the folder (``label``) and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
@@ -124,7 +124,7 @@ def manifest_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """Return the hexadecimal SHA-256."""
+    """Return the SHA-256 hash in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -134,13 +134,14 @@ def canonical_json(value: Any) -> bytes:
 
 
 def most_bytes(file: str) -> int:
-    """Return the largest size allowed for a file of an artifact, given its name."""
+    """Return the maximum size in bytes of a file of an artifact, given its name."""
     return MOST_BYTES[file.rpartition(".")[2]]
 
 
 def read_json(data: bytes, where: str) -> Any:
-    """Parse UTF-8 JSON; raises an ArtifactError about the file ``where`` if it is too large, nested too deeply,
-    invalid, or repeats a key.
+    """Parse UTF-8 JSON. Errors refer to the file as ``where``.
+
+    Raises ArtifactError if the JSON is too large, nested too deeply, invalid, or repeats a key.
     """
     if len(data) > MOST_BYTES["json"]:
         raise ArtifactError(f"{where} has {len(data)} bytes; at most {MOST_BYTES['json']} are allowed")
@@ -167,7 +168,7 @@ def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
     Raises:
         ArtifactError: The file is missing, a link, not a plain file, or larger than ``most`` bytes.
     """
-    # a link that replaces the file after the check is not followed, and opening a named pipe does not wait
+    # a link that replaces the file after the check is not followed, and opening a named pipe does not block
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         if path.is_symlink():

@@ -1,8 +1,8 @@
-"""The parts of a decoder as an artifact records them, and their learned state.
+"""The recorded form of a decoder's parts and of their learned state in an artifact.
 
-``parts.json`` holds ``class_path`` and ``init_args`` by family. ``state.json`` holds the
-:meth:`~specexp.core.contracts.Part.state_dict` by family, with ``{"tensor": NAME}`` in place of every array.
-``state.safetensors`` holds the arrays by these names.
+``parts.json`` maps each family to ``class_path`` and ``init_args``. ``state.json`` maps each family to its
+:meth:`~specexp.core.contracts.Part.state_dict`, with ``{"tensor": NAME}`` in place of each array.
+``state.safetensors`` holds the arrays under these names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _States = Annotated[dict[Literal["drafter", "controller"], _State], Field(min_le
 
 
 def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
-    """Return the arguments of a specification if its class is ``dotted``, else None.
+    """Return the arguments of a specification if its class is ``dotted``, otherwise None.
 
     ``dotted`` is the full path of the class. A specification may omit the module or the module's last component.
 
@@ -111,7 +111,7 @@ def state_in(payloads: Mapping[str, Any], where: str) -> dict[str, State]:
 
 
 def check_finite(array: NDArray[Any], what: str) -> None:
-    """Raise an ArtifactError, which begins with ``what``, if an array of floats contains an infinity or NaN."""
+    """Raise an ArtifactError that begins with ``what`` if an array of floats contains an infinity or NaN."""
     if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
         raise ArtifactError(f"{what} has numbers that are not finite")
 

@@ -1,8 +1,8 @@
-"""Writes and reads artifacts. The checks made before writing are those made when reading.
+"""Writes and reads artifacts. Writing makes the same checks as reading.
 
 A folder such as ``artifacts/tree_shape`` holds versions ``v1``, ``v2`` and so on. An alias such as ``best`` is a small
 file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace atomically. The path of an
-alias, ``artifacts/tree_shape/best``, is accepted wherever an artifact is loaded; ``artifacts/tree_shape`` is ``best``.
+alias, ``artifacts/tree_shape/best``, works wherever an artifact is loaded; ``artifacts/tree_shape`` means ``best``.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ def write_artifact(
     aliases: Iterable[str] = ("latest", "best"),
     check: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
-    """Write the next version below ``folder``, whole or not at all, point the aliases to it, and read it back.
+    """Write the next version in ``folder``, completely or not at all, point the aliases to it, and read it back.
 
     Args:
-        payloads: Content by file name, JSON values or arrays by name for safetensors, as the kind's class requires.
+        payloads: Contents by file name, as the kind's class requires: JSON values, or arrays by name for safetensors.
             Most kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, ...}``.
         provenance: Any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
-            "high"}``, by name) and further fields; commit and package versions are added.
-        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one, loading compares no models.
-        name: The artifact's name; the folder's if None.
-        aliases: Aliases that are set to this version.
-        check: Called with the artifact before anything is written; its exceptions are raised here.
+            "high"}``, by name) and any other fields; commit and package versions are added.
+        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one, loading does not compare models.
+        name: The artifact's name; by default that of the folder.
+        aliases: Aliases to point to this version.
+        check: Function called with the artifact before anything is written; its exceptions are passed on.
 
     Raises:
         ArtifactError: The content does not match the kind, or it cannot be written; no files are left behind.
@@ -93,7 +93,7 @@ def write_artifact(
         raise ArtifactError(f"{folder}: provenance or fingerprint is not JSON ({error})") from error
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
-    check(_decode(chosen, manifest, data, folder))  # parsed as by a reader before anything is on disk
+    check(_decode(chosen, manifest, data, folder))  # parsed as a reader would, before anything is on disk
     version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
@@ -132,11 +132,11 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a :class:`~specexp.base.checked.Reference` names. It is cached, so do not modify it.
+    """Return the plain value that a :class:`~specexp.base.checked.Reference` refers to. It is cached; do not modify it.
 
     Args:
         kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.
-        path: Folder of the artifact, as :func:`read_artifact` takes it, or the file.
+        path: Folder of the artifact, as for :func:`read_artifact`, or the file.
 
     Raises:
         ArtifactError: The artifact or file cannot be read, or is of another kind.
@@ -148,7 +148,7 @@ def value_of(kind: str, path: str | Path) -> Any:
     return _value_in(kind, folder, _manifest_in(folder))
 
 
-# A sweep reads one artifact thousands of times. The manifest is part of the key because it has the payloads' hashes.
+# A sweep reads one artifact thousands of times. The manifest is part of the key because it holds the payloads' hashes.
 @lru_cache(maxsize=32)
 def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
     artifact = read_artifact(folder)
@@ -158,14 +158,14 @@ def _value_in(kind: str, folder: Path, manifest: bytes) -> Any:
 
 
 def kind_named(kind: str, where: str = "") -> type[Artifact]:
-    """Return the class of a kind; raises an ArtifactError that begins with ``where`` if the kind is unknown."""
+    """Return the class of a kind. Raises an ArtifactError that begins with ``where`` if the kind is unknown."""
     if kind not in all_kinds():
         raise ArtifactError(f"{where}kind {kind!r} is unknown{did_you_mean(kind, all_kinds())}")
     return all_kinds()[kind]
 
 
 def kind_for(family: str, parts: Mapping[str, Any]) -> type[Artifact] | None:
-    """Return the kind that stores the learned state of a drafter or controller; None if there is none."""
+    """Return the kind that stores the learned state of a drafter or controller, or None if there is none."""
     for kind in all_kinds().values():
         if kind.learned == family and init_args_of(parts.get(family), kind.made_by) is not None:
             return kind
@@ -264,7 +264,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def set_alias(folder: Path, alias: str, version: str) -> None:
-    """Point ``folder/alias`` to ``folder/version`` in one step.
+    """Atomically point ``folder/alias`` to ``folder/version``.
 
     Raises:
         ArtifactError: The alias is not a plain lower-case name, the version does not exist, or writing fails.

@@ -1,8 +1,8 @@
-"""The code that an artifact may run: specexp's own parts, and installed packages that the user names.
+"""The code that an artifact may run: specexp's own parts, and installed packages that the user trusts.
 
 The hashes of an artifact detect damage but do not prove authorship. An untrusted class path is therefore rejected
 before anything is imported, and a trusted package must be installed. Nothing is imported from the artifact's folder or
-the working directory, because a stranger's files may have been unpacked there.
+the working directory, because untrusted files may have been unpacked there.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Trust:
 
     Attributes:
         packages: Top-level names of installed packages.
-        imported: Whether modules that this process has already imported are allowed too, e.g. to save an artifact of
-            parts that the process itself runs.
+        imported: Whether modules that this process has already imported are also allowed, e.g. to save an artifact of
+            parts that the process is running.
     """
 
     packages: tuple[str, ...] = ()
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Return the reason why an artifact may not import a class path outside specexp's families; None if it may."""
+        """Return the reason for not importing a class path outside specexp's families, or None if it is allowed."""
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
         if self.imported and module in sys.modules:
@@ -59,7 +59,7 @@ NO_PACKAGES = Trust()
 
 
 def trust_in(packages: Sequence[str]) -> Trust:
-    """Return a Trust for these packages; raises an ArtifactError unless all entries are top-level names."""
+    """Return a Trust for these packages. Raises ArtifactError unless all are top-level package names."""
     names = isinstance(packages, Iterable) and not isinstance(packages, str)
     if not names or not all(isinstance(name, str) and name.isidentifier() for name in packages):
         raise ArtifactError(f"trust must be installed packages such as ('my_package',), got {packages!r}")
@@ -73,7 +73,7 @@ def is_inside(path: str, folder: Path) -> bool:
             return False
         found = Path(path).resolve()
         return found.is_relative_to(Path.cwd()) or found.is_relative_to(folder.resolve())
-    except (OSError, ValueError, RuntimeError):  # an invalid file name, or links that form a circle
+    except (OSError, ValueError, RuntimeError):  # an invalid file name, or links that form a cycle
         return False
 
 
@@ -81,7 +81,7 @@ def _is_installed(package: str, folder: Path) -> bool:
     folders, here = site_folders(), Path.cwd().resolve()
     installed = _location(PathFinder.find_spec(package, [str(place) for place in folders]))
     try:
-        # the package that an import finds, which may hide the installed one
+        # the package that an import would find, which may hide the installed one
         found = _location(find_spec(package))
     except (ImportError, ValueError):
         return False
@@ -93,7 +93,7 @@ def _is_installed(package: str, folder: Path) -> bool:
 
 
 def site_folders() -> list[Path]:
-    """Return the folders of this interpreter's installed packages."""
+    """Return this interpreter's site-packages folders."""
     named = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         named.add(site.getusersitepackages())

@@ -15,9 +15,9 @@ _LONGEST = 1000
 
 
 class ArtifactError(ValueError):
-    """An artifact cannot be read, written or exported. The message is one sentence with the folder and the field.
+    """An artifact cannot be read, written or exported. The message is a sentence that names the folder and field.
 
-    The sentence may quote a stranger's text: control characters are escaped, and the middle of a sentence longer than
+    The sentence may quote untrusted text, so control characters are escaped, and the middle of a sentence of more than
     1,000 characters is left out.
     """
 
@@ -28,14 +28,14 @@ class ArtifactError(ValueError):
 
 
 def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
-    """Validate a JSON value strictly against an annotation, and construct the annotation's dataclasses.
+    """Strictly validate a JSON value against an annotation, and construct the annotation's dataclasses.
 
     Args:
         where: Folder and file, for messages.
         key: The value's key in the file; empty if it is the whole file.
 
     Raises:
-        ArtifactError: The first violation, in one sentence.
+        ArtifactError: The value is invalid. The message describes the first violation in one sentence.
     """
     adapter, names = TypeAdapter(annotation), getattr(annotation, "__annotations__", ())
     # validated as JSON, because strict validation of Python values rejects mappings for dataclasses

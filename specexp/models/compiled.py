@@ -110,7 +110,7 @@ class _GrowingForm(_Form):
     Attributes:
         tokens: ``[n + 1]`` output buffer for the tree's tokens; the root's is not set.
         growing: the tree as a C++ structure.
-        reading: the tokens that a pass chooses, as candidates or drawn tokens.
+        results: the tokens that a pass chooses, as candidates or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -325,7 +325,7 @@ class CompiledModel(HuggingFaceRuntime):
                 context, end = request.context, first + tree.tokens.size
                 made = context.target_noise(len(context), tree.shape.max_depth + 1, self.vocab_size)
                 if first:  # steps are offsets from the first tree's noise, in 4-byte numbers
-                    rows.numbers[-1, first:end] += (made.data_ptr() - reading.noise) // 4
+                    rows.numbers[-1, first:end] += (made.data_ptr() - results.noise) // 4
                 else:
                     results.noise = made.data_ptr()
                 first = end
@@ -530,7 +530,7 @@ class PackedModel(CompiledModel):
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
     """Declare the argument types of a library's functions, so that structures are passed by address."""
-    model, rows, cache, reading, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Reading, _Growing))
+    model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
     kernels.forward.argtypes = model, rows, cache, results, *buffers
     kernels.grow.argtypes = model, rows, cache, results, growing, *buffers

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveCheck:
-    """An arm's measured time, from decoding again after the fit, and the profile's prediction for the same steps."""
+    """Compares an arm's time, measured by decoding again after the fit, with the prediction for the same steps."""
 
     arm: str
     live_ms: float  # milliseconds per token, mean over prompts
@@ -34,7 +34,7 @@ class LiveCheck:
 
     @property
     def error(self) -> float:
-        """The larger of the relative prediction errors of time and speedup."""
+        """The larger of the two relative prediction errors, of time and of speedup."""
         errors = [abs(self.off.ratio - 1)]
         if self.predicted is not None and self.live is not None:
             errors.append(abs(self.predicted.ratio / self.live.ratio - 1))
@@ -48,18 +48,18 @@ class LiveCheck:
 def check_live(
     timed: TimedBackend, profile: LatencyProfile, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> list[LiveCheck]:
-    """Decode all prompts again with each arm, and compare the times with the profile's."""
+    """Decode all prompts again with each arm, and compare the times with the profile's predictions."""
     arms = timed.arms
     for arm in arms:
         arm.arm.reset()
-    with torch.inference_mode():  # like live runs
+    with torch.inference_mode():  # as in live runs
         priced = [[arm.priced(prompt, max_new_tokens, profile) for arm in arms] for prompt in prompts]
     ms = np.array(priced)  # [prompts, arms, 2]: predicted and live milliseconds per token
     return checks_of([f"{timed.name} {arm.arm.name}".strip() for arm in arms], ms)
 
 
 def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
-    """Compare ``[prompts, arms, 2]`` predicted and live milliseconds per token. The first arm is plain decoding."""
+    """Compare predicted with live milliseconds per token, ``[prompts, arms, 2]``. The first arm is plain decoding."""
     found = []
     for place, name in enumerate(arms):
         predicted, live = ms[:, place].T
@@ -72,7 +72,7 @@ def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
 
 
 def headline(checks: Sequence[LiveCheck]) -> str:
-    """Return a sentence on whether the profile is within 10 % of live decoding. It names each arm that is not."""
+    """Return a sentence on whether the profile is within 10 % of live decoding, naming each arm that is not."""
     wrong = [str(check) for check in checks if check.error > MOST_OFF]
     return f"{_verdict(checks)}: it predicts {', '.join(wrong)}." if wrong else f"{_verdict(checks)}."
 

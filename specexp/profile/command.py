@@ -1,7 +1,7 @@
 """``python -m specexp.profile CONFIG.yaml [--key value]``: measure a ``latency-profile`` on this device.
 
 Writes the artifact and ``<output>/<name>/{config.yaml,environment.json,profile.md,profile.csv,profile.png}``. A second
-run of the same name replaces that folder's files and adds a version of the artifact.
+run with the same name replaces that folder's files and adds a new version of the artifact.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_profiling(config: Config) -> list[ComposedArm]:
-    """Check the configuration and return its compositions. Neither models nor data are opened.
+    """Check the configuration and return its compositions, without opening models or data.
 
     Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
@@ -85,7 +85,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
 
 
 def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
-    """Print the passes and arms that will be measured. Raises a ConfigError if the dry run fails."""
+    """Print the passes and arms that will be measured. Raises ConfigError if the dry run fails."""
     from specexp.bench.experiment import rehearse
     from specexp.bench.live import LiveBackend
     from specexp.profile.measure import check_prefixes
@@ -158,7 +158,7 @@ def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt])
 
 
 def next_step(config: Config, profile: Path) -> str:
-    """Return the command that runs the experiment with this profile. It replays if a recording exists."""
+    """Return the command that runs the experiment with this profile, as a replay if a recording exists."""
     recording = recording_folder(config)
     changed: dict[str, Any] = {"latency": {"artifact": str(profile)}}
     replayed = recording.is_dir()

@@ -22,13 +22,13 @@ from specexp.profile.measure import StepTiming, TimedBackend, TimedSteps
 from specexp.profile.passes import TargetPass
 from specexp.profile.roofline import roofline_of
 
-# share of steps trimmed at either end: a disturbance makes a step far longer, a warm cache shorter
+# share of steps trimmed at each end: a disturbance makes a step far longer, a warm cache shorter
 _TRIMMED = 0.01
 _RIDGE = 1e-3  # relative to a column's norm; without it, trees of a single size give collinear columns
 
 
 def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
-    """Return the profile fitted to a measured backend, and the measurements."""
+    """Fit a profile to a measured backend. Return it with the measurements."""
     pair, passes = timed.backend.pair, timed.passes
     target, draft = (passes[model].points() if model in passes else [] for model in ("target", "draft"))
     place = compute_device(pair.target)
@@ -53,7 +53,7 @@ class FittedPass:
     """The fitted costs of a pass, in the units of a latency profile."""
 
     prefix: int  # tokens in the cache
-    ms: dict[int, float]  # milliseconds at that prefix by number of tokens fed
+    ms: dict[int, float]  # milliseconds at that prefix, by number of tokens fed
     prefix_ms: float  # milliseconds added by each further 1,000 prefix tokens
     prefix_token_ms: float  # milliseconds added by each further 1,000 prefix tokens, for each token fed
 
@@ -61,7 +61,7 @@ class FittedPass:
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     """Fit the time of a pass at the middle prefix, and its growth with the prefix.
 
-    Every prefix must have the same sizes. Growth is a non-negative least-squares fit of relative errors.
+    All prefixes must have the same sizes. The growth is fitted to relative errors by non-negative least squares.
     """
     from scipy.optimize import nnls
 
@@ -90,10 +90,10 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
-    """Fit a composition's time per step outside passes, by non-negative least squares without outliers.
+    """Fit a composition's time per step outside the passes, by non-negative least squares without outliers.
 
-    If all trees have one size, the cost per step and per node cannot be separated, so each gets half. Overheads of
-    ``profile`` are ignored.
+    If all trees have the same size, the costs per step and per node cannot be separated, so each gets half. Overheads
+    in ``profile`` are ignored.
     """
     from scipy.optimize import nnls
 
@@ -119,7 +119,7 @@ def fit_profile(
     draft: Sequence[MeasuredPass],
     arms: Iterable[TimedSteps],
 ) -> LatencyProfile:
-    """Fit the whole profile. Its top-level overhead is fitted to all drafting compositions together."""
+    """Fit a complete profile. Its top-level overhead is fitted to all drafting compositions together."""
     of_target = fit_pass(target)
     of_draft = fit_pass(draft) if draft else FittedPass(of_target.prefix, {}, 0.0, 0.0)
     profile = LatencyProfile(

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SKIPPED = 2
-"""The number of steps at the start of an answer that are not measured, because the prefill disturbs them."""
+"""Number of steps at the start of an answer that are not measured because the prefill disturbs them."""
 _WARM_UP_TOKENS = 8
-_MOST_OF_A_LANE = 32  # most tokens of each lane in a pass over several lanes
+_MOST_OF_A_LANE = 32  # maximum tokens per lane in a pass over several lanes
 
 
 class MethodClock:
-    """Counts the seconds spent in some methods of an object by replacing them with timed versions."""
+    """Counts the seconds spent in the given methods of an object by replacing them with timed versions."""
 
     def __init__(self, part: object, *methods: str) -> None:
         self._seconds = 0.0
@@ -63,14 +63,14 @@ class MethodClock:
 class StepTiming:
     """The size and time of one decoding step."""
 
-    tokens: int  # tokens fed to the target, the root included
+    tokens: int  # tokens fed to the target, including the root
     pass_tokens: tuple[int, ...]  # tokens fed in each draft pass
     new_tokens: int
     prefix: int  # tokens in the cache before the step
-    seconds: float  # from the end of the previous step to the end of this one, learning included
-    # part of `seconds` in passes of target and draft; on a GPU a draft pass counts until the host continues
+    seconds: float  # from the end of the previous step to the end of this one, including learning
+    # part of `seconds` spent in passes of both models; on a GPU, a draft pass counts until the host continues
     pass_seconds: float
-    draft_seconds: float  # part of `seconds` in drafter and builder, the draft's passes included
+    draft_seconds: float  # part of `seconds` spent in drafter and builder, including draft passes
 
 
 class TimedDecoding(ABC):
@@ -84,7 +84,7 @@ class TimedDecoding(ABC):
         """Decode a prompt and keep its steps."""
 
     def warm_up(self, prompt: Prompt, max_new_tokens: int) -> None:
-        """Decode a prompt and forget its steps."""
+        """Decode a prompt and discard its steps."""
         self.decode(prompt, max_new_tokens)
         self.answers.clear()
 
@@ -202,13 +202,13 @@ def pass_samples(
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
-    """Return ``[p]`` tokens of the prompts, repeated up to the length of the longest prefix."""
+    """Return the prompts' tokens ``[p]``, repeated or cut so that they exceed the longest prefix by one."""
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     return np.resize(known, max(config.get("profile.prefixes")) + 1)
 
 
 def check_prefixes(config: Config, backend: LiveBackend) -> None:
-    """Raise a ConfigError if a prefix exceeds a model's context. Weights are not needed."""
+    """Raise ConfigError if a prefix is too long for a model's context. The weights are not needed."""
     section = config.get("profile")
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:

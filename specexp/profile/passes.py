@@ -1,4 +1,4 @@
-"""Times passes of the target and the draft model, by number of tokens and prefix length, in blocks with warm caches."""
+"""Times target and draft passes for several numbers of tokens and prefix lengths, in blocks with warm caches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BLOCK_SECONDS = 0.02
 
 
 class TimedPass(ABC):
-    """A model pass that can be timed for any number of tokens and any prefix of the text ``token_ids [p]``."""
+    """A model pass that can be timed for any number of tokens and any prefix of the text ``token_ids``, ``[p]``."""
 
     def __init__(self, token_ids: NDArray[np.int64], vocab_size: int) -> None:
         self.token_ids = token_ids
@@ -42,17 +42,17 @@ class TimedPass(ABC):
 
     @abstractmethod
     def prepare(self, prefix: int) -> None:
-        """Bring the cache to the first ``prefix`` tokens of the text, feeding those that are missing."""
+        """Make the cache hold just the first ``prefix`` tokens of the text, feeding any that are missing."""
 
     @abstractmethod
     def seconds(self, tokens: int) -> float:
-        """Return the seconds of a pass over a tree of ``tokens`` rows.
+        """Run a pass over a tree of ``tokens`` rows and return its seconds.
 
-        Afterwards only the root is committed, so the cache grows by one token. The commit is not timed.
+        Afterwards, only the root is committed, so the cache grows by one token. The commit is not timed.
         """
 
     def tree(self, tokens: int) -> TokenTree:
-        """Return a root with ``tokens - 1`` nodes, four children per node. A size always gives the same object."""
+        """Return a tree with a root, ``tokens - 1`` nodes and four children per node. Each size is built only once."""
         if tokens not in self._trees:
             rows = np.arange(tokens)
             width = min(_WIDTH, self.vocab_size)
@@ -89,7 +89,7 @@ class TargetPass(TimedPass):
         return elapsed
 
     def pass_seconds(self, tokens: int) -> float:
-        """Return the seconds of one pass, which is not followed by a commit."""
+        """Run a pass without committing anything, and return its seconds."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
@@ -128,8 +128,8 @@ class PassSamples:
     """Repeated measurements of one model's passes.
 
     A pass right after one of another size finds cold caches and takes up to 2.5 times as long. Passes of one size are
-    therefore timed in a block of 16, or of as many as fit in 20 ms, at least two. The first half of a block warms the
-    caches. The median of the second half is one measurement.
+    therefore timed in a block: up to 16, as many as fit in 20 ms, but at least two. The first half of a block warms up
+    the caches, and the median of the second half is one measurement.
     """
 
     def __init__(
@@ -139,19 +139,19 @@ class PassSamples:
         self.prefixes = prefixes
         self.sizes = sizes
         self._seed = seed
-        # (prefix, tokens) -> median of the block of each repetition
+        # (prefix, tokens) -> median of each repetition's block
         self.milliseconds: dict[tuple[int, int], list[float]] = defaultdict(list)
 
     def warm_up(self) -> None:
-        """Run every block once and drop its measurements."""
+        """Run every block once and discard the measurements."""
         for block in self.blocks(0):
             block()
         self.milliseconds.clear()
 
     def blocks(self, repetition: int) -> list[Callable[[], None]]:
-        """Return one function per prefix, which measures a block with every size after that prefix.
+        """Return one function per prefix, which measures a block of each size after that prefix.
 
-        Each repetition has its own order of sizes, so that no size is always hit by a drift.
+        The order of the sizes differs between repetitions, so that a drift does not always affect the same size.
         """
         return [
             partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
@@ -201,7 +201,7 @@ def longest_prefix(context_limit: int, max_tokens: int) -> int:
 
 
 def median_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the median of ``[n]`` values and its 95 % bootstrap interval, with a fixed seed."""
+    """Return the median of ``values`` (``[n]``) and its 95 % bootstrap interval. The seed is fixed."""
     chosen = np.random.default_rng(0).integers(0, values.size, size=(_RESAMPLES, values.size))
     low, high = np.quantile(np.median(values[chosen], axis=1), [0.025, 0.975])
     return float(np.median(values)), float(low), float(high)

@@ -1,4 +1,4 @@
-"""Reports a measured profile in tables and a figure."""
+"""The report on a measured profile, with tables and a figure."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _overheads(profile: LatencyProfile) -> Table:
 
 
 def draw(profile: LatencyProfile, measured: Measured) -> Figure:
-    """Plot the time of a pass against its new tokens, with one line and 95 % interval per prefix length."""
+    """Plot the time of a pass against its new tokens, with a line and its 95 % interval for each prefix length."""
     models = _passes_of(measured)
     figure = bare_figure(9.5, 4.2, layout="constrained")
     figure.suptitle(fill(f"{profile.name} ({profile.source})", 100), fontsize=11, color=INK)

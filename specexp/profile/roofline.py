@@ -1,4 +1,4 @@
-"""Measures the limits of a device's passes: read bandwidth and the speed of torch's matrix product."""
+"""Measures the hardware limits of passes on a device: read bandwidth and the speed of torch's matrix product."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.core.runtime import Runtime
 from specexp.profile.passes import PassSamples, TimedPass
 
-_BEYOND = 2**30  # bytes, more than caches hold
-_FROM_CACHE = 1.25  # weights that are read so many times as fast as memory stay in a cache
-_STEADY = 1.25  # most by which the bandwidth of the run's blocks may spread
-_ROWS = 8  # the pass that the verdict names
+_BEYOND = 2**30  # bytes, more than any cache holds
+_FROM_CACHE = 1.25  # weights read at least this many times as fast as memory stay in a cache
+_STEADY = 1.25  # largest ratio of bandwidths between a run's blocks that counts as steady
+_ROWS = 8  # rows of the pass that the verdict describes
 
 
 class RooflineJobs(TimedPass):
-    """Reads and products that bound a model's passes, timed like passes of 0, 1, 2 and 3 tokens.
+    """Memory reads and matrix products that bound a model's passes, timed as if they were passes of 0 to 3 tokens.
 
-    It sums as many bytes as the weights have, then more than caches hold: torch's sums read as fast as compiled passes.
-    The products are torch's, in float32 and in the dtype of the weights.
+    The reads are torch sums, as fast as compiled passes, over as many bytes as the weights have and over more than any
+    cache holds. The products are torch's, in float32 and in the dtype of the weights.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], packed_bytes: int | None = None) -> None:
@@ -49,7 +49,7 @@ class RooflineJobs(TimedPass):
             beyond.nbytes,
             2 * size**3,
             2 * size**3,
-        ]  # bytes and operations of the jobs
+        ]  # bytes or operations of each job
 
     @override
     def prepare(self, prefix: int) -> None:
@@ -65,7 +65,7 @@ class RooflineJobs(TimedPass):
 
 
 def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples | None:
-    """Return samples of the limits; None if torch does not hold the weights, or if a row does not use all of them."""
+    """Return a sampler of the limits, or None if torch does not hold the weights or a row does not use all of them."""
     config = getattr(model, "config", None)
     if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
@@ -75,7 +75,7 @@ def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples 
 
 
 def multiplied(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the matrices by which each row is multiplied. The embedding table is included only if it is tied."""
+    """Return the matrices by which each row is multiplied. The embedding table is included only if tied to the head."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     tied = head is not None and head.weight is table.weight
     return [one for one in model.parameters() if one.ndim > 1 and (tied or one is not table.weight)]
@@ -110,7 +110,7 @@ def verdict(profile: LatencyProfile, limits: Roofline) -> str:
 
 
 def changed(limits: Roofline) -> str:
-    """Return a sentence if the bandwidth changed during the run, otherwise an empty string."""
+    """Return a warning if the bandwidth changed during the run, otherwise an empty string."""
     slow, fast = limits.bandwidths or (1.0, 1.0)
     if fast <= _STEADY * slow:
         return ""
@@ -120,6 +120,6 @@ def changed(limits: Roofline) -> str:
 
 def _memory(size: int) -> mmap.mmap:
     memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # as the weights of compiled passes
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # like the weights of compiled passes
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory

@@ -1,4 +1,4 @@
-"""A rule of thumb: the acceptance from which drafting pays, given the costs of a step."""
+"""A rule of thumb for the acceptance rate above which drafting pays, given the costs of a step."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 MOST_NODES, DEEPEST = 32, 12
 LATER = (0.35, 0.16, 0.09, 0.05, 0.02)
-"""Shares of the draft's misses that its second, third, ... candidate is right about; the embedded pair at temperature
-0.7 (``experiments/dyspec/acceptance/sampling.json``)."""
+"""Share of the draft's misses in which its second, third, ... candidate is right.
+
+Measured with the embedded pair at temperature 0.7 (``experiments/dyspec/acceptance/sampling.json``)."""
 _ROWS = (1, 2, 4, 8, 16, MOST_NODES + 1)
 _PREFIX, _REPEATS, _LENGTH, _NEW_TOKENS = 64, 8, 3, 48
 _TEXT = 'def read_config(path):\n    """Return the settings of a file as a dictionary."""\n'
 
 
 class Payoff(NamedTuple):
-    """The best of several trees, and its modelled speedup over plain decoding."""
+    """The size of the best of several trees, and its modelled speedup over plain decoding."""
 
     speedup: float
     nodes: int
@@ -39,7 +40,7 @@ class Payoff(NamedTuple):
 
 
 def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff:
-    """Return the best chain, or the best tree of at most 32 nodes, with its speedup; no nodes and 1 if none pays.
+    """Return the best chain, or the best tree of up to 32 nodes, with its speedup (0 nodes and 1.0 if none pays).
 
     Args:
         acceptance: probability that the drafter's first candidate is accepted after an accepted token.
@@ -52,23 +53,22 @@ def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff
         passes = [1] * depth if profile.draft_ms else []
         values = trees.values(depth).tolist()  # [nodes + 1] tokens per step
         for nodes in range(depth, depth + 1 if chain else MOST_NODES + 1):
-            further = values[nodes] - 1  # new tokens, without the one that step_seconds counts
+            further = values[nodes] - 1  # new tokens besides the one that step_seconds counts
             seconds = profile.step_seconds(nodes + 1, passes) + further * profile.token_ms / 1e3
             best = max(best, Payoff(values[nodes] * plain / seconds, nodes, depth))
     return best
 
 
 def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> float | None:
-    """Return the lowest acceptance, in steps of 0.05, with a speedup of at least ``gain``; None if none suffices."""
+    """Return the lowest acceptance, in steps of 0.05, that gives a speedup of at least ``gain``, or None."""
     grid = (number / 20 for number in range(1, 20))
     return next((one for one in grid if payoff(profile, one, chain=chain).speedup >= gain), None)
 
 
 def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
-    """Time the passes and steps of a pair with a draft for a few seconds; return its profile, the limits of the device
-    and its acceptance.
+    """Time a pair with a draft model for a few seconds. Return its profile, the device's limits and the acceptance.
 
-    ``python -m specexp.profile`` measures the same with intervals, by prefix and by composition.
+    ``python -m specexp.profile`` measures the same in detail: with intervals, by prefix length and by composition.
     """
     model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
     limits = limit_samples(pair.target, model)
@@ -77,7 +77,7 @@ def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
     target_ms = _milliseconds(TargetPass(model, text), _ROWS, limits)
     decoder = Decoder(model, draft, Chain(length=_LENGTH))
     prompt = pair.tokenizer(_TEXT).input_ids
-    for _ in range(2):  # the first is the warm-up
+    for _ in range(2):  # the first run is the warm-up
         found = decoder.generate(prompt, max_new_tokens=_NEW_TOKENS, seed=0)
     outside = sum(found.seconds.values()) - found.seconds["target"] - found.seconds["draft"]
     profile = LatencyProfile(
@@ -98,5 +98,5 @@ def _milliseconds(timed: TimedPass, rows: Sequence[int], limits: PassSamples) ->
         for block in (*samples.blocks(repetition), *limits.blocks(repetition)):
             block()
     medians = [median(samples.milliseconds[_PREFIX, size]) for size in rows]
-    # a pass over more rows never takes less, except by disturbances
+    # a pass over more rows never takes less time, except because of disturbances
     return dict(zip(rows, accumulate(medians, max), strict=True))

@@ -53,7 +53,7 @@ NO_CLOCK = "none: replayed without a latency profile"
 
 
 class ReplayArm(LearningArm):
-    """An arm that decodes recorded prompts. Seconds come from a latency profile, and are 0 without one.
+    """An arm that replays recorded prompts. Its seconds come from a latency profile, or are 0 without one.
 
     A draft model in ``parts`` must be a source from :func:`source_for`. Raises RecordingError if the recording cannot
     replay the parts.
@@ -112,7 +112,7 @@ class ReplayArm(LearningArm):
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
         turns = recorded_turns(self.recording, prompt, sample)
-        turns = turns[:1] if max_new_tokens else turns  # later turns follow the whole answer to the first
+        turns = turns[:1] if max_new_tokens else turns  # later turns build on the complete first answer
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         limit = max_new_tokens or self.generation.max_new_tokens
         counts = self._player.play(turns, limit, sequence_name(prompt, sample), modelled, self.observers)
@@ -128,7 +128,7 @@ class ReplayArm(LearningArm):
 
 
 def recorded_turns(recording: Recording, prompt: Prompt, sample: int = 0) -> list[RecordedTurn]:
-    """Return the recorded turns of a prompt. Raises RecordingError if it was not recorded or has other tokens now."""
+    """Return the recorded turns of a prompt. Raises RecordingError if it was not recorded or has changed since."""
     turns = recording.conversation(prompt.prompt_id, sample)
     mark = hash_of(prompt)
     known = recording.manifest.made_of.get("prompts", {}).get(prompt.prompt_id, mark)
@@ -151,7 +151,7 @@ def source_for(recording: Recording) -> RecordedSource | None:
 
 
 def source_in(parts: Parts) -> RecordedSource | None:
-    """Return the recorded source that the drafter uses, or None. Raises RecordingError if its scoring was different."""
+    """Return the recorded source that the drafter uses, or None. Raises RecordingError if their scorings differ."""
     source = None
     for drafter in models_in(parts.drafter):
         source = drafter.source
@@ -167,7 +167,7 @@ def source_in(parts: Parts) -> RecordedSource | None:
 
 
 class ReplayBackend(Backend):
-    """The backend that reads target and draft from a recording. Its prompts are already tokenized."""
+    """Backend that reads the predictions of both models from a recording. Its prompts are already tokenized."""
 
     runs_models = False
 
@@ -205,7 +205,7 @@ def open_replay(config: Config) -> tuple[ReplayBackend, LoadedPrompts]:
 def open_recording(config: Config) -> Recording:
     """Return the recording that ``backend: replay`` reads.
 
-    Raises ConfigError if it is missing, incomplete or damaged, or if its settings give another output.
+    Raises ConfigError if it is missing, incomplete or damaged, or if the experiment needs a different output.
     """
     try:
         recording = Recording(recording_folder(config))
@@ -225,7 +225,7 @@ def open_recording(config: Config) -> Recording:
 
 
 def _error(config: Config, error: RecordingError) -> ConfigError:
-    """Return a ConfigError about the key that names the recording."""
+    """Return the error as a ConfigError about the key that names the recording."""
     named = (key for key in ("recording", "record.to") if config.get(key) is not None)
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
@@ -233,7 +233,7 @@ def _error(config: Config, error: RecordingError) -> ConfigError:
 
 
 def _check_length(recording: Recording, wanted: Generation) -> None:
-    """Raise RecordingError if the experiment wants more or longer answers than were recorded."""
+    """Raise RecordingError if the experiment needs more or longer answers than were recorded."""
     made = recording.manifest.made_of["generation"]
     several = any(turns[0].turns > 1 for turns in recording.turns.values())
     for key in ("max_new_tokens", "samples"):
@@ -248,7 +248,7 @@ def _check_length(recording: Recording, wanted: Generation) -> None:
 
 
 def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
-    """Raise ConfigError if a recording was made with other models."""
+    """Raise ConfigError if the recording was not made with the models of ``pair``."""
     try:
         recording.check_fingerprint(recording_fingerprint(pair))
     except RecordingError as error:
@@ -256,7 +256,7 @@ def check_models(config: Config, recording: Recording, pair: ModelPair) -> None:
 
 
 def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
-    """Return the target's tokenizer, to compare prompts with the recorded ones; None if it cannot be loaded."""
+    """Return the target's tokenizer, for comparing prompts with the recorded ones, or None if it cannot be loaded."""
     from specexp.models.pair import load_tokenizer
     from specexp.models.sources import PairError
 
@@ -294,7 +294,7 @@ def recorded_data(
 ) -> LoadedPrompts:
     """Return the prompts of ``data``, with their recorded tokens if there is no tokenizer.
 
-    Raises ConfigError if the prompts cannot be read, or one was not recorded with the same tokens.
+    Raises ConfigError if the prompts cannot be read, or if one of them was not recorded with the same tokens.
     """
     workload = build_workload(config)
     data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
@@ -310,7 +310,7 @@ def recorded_data(
 
 
 def first_not_recorded(prompts: Sequence[Prompt], recording: Recording, samples: int) -> str | None:
-    """Return the reason why the first prompt that cannot be replayed fails; None if all can be replayed."""
+    """Find the first prompt that cannot be replayed. Return the reason, or None if all can be replayed."""
     for prompt in prompts:
         for sample in range(samples):
             try:

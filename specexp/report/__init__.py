@@ -1,1 +1,1 @@
-"""Results for readers: tables, sentences, pictures, progress, the report page, and files and W&B."""
+"""Presentation of results: tables, sentences, pictures, progress, the report page, files, and W&B."""

@@ -1,4 +1,4 @@
-"""Tables and pictures made from the steps of a run, such as those of a paper."""
+"""Analyses, which make tables and pictures like those of a paper from the steps of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Analysis(Observer):
-    """An observer of a run that makes its own report."""
+    """An observer that makes its own report on a run."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
 
@@ -33,7 +33,7 @@ def check_arms(analysis: Analysis, argument: str, given: Iterable[str], arms: It
 
 
 def drafting(arms: Mapping[str, Parts]) -> dict[str, Parts]:
-    """Return the arms that draft, which are all but plain decoding."""
+    """Return the arms that draft, which is all except plain decoding."""
     return {name: strategy for name, strategy in arms.items() if strategy.drafter is not None}
 
 

@@ -1,4 +1,4 @@
-"""The tables of a run and the sentences below them, made only from the run's records."""
+"""The tables of a run and the sentences below them, computed solely from the run's records."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.equality import InFloat32
 
-# categories shown, and prompts that a shown category has at least; CSV has all categories
+# maximum number of categories shown, and minimum number of prompts in each; CSV has all categories
 MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3
 MOST_POSITIONS = 12
 OTHERS = "others"
 CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
-"""The upper bounds of the context columns, and the fewest steps that a column may have."""
+"""Upper bounds of the context columns, and the minimum number of steps for a column to be shown."""
 FEWEST_TOKENS = 8
-"""A warning is given if the median answer has fewer tokens than this."""
+"""If the median answer has fewer tokens than this, a warning is printed."""
 BUSY_FOLD = 4.0
-"""The machine was busy if plain decoding's time per token varies between prompts by at least this factor."""
+"""The machine counts as busy if plain decoding's time per token varies by at least this factor between prompts."""
 
 
 def results_table(
@@ -44,8 +44,8 @@ def results_table(
 ) -> Table:
     """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, and equality of output.
 
-    Speedups are over the ``baselines`` that were run, and outputs are compared with the first one's. ``published`` are
-    rows of a paper's table, for methods not run here: ``method``, ``tokens_per_step``, ``tokens_per_second``,
+    Speedups are over the ``baselines`` that were run, and outputs are compared with those of the first. ``published``
+    holds rows of a paper's table for methods not run here: ``method``, ``tokens_per_step``, ``tokens_per_second``,
     ``speedup``, ``source``. ``float32`` is the comparison of the same outputs in float32, if there was one.
     """
     records = list(records)
@@ -74,7 +74,7 @@ def results_table(
         cells = {"arm": f"{item['method']} (not run here)"}
         for column, metric in shown.items():
             figure = item.get(metric.name)
-            # the paper measured this figure, while the column's heading is of modelled seconds
+            # the paper measured this figure, but the column's heading is for modelled seconds
             other_clock = figure is not None and metric.clocked and shared != MEASURED
             cells[column.title] = f"{figure:.2f} published" if other_clock else figure
         if baselines and item.get("speedup") is not None:
@@ -100,7 +100,7 @@ def _frame(
 
 
 def _shared(clocks: Iterable[str]) -> str:
-    """Return the clock that all arms share, or ``measured`` if clocks differ; each modelled arm is then marked."""
+    """Return the clock that all arms share, or ``measured`` if they differ; modelled arms are then marked as such."""
     found = set(clocks)
     return found.pop() if len(found) == 1 else MEASURED
 
@@ -154,7 +154,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 
 
 def unread_evaluations(good: Sequence[PromptRecord]) -> list[str]:
-    """Return a sentence on each arm's evaluations of thoughts that could not be parsed; none without a search."""
+    """Return a sentence on the thought evaluations that could not be parsed, or an empty list without a search."""
     counts: dict[str, list[int]] = {}
     for record in good:
         if record.group is not None and "evaluator" in record.group.roles:
@@ -193,7 +193,7 @@ def fidelity_sentences(arms: Iterable[Arm]) -> list[str]:
 
 
 def failed_answers(records: Sequence[PromptRecord]) -> str | None:
-    """Return a clause with the arms that failed and the first reason; None if every prompt was answered."""
+    """Return a clause with the failed arms and the first error, or None if every prompt was answered."""
     failed = [record for record in records if record.error]
     if not failed:
         return None
@@ -209,7 +209,7 @@ def failed_answers(records: Sequence[PromptRecord]) -> str | None:
 
 
 def endings(reference: Summary, records: Sequence[PromptRecord]) -> str:
-    """Return a clause with the shares of an arm's answers that end with EOS and that end in a loop."""
+    """Return a clause on the shares of an arm's answers that end with EOS or in a loop."""
     stops = any("repetition" in record.finish_reasons for record in records)
     loop = "where they begin to repeat" if stops else "in a loop (which flatters every method)"
     return f"{100 * reference.eos_share:.0f} % end with EOS and {100 * reference.loop_share:.0f} % {loop}"
@@ -222,7 +222,7 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
         for one in records
         if one.arm == arm and not one.error
         for answer in zip(one.turn_tokens, one.finish_reasons, strict=False)
-    ]  # pairs of new tokens and the reason to finish
+    ]  # pairs of token count and finish reason
     short = [reason for tokens, reason in answers if tokens < FEWEST_TOKENS]
     middle = median(tokens for tokens, _ in answers) if answers else FEWEST_TOKENS
     if middle >= FEWEST_TOKENS or short.count("length") * 2 > len(short):  # as short as requested
@@ -234,7 +234,7 @@ def short_answers(records: Sequence[PromptRecord], arm: str) -> str | None:
 
 
 def busy_machine(seconds_per_token: Iterable[float]) -> str:
-    """Return a sentence on how much plain decoding's time per token varied between prompts; empty if it did not."""
+    """Return a warning if plain decoding's time per token varied widely between prompts, otherwise an empty string."""
     seconds = [one for one in seconds_per_token if one > 0]
     fold = max(seconds) / min(seconds) if seconds else 1.0
     if fold < BUSY_FOLD:
@@ -246,7 +246,7 @@ def busy_machine(seconds_per_token: Iterable[float]) -> str:
 
 
 def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
-    """Return the sentence of :func:`busy_machine` for the measured records of ``arm``, which decodes without drafts."""
+    """Apply :func:`busy_machine` to the measured records of ``arm``, which decodes without drafts."""
     own = [record for record in records if record.arm == arm and record.clock == MEASURED]
     return busy_machine(record.seconds_per_token or 0.0 for record in own)
 
@@ -254,9 +254,9 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = PLAIN, published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
-    """Return a table of speedup and tokens per step by category, with small ones combined; None if there is only one.
+    """Return a table of speedup and tokens per step by category, or None if there is only one. Small ones are merged.
 
-    ``published`` rows with a ``category`` give one row per method, or a note if the run has none of the method's
+    ``published`` rows with a ``category`` become one row per method, or a note if the run has none of the method's
     categories.
     """
     records = list(records)
@@ -295,7 +295,7 @@ def category_table(
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
-    """Return the records by category: the largest categories by name, and the rest as one group."""
+    """Group the records by category: each of the largest categories separately, and the rest together."""
     prompts = {name: set[str]() for name in categories(records)}
     for record in records:
         prompts[record.category].add(record.prompt_id)
@@ -308,7 +308,7 @@ def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
 
 
 def phase_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return a table of each phase's share of a step, for arms with seconds by phase; None if no arm has them."""
+    """Return a table of each phase's share of a step for arms with seconds by phase, or None if no arm has them."""
     records = list(records)
     found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     if not found:
@@ -352,7 +352,7 @@ def long_table(records: Iterable[PromptRecord], *, baselines: Sequence[str] = (P
 
 
 def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return a table of acceptance rates by arm and drafted position; None if nothing was drafted."""
+    """Return a table of acceptance rates by arm and drafted position, or None if nothing was drafted."""
     records = [record for record in records if not record.error and any(record.drafted_at)]
     if not records:
         return None
@@ -375,7 +375,7 @@ def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def source_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return a table of nodes by arm and the drafter that proposed them; None unless an arm has two such drafters."""
+    """Return a table of nodes by arm and proposing drafter, or None unless an arm has at least two such drafters."""
     heads = columns("arm | proposed by | nodes/step | accepted nodes:.0% | accepted/step")
     note = "A node that several drafters proposed counts for the first of them."
     table = Table("Acceptance by source", heads, notes=[note])
@@ -390,9 +390,9 @@ def source_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def context_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return tokens per step by arm and context length; None if all steps have contexts of similar size.
+    """Return a table of tokens per step by arm and context length, or None if all contexts have similar sizes.
 
-    Only records of one turn count. The context is the prompt and the answer before the step.
+    Only single-turn records count. The context is the prompt and the answer before the step.
     """
     steps: dict[str, Counter[int]] = {}
     tokens: dict[str, Counter[int]] = {}
@@ -419,7 +419,7 @@ def context_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def metric_table() -> Table:
-    """Return a table of all metrics with unit, meaning and direction."""
+    """Return a table of all metrics with their unit, meaning and direction."""
     rows: list[list[Cell]] = [
         [one.name, one.unit, one.description, one.better, one.aggregate] for one in metrics.METRICS
     ]

@@ -1,4 +1,4 @@
-"""Pictures in one style: speedups as bars, curves over a parameter, phases of a step, draft trees, and time lines."""
+"""Pictures in a common style: speedup bars, parameter curves, phases of a step, draft trees, and time lines."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PHASE_COLOURS = {
     "commit": "#a4c3b2",
     "update": VIOLET,
 }
-"""The colour of each phase of a step, in the order in which the bars stack the phases."""
+"""The color of each phase of a step, in the order in which the phases are stacked."""
 DPI = 130
 _CHARACTERS_PER_INCH = 12  # in the font of a title
 _WIDE = 16  # a parameter with a max/min ratio of at least this gets a logarithmic axis
-_ACROSS = 3  # trees side by side in a row
+_ACROSS = 3  # trees drawn side by side
 SPANS: Mapping[What, tuple[str, str]] = {
     "prefill": ("#a9b8c4", "prefill"),
     "target": (BLUE, "target pass"),
@@ -53,7 +53,7 @@ SPANS: Mapping[What, tuple[str, str]] = {
     "draft": (ORANGE, "draft"),
     "learn": (VIOLET, "learn from the outcome"),
 }
-"""The colour and label of each kind of span in a time line, in the order of the legend."""
+"""The color and label of each kind of span in a time line, in the order of the legend."""
 _LINE_WIDTH, _ROW = 11.0, 0.27  # width of a time line and height of one of its rows, in inches
 _BAR = 0.78  # share of a row that a bar fills
 _LEAD = 0.2  # share of a window that may lie before the first target pass
@@ -61,7 +61,7 @@ _DIGIT = 0.075  # width of a digit on a bar, in inches
 
 
 def bare_figure(width: float, height: float, *, dpi: int = DPI, layout: Any = None) -> Figure:
-    """Return an empty figure on matplotlib's Agg canvas, made without pyplot. Its size is in inches.
+    """Return an empty figure on matplotlib's Agg canvas, without pyplot. ``width`` and ``height`` are in inches.
 
     Without ``layout``, the caller must position everything.
     """
@@ -80,9 +80,9 @@ def new_figure(
     dpi: int = DPI,
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with a title above a grid of plain axes, and its axes by row and column. Its size is in inches.
+    """Return a figure, sized in inches, with a title above a grid of plain axes, and the axes by row and column.
 
-    Lines of the title that are too long for the width are broken. ``subplots`` are further arguments of
+    Title lines that are too long for the width are wrapped. ``subplots`` are additional arguments of
     ``Figure.subplots``, such as ``sharey="row"``.
 
     Example:
@@ -103,7 +103,7 @@ def new_figure(
 
 
 def bare_axes(axes: Axes, label_size: float = 8) -> None:
-    """Remove the upper and the right line of the frame, and set small dark tick labels (in points)."""
+    """Remove the top and right spines, and set the color and size (in points) of the tick labels."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=label_size, colors=INK)
 
@@ -115,7 +115,7 @@ def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Put the y axis's ticks at whole numbers only."""
+    """Place the ticks of the y axis at whole numbers only."""
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -131,7 +131,7 @@ def legend_below(figure: Figure, columns: int, *given: Any) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the picture as the bytes of a PNG file with 128 colours, a third of the bytes of one with all."""
+    """Return the figure as a 128-color PNG, about a third of the size of a full-color one."""
     from PIL import Image
 
     whole, content = BytesIO(), BytesIO()
@@ -142,9 +142,9 @@ def png(figure: Figure) -> bytes:
 
 @dataclass(frozen=True)
 class Curve:
-    """Arms that differ only in one parameter."""
+    """A group of arms that differ in only one parameter."""
 
-    title: str  # name of the group of arms
+    title: str  # name of the group
     axis: str  # the parameter, on the x axis
     points: Sequence[tuple[float, str]]  # value and arm, in the order of the axis
 
@@ -152,7 +152,7 @@ class Curve:
 def draw_speedups(
     axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
-    """Draw speedups, which must not be refused ones, as points with intervals. ``style`` is passed to ``errorbar``.
+    """Draw speedups, none of them refused, as points with intervals. ``style`` is passed to ``errorbar``.
 
     Ratios are on the y axis and ``positions`` on the x axis; ``upright=False`` swaps them.
     """
@@ -171,7 +171,7 @@ def speedup_bars(
     title: str = "",
     published: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw the speedup of each arm as in :func:`bars_of`."""
+    """Draw the speedup of each arm over the baseline, as in :func:`bars_of`."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
     used = summarise(records, baseline).clock  # the clock of every bar: a speedup between clocks is refused
@@ -186,8 +186,8 @@ def bars_of(
 ) -> Figure:
     """Draw one bar per speedup with its interval. A bar is grey unless its whole interval is above 1.
 
-    A refused speedup has a name but no bar. ``published`` are a paper's speedups by name, which were not run here:
-    their bars are hollow.
+    A refused speedup gets a name but no bar. ``published`` maps names to a paper's speedups. They were not measured
+    here, so their bars are hollow.
     """
     rows = len(speedups) + len(published)
     figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), title)
@@ -213,7 +213,7 @@ def bars_of(
 def parameter_curves(
     records: Iterable[PromptRecord], curves: Sequence[Curve], *, baseline: str = PLAIN, title: str = ""
 ) -> Figure:
-    """Draw speedups with intervals, and below them tokens per step, against each swept parameter.
+    """Plot speedups with intervals, and tokens per step below them, against each swept parameter.
 
     Curves over the same parameter share their axes.
     """
@@ -252,7 +252,7 @@ def parameter_curves(
 
 
 def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
-    """Draw how the time of a step divides into phases, as one stacked bar per arm."""
+    """Draw the share of each phase in the time of a step, as one stacked bar per arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
@@ -284,7 +284,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
 def draw_tree(
     shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
 ) -> Figure:
-    """Draw one tree as in :func:`draw_trees`. Its heading is its size and, with hit rates, its tokens per step.
+    """Draw one tree as in :func:`draw_trees`. Its heading gives the size and, with hit rates, the tokens per step.
 
     Example:
         >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
@@ -299,7 +299,7 @@ def draw_tree(
 
 
 def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str, most: int = 24) -> str:
-    """Return a tree as text. Each of the first ``most`` nodes has a line with its rank and how often it is accepted.
+    """Return a tree as text. Each of the first ``most`` nodes gets a line with its rank and how often it is accepted.
 
     Example:
         >>> print(tree_lines(TreeShape.from_rank_paths([[0], [1]]), {(0,): 0.6, (1,): 0.1}, "A tree"))
@@ -321,10 +321,10 @@ def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str,
 def draw_trees(
     panels: Sequence[tuple[TreeShape, str]], title: str, hit_rates: Mapping[RankPath, float], meaning: str
 ) -> Figure:
-    """Draw trees with headings at one scale: one row per depth, the root at the top, the best candidates on the left.
+    """Draw trees at the same scale: one row per depth, with the root at the top and the best candidates on the left.
 
-    Every node shows the rank of its candidate, from 0. A node with a hit rate (a share by rank path, explained by
-    ``meaning``) is coloured by it and shows it as a percentage; the others stay pale.
+    Each node shows the rank of its candidate, from 0. Nodes with a hit rate, a share that ``meaning`` explains, show it
+    as a percentage and by their color; the others stay pale.
     """
     layouts = [lay_out(shape) for shape, _ in panels]
     across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
@@ -353,7 +353,7 @@ def draw_trees(
 
 
 def lay_out(shape: TreeShape) -> NDArray[np.float64]:
-    """Return ``[n + 1]`` x of every row: leaves at distance 1 in depth-first order, parents centred above children."""
+    """Return the x coordinates of rows, ``[n + 1]``: leaves 1 apart in depth-first order, parents centered above."""
     x = np.zeros(shape.parents.size, dtype=np.float64)
     leaves = [row for row in shape.depth_first if not shape.children[row]]
     x[leaves] = np.arange(len(leaves))
@@ -365,7 +365,7 @@ def lay_out(shape: TreeShape) -> NDArray[np.float64]:
 
 
 _Coordinates = NDArray[np.float64]
-"""The coordinates ``[n + 1]`` of a tree's rows."""
+"""Coordinates of a tree's rows, ``[n + 1]``."""
 
 
 def _draw_edges(
@@ -375,7 +375,7 @@ def _draw_edges(
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
-        middle = y[row] + 0.62 * (y[parent] - y[row])  # a straight edge would cross neighbouring nodes
+        middle = y[row] + 0.62 * (y[parent] - y[row])  # a straight edge would cross adjacent nodes
         points = [(x[parent], y[parent]), (x[parent], middle), (x[row], middle), (x[row], y[row])]
         curves.append(Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]))
         widths.append(0.8 + 3.0 * hit_rates.get(shape.rank_paths[row], 0.0))
@@ -392,7 +392,7 @@ def _draw_nodes(
     hit_rates: Mapping[RankPath, float],
     unit: float,
 ) -> None:
-    """Draw each node as a circle with its rank in it. A length of 1 is ``unit`` inches."""
+    """Draw each node as a circle with its rank inside. Coordinates are in units of ``unit`` inches."""
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))
@@ -415,23 +415,23 @@ def _draw_nodes(
 
 
 def _percent(rate: float) -> str:
-    """Write a share in few characters, such as ``0.613`` as ``61%`` and ``0.004`` as ``.4%``."""
+    """Format a share compactly: ``0.613`` becomes ``61%``, and ``0.004`` becomes ``.4%``."""
     if 0.0005 <= rate < 0.01:
         return f"{100 * rate:.1f}%".removeprefix("0")
     return f"{100 * rate:.0f}%"
 
 
 def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float | None = None) -> Figure:
-    """Draw time lines of target and drafters (SEED, Figs. 1 and 3) below each other. Each starts at its own beginning.
+    """Draw time lines of target and drafters (SEED, Figs. 1 and 3), one below the other, each from its own start.
 
-    A panel has a row for the target and one for every drafter. If most target passes have room, each shows the numbers
-    of the drafters that it verifies. Above a panel are its name, the duration of the whole run, and the share of it in
-    which the target ran a pass or a prefill.
+    A panel has a row for the target and one for each drafter. If most target passes are wide enough, they show the
+    numbers of the drafters that they verify. Above each panel are its name, the duration of the whole run, and the
+    share of it in which the target was busy with a pass or prefill.
 
     Args:
-        timelines: At least one time line, with at least one span, by the name of its panel.
-        seconds: Draw only this many seconds, so that single passes are visible: from the start of a run or, if its
-            prefill is long, from shortly before its first target pass. None draws everything.
+        timelines: One or more time lines, keyed by the name of the panel. Each has at least one span.
+        seconds: Draw only this many seconds, so that single passes are visible. They begin with the run or, if its
+            prefill is long, shortly before its first target pass. None draws everything.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])

@@ -12,12 +12,12 @@ from typing_extensions import override
 class StageBar(Progress):
     """A progress bar with one line per stage, and above it one line per finished trial.
 
-    Without a terminal only finished trials are printed.
+    Without a terminal, only finished trials are printed.
     """
 
     _above: Sequence[
         RenderableType
-    ] = ()  # a class attribute, since the base class's constructor draws already
+    ] = ()  # a class attribute, since the base class's constructor already draws
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -28,8 +28,8 @@ class StageBar(Progress):
             TimeElapsedColumn(),
             console=console,
         )
-        self._trial_prompts: int | None = None  # prompts of a trial; None if a stage consists of prompts
-        self._decoded = 0  # prompts of the present trial
+        self._trial_prompts: int | None = None  # prompts per trial; None if the stage counts prompts
+        self._decoded = 0  # prompts decoded in the current trial
 
     @override
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -45,7 +45,7 @@ class StageBar(Progress):
         self._trial_prompts, self._decoded = prompts, 0
 
     def show(self, above: RenderableType) -> None:
-        """Show ``above`` above the bars from now on. It is redrawn when it changes."""
+        """Show ``above`` above the bars from now on, and redraw it whenever it changes."""
         self._above = [above]
 
     def prompt(self) -> None:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 _LONGEST_TAG = 64  # characters of a tag in W&B
 PAGE = "report.html"
-"""The page to open, with answer, tables, charts and pictures in one file."""
+"""The HTML page to open, with the answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
 """The line width in characters if the output is not a terminal."""
 RECORDS = "records.jsonl"
-"""The file with a run's records. A study has no file of this name."""
+"""The file with a run's records. Studies have no such file."""
 _LOCK = ".lock"  # holds the id of the process that writes to the folder
 OF_A_STUDY = ("trials.csv", "reference.json", "journal.log")  # a study has at least one of these files
-_NOT_COMPARED = ("output", "tracking")  # sections that may differ between two runs of one experiment
+_NOT_COMPARED = ("output", "tracking")  # sections that may differ between runs of the same experiment
 _MISSING = object()  # a default that differs from every configured value
 
 
@@ -56,23 +56,23 @@ class Attached(NamedTuple):
 class Report:
     """The results of a command or an analysis, before they are printed, written and tracked.
 
-    Names of tables and pictures are their file names without suffix, and their keys in the tracked run.
+    The names of tables and pictures are their file names without a suffix and their keys in the tracked run.
     """
 
     # printed, written and tracked. Each becomes ``NAME.md`` and ``NAME.csv``, unless there is a ``page``
     tables: Mapping[str, Table] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)  # written as ``NAME.png`` and tracked
-    files: Mapping[str, str] = field(default_factory=dict)  # content of further files by file name
-    # for programs: ``NAME.csv``, tracked, not printed
+    files: Mapping[str, str] = field(default_factory=dict)  # contents of additional files, by file name
+    # for programs: written as ``NAME.csv`` and tracked, but not printed
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)  # figures by which tracked runs are compared
+    summary: Mapping[str, Any] = field(default_factory=dict)  # figures for comparing tracked runs
     drawing: str = ""  # lines that are only printed, after the sentences
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
-    proof: str = ""  # whether outputs equal plain decoding's, in a sentence below the answer
+    proof: str = ""  # sentence below the answer: whether the outputs equal those of plain decoding
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
-    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of further sections of the HTML page
+    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of additional sections of the HTML page
     # next commands by purpose, the most useful first
     next_steps: Mapping[str, str] = field(default_factory=dict)
     # file name without suffix of one markdown file with all tables and sentences; None writes one file per table
@@ -81,7 +81,7 @@ class Report:
     parts: Sequence[Report] = ()  # reports published together with this one, after it
 
     def whole(self) -> Iterator[Report]:
-        """Yield this report, then all of its parts, recursively."""
+        """Yield this report, followed by all of its parts, recursively."""
         yield self
         for part in self.parts:
             yield from part.whole()
@@ -93,7 +93,7 @@ class Report:
         yield from [*self.sentences, *filter(None, [self.drawing])]
 
     def to_markdown(self) -> str:
-        """Return the report as a markdown page: heading, tables, sentences, and pictures by their file names."""
+        """Return the report as a Markdown page: heading, tables, sentences, and links to the pictures."""
         pieces = [f"# {self.title}\n"] if self.title else []
         pieces += [table.to_markdown() for table in self.tables.values()]
         if self.sentences:
@@ -151,7 +151,7 @@ def publish(
 
 
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:
-    """Return the report as one self-contained HTML page, which needs no network.
+    """Return the report as a self-contained HTML page that works offline.
 
     It includes the pictures among ``files``, and the folder's ``config.yaml`` and ``environment.json``.
     """
@@ -205,7 +205,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template in ``page/``. Strings among the values are escaped."""
+    """Return the HTML of a template in ``page/``. String values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -218,7 +218,7 @@ def render(template: str, **values: Any) -> Markup:
 def _chart_library() -> Markup:
     """Return the JavaScript that defines ``window.vegaEmbed``: Vega, Vega-Lite and vega-embed, from vl-convert-python.
 
-    Building the bundle takes some seconds, so it is kept in the cache folder.
+    Building the bundle takes a few seconds, so it is kept in the cache folder.
     """
     from markupsafe import Markup
 
@@ -235,7 +235,7 @@ def _chart_library() -> Markup:
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
-    """Return a command's W&B tracker, configured by the section ``tracking``, with tags for model and device."""
+    """Return a command's W&B tracker, configured by the ``tracking`` section, with tags for model and device."""
     from specexp.tracking.tracker import Tracker
 
     tracking = dict(config.get("tracking"))
@@ -245,7 +245,7 @@ def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
 
 
 def tracked_config(config: Config) -> dict[str, Any]:
-    """Return a configuration with the values by which tracked runs are compared: model, data, parts and device."""
+    """Return the configuration plus values for comparing tracked runs: model, data, parts, device and versions."""
     whole = config.to_dict()
     device, prompts = whole["pair"]["device"], whole["data"]["prompts"]
     return {
@@ -310,9 +310,9 @@ class FolderBusyError(CommandError):
 def sole_writer(
     folder: Path, advice: str = "wait for it, or give this one another name (--name NEW)"
 ) -> Iterator[None]:
-    """Lock a folder for this process, creating it if needed; raises FolderBusyError if another process holds the lock.
+    """Lock a folder for a ``with`` block, creating it if needed. Raises FolderBusyError if another process holds it.
 
-    If nothing was written into the folder, the folders made here are removed again.
+    If nothing was written to the folder, any folders created here are removed again.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]  # innermost first
     lock = folder / _LOCK
@@ -356,7 +356,7 @@ def _holds(config: Config, folder: Path, what: str) -> ConfigError:
 
 
 def replaced_results(config: Config, folder: Path) -> str | None:
-    """Return a notice that a run replaces finished results; None if they come from the same experiment."""
+    """Return a notice that a run replaces finished results, or None if they come from the same experiment."""
     if not (folder / PAGE).exists():
         return None  # no earlier run has finished
     owner = "another command"

@@ -1,4 +1,4 @@
-"""Interactive sections of the HTML report: charts (Vega-Lite by altair), a folding draft tree, and decoded prompts."""
+"""Interactive sections of the HTML report: Vega-Lite charts, a collapsible draft tree, and decoded prompts."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def ratios_chart(
     titles: Mapping[str, str] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Spec | None:
-    """Return a chart of each arm's speedup over the baseline by prompt; None if no prompt can be compared.
+    """Return a chart of each arm's speedup over the baseline on each prompt, or None if no prompt can be compared.
 
-    ``titles`` are displayed names by arm; arms without one are not drawn. ``texts`` are prompts by id.
+    ``titles`` maps arms to their displayed names; other arms are not drawn. ``texts`` maps prompt ids to prompts.
     """
     pace = {(one.arm, *one.key): (seconds, one) for one in records if (seconds := one.seconds_per_token)}
     rows: list[Spec] = [
@@ -93,10 +93,10 @@ def ratios_chart(
 
 
 def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
-    """Return a chart of a study's trials by nodes per step and speedup; None if no trial has both.
+    """Return a chart of a study's trials, nodes per step against speedup, or None if no trial has both.
 
-    Trials have ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values; ``choice`` is the searched
-    key by which points are coloured.
+    Trials have ``name``, ``state``, ``nodes_per_step``, ``speedup`` and the searched values. ``choice`` is the searched
+    key that determines the color of a point.
     """
     rows: list[Spec] = [
         # Vega reads a dot in a field name as a path
@@ -110,7 +110,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
     x = alt.X("nodes_per_step:Q").title("nodes a step").scale(type="symlog")
     y = alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False)
     base = alt.Chart().encode(x.axis(tickCount=6, labelOverlap="greedy"), y)
-    # the line joins the Pareto front: complete trials that no trial with as few nodes surpassed
+    # the line joins the Pareto front: complete trials not surpassed by a trial with as few nodes
     complete = pd.DataFrame([row for row in rows if row.get("state") == "complete"], columns=[*columns])
     complete = complete.sort_values(["nodes_per_step", "speedup"], ascending=[True, False])
     front = complete[complete["speedup"] > complete["speedup"].cummax().shift(fill_value=float("-inf"))]
@@ -130,7 +130,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
 
 
 def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
-    """Return a chart of the share of the variance between trials that each searched key explains; None without keys."""
+    """Return a chart of the share of variance between trials that each searched key explains, or None without keys."""
     rows: list[Spec] = [
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
@@ -147,7 +147,7 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return a folding static tree as HTML. ``accepted`` is the share of steps in which each node was accepted."""
+    """Return a static tree as collapsible HTML. ``accepted`` is the share of steps in which each node was accepted."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
@@ -165,10 +165,10 @@ def prompts_shown(
     titles: Mapping[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Report:
-    """Return the report's part on single prompts: a table for programs (CSV), and a section of the page.
+    """Return the part of the report on individual prompts: a table for programs (CSV) and a section of the page.
 
-    ``texts`` are prompts by id, ``titles`` displayed names by arm. The section shows the first arm's output, and
-    compares its cost with the last arm's. Without a tokenizer there is no section.
+    ``texts`` maps prompt ids to prompts, and ``titles`` maps arms to displayed names. The section shows the first arm's
+    output and compares its cost with the last arm's. Without a tokenizer, there is no section.
     """
     single = [record for record in records if record.group is None]
     section = "" if tokenizer is None else prompt_section(texts, single, titles, tokenizer.decode)
@@ -222,7 +222,7 @@ def _cut(text: str) -> str:
 
 
 def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iterator[dict[str, Any]]:
-    """Yield one box per step: a title, and the texts of the step's tokens with HTML element and class."""
+    """Yield one box per step: a title, and the text, HTML element and CSS class of each of the step's tokens."""
     texts = list(pieces(record.token_ids[:_MOST_TOKENS], decode))
     for number, step in enumerate(steps_of(record.sources, record.turn_tokens), start=1):
         if step.stop > len(texts):
@@ -240,7 +240,7 @@ def _boxes(record: PromptRecord, decode: Callable[[Sequence[int]], str]) -> Iter
 
 
 def pieces(token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
-    """Yield the text that each token adds. A character split over several tokens is added by the last of them."""
+    """Yield the text that each token adds. A character split across several tokens is added by the last one."""
     first, shown = 0, ""
     for end in range(1, len(token_ids) + 1):
         text = decode(token_ids[first:end])

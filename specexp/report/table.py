@@ -1,4 +1,4 @@
-"""One set of rows that can be shown in the terminal, in markdown and as CSV."""
+"""Tables that can be shown in the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HEAD = re.compile(r"(?P<title>.+?)(:\.(?P<digits>\d)(?P<unit>.*)|:(?P<interval>
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and the style of its cells."""
+    """A column's heading and the style of its cells."""
 
     title: str
-    digits: int = 2  # digits of numbers after the point
-    unit: str = ""  # text after numbers; ``%`` shows shares as percentages
+    digits: int = 2  # digits after the decimal point
+    unit: str = ""  # text after each number; ``%`` shows shares as percentages
     interval: bool = False  # whether its cells are speedups, which CSV spreads over four columns
 
     def show(self, cell: Cell) -> str:
@@ -48,10 +48,10 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """Return columns from one line of headings, separated by bars. The style of the numbers follows a colon.
+    """Parse a line of headings, separated by vertical bars, into columns. An optional style follows a colon.
 
-    The styles are ``.1`` for one digit after the point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two digits
-    and a unit, and ``interval`` for a speedup. The default is two digits.
+    The styles are ``.1`` for one digit after the decimal point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two
+    digits and a unit, and ``interval`` for a speedup. The default is two digits.
 
     Example:
         >>> [column.digits for column in columns("arm | tokens/step | step:.3 ms")]
@@ -66,7 +66,7 @@ def columns(heads: str) -> list[Column]:
 
 @dataclass
 class Table:
-    """Rows and columns with a title above and notes below.
+    """A table with a title above and notes below.
 
     Example:
         >>> print(Table("Speed", columns("arm | tokens/s:.0"), [["plain", 123.4]]).to_csv(), end="")
@@ -81,11 +81,11 @@ class Table:
 
     @property
     def titles(self) -> list[str]:
-        """The headings."""
+        """The headings of all columns."""
         return [column.title for column in self.columns]
 
     def add(self, cells: Mapping[str, Cell]) -> None:
-        """Add a row from cells keyed by heading; other cells stay empty. ValueError if a heading does not exist."""
+        """Add a row from cells keyed by heading; other cells stay empty. Raises ValueError for unknown headings."""
         if unknown := [title for title in cells if title not in self.titles]:
             raise ValueError(f"{self.title}: there is no column {unknown[0]!r}")
         self.rows.append([cells.get(title) for title in self.titles])
@@ -121,7 +121,7 @@ class Table:
         return table
 
     def to_markdown(self) -> str:
-        """Return the table as markdown."""
+        """Return the table as Markdown."""
         rows = [[cell.replace("|", "\\|") for cell in row] for row in self.shown()]
         first, *lines = (f"| {' | '.join(row)} |" for row in [self.titles, *rows])
         rule = "|---" + "|---:" * (len(self.columns) - 1) + "|"

@@ -1,4 +1,4 @@
-"""Execution strategies: decode several sequences on one target, serially, in a batch, or scheduled (SEED)."""
+"""Execution strategies for decoding several sequences on one target: serial, batched, or scheduled (SEED)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import executors when they are first used, because they need torch, which takes a second."""
+    """Import executors on first use, because they need torch, which takes a second to import."""
     if name in ("Executor", "Run"):
         from specexp.scheduling import executor
 

@@ -1,4 +1,4 @@
-"""Executors of strategies that draft and verify in the same thread."""
+"""The executor of strategies that draft and verify in the same thread."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Run:
     """The results and times of one run of jobs.
 
     Attributes:
-        results: results in the order of the jobs. Their seconds are the work for one sequence, with an equal share of
-            each common pass. If drafting overlaps verification, they add up to more than the run took.
+        results: results in the order of the jobs. The seconds of each are those spent on its sequence, with an equal
+            share of each joint pass. If drafting overlaps verification, they add up to more than the run took.
         prefill_seconds: seconds of prefills. If workers draft, only the target's prefills count.
         seconds: other seconds by phase. If workers draft, ``draft`` is the time that the target waits for drafts.
-            Together with ``prefill_seconds`` they add up to the whole run.
+            Together with ``prefill_seconds``, they add up to the whole run.
     """
 
     results: tuple[GenerationResult, ...]
@@ -57,7 +57,7 @@ class Run:
 
 
 class Lanes(Decoding):
-    """The decoding loop of a run, which also records a time line."""
+    """The decoding loop of a run. It also records a time line."""
 
     overlaps: ClassVar[bool] = False  # whether drafting overlaps the target's passes
 
@@ -68,7 +68,7 @@ class Lanes(Decoding):
         self.parts = parts
         self.timeline = timeline
         self._answered = 0.0
-        self.waited = 0.0  # seconds in which the target waits for drafts of workers
+        self.waited = 0.0  # seconds that the target spends waiting for drafts from workers
 
     @override
     def prefill(self, lane: Lane, wants_logits: bool) -> Outcome | None:
@@ -115,7 +115,7 @@ class Lanes(Decoding):
         self.draft_span("learn", lane, (started, perf_counter()))
 
     def draft_span(self, what: What, lane: Lane, when: tuple[float, float], tokens: int = 0) -> None:
-        """Add a span to the time line for the drafter of a lane."""
+        """Add a span for a lane's drafter to the time line."""
         if self.parts.drafter is not None:
             self.span(f"draft {lane.slot + 1}", what, lane, when, tokens)
 
@@ -136,8 +136,8 @@ class Lanes(Decoding):
 class Executor(AbstractContextManager["Executor"]):
     """Runs jobs with an execution strategy, ``n`` at a time. When a sequence ends, the next one takes its place.
 
-    Close an executor, or use it in a ``with`` statement. This class runs all parts in the caller's thread: every
-    sequence drafts, then one target pass verifies all drafts.
+    Close an executor after use, or use it in a ``with`` statement. This class runs all parts in the caller's thread:
+    every sequence drafts, then one target pass verifies all drafts.
 
     Attributes:
         closed: whether the executor was closed or a run failed.
@@ -150,7 +150,7 @@ class Executor(AbstractContextManager["Executor"]):
         self.threads = threads
         self.closed = False
         self._begun: list[Lane] = []  # lanes started in this run
-        self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt whose tokens its cache begins with
+        self._held: dict[int, tuple[int, ...]] = {}  # slot -> prompt at the beginning of its cache
         join_target(parts, self.model)
         self._parts = self._copies(parts)
 
@@ -172,7 +172,7 @@ class Executor(AbstractContextManager["Executor"]):
         Raises:
             ValueError: a prompt is empty or does not fit the target's context, or two jobs have the same ``sequence``.
             RuntimeError: the executor is closed.
-            Exception: an error of a part or a model. The executor is then closed.
+            Exception: an error that a part or a model raised. The executor is then closed.
         """
         import torch
 
@@ -218,7 +218,7 @@ class Executor(AbstractContextManager["Executor"]):
         lanes.finish()
 
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
-        """Start a sequence in a free slot with the longest prefix of its prompt that any slot contains."""
+        """Start a sequence in a free slot, reusing the longest prefix of its prompt that any slot holds."""
         context = self.parts.context(job.prompt, seed, job.sequence)
         lane = Lane(
             context,
@@ -235,8 +235,8 @@ class Executor(AbstractContextManager["Executor"]):
         started = perf_counter()
         wants_logits = self.parts.wants_prefill_logits
         reads = wants_logits or self.parts.wants_hidden  # these exist only if the whole prompt is fed
-        # A slot holds all tokens of its prompt but the last, which is fed with the first tree. Fed alone, the rest of a
-        # prompt may round differently.
+        # A slot holds all tokens of its prompt except the last, which is fed with the first tree. Feeding only the rest
+        # of a prompt may round differently.
         shared = {
             one: _common(held[:-1], job.prompt[:-1])
             for one, held in self._held.items()
@@ -265,17 +265,17 @@ class Executor(AbstractContextManager["Executor"]):
     def reset(
         self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
     ) -> None:
-        """Reset the parts to their initial or a saved state. Raises ``ValueError`` if a saved state does not fit."""
+        """Reset the parts to their initial state or a saved one. Raises ``ValueError`` if the latter does not fit."""
         self._check_open()
         self._parts = self._copies(initial(self._parts[0], drafter, controller))
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of draft models: ``weights`` (shared ones count once) and ``caches`` of all sequences."""
+        """Return the bytes used by draft models: ``weights``, with shared ones counted once, and all ``caches``."""
         self._check_open()
         return bytes_of(self._parts)
 
     def close(self, at_once: bool = False) -> None:
-        """Stop the workers. With ``at_once`` their work is dropped. A closed executor cannot run jobs."""
+        """Stop the workers. With ``at_once``, their work is discarded. A closed executor cannot run jobs."""
         self.closed = True
 
     @override
@@ -300,13 +300,13 @@ class Executor(AbstractContextManager["Executor"]):
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of tokens that both sequences begin with."""
+    """Return the length of the common prefix of two sequences."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (own, their) in pairs if own != their), min(len(one), len(other)))
 
 
 def copies(parts: Parts, n: int) -> list[Parts]:
-    """Return parts for ``n`` sequences, the given ones first. All share the stateless builder and verifier."""
+    """Return parts for ``n`` sequences, starting with the given ones. All share the stateless builder and verifier."""
     return [parts, *(_fresh(parts) for _ in range(n - 1))]
 
 
@@ -326,7 +326,7 @@ def initial(parts: Parts, drafter: Mapping[str, Any] | None, controller: Mapping
 
 
 def bytes_of(parts: Sequence[Parts]) -> dict[str, int]:
-    """Return the bytes of draft models: ``weights``, with shared ones counted once, and ``caches``."""
+    """Return the bytes used by draft models: ``weights``, with shared ones counted once, and ``caches``."""
     weights: dict[int, int] = {}
     caches: dict[int, int] = {}
     for part in parts:

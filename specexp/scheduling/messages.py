@@ -1,6 +1,6 @@
 """Messages between the target's process and a drafting worker, and their shared memory.
 
-Messages are small, because logits and draft distributions are in shared memory.
+Messages stay small, because logits and draft distributions are in shared memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNNUMBERED = -1
-_MOST_SHAPES = 1024  # most shapes that are kept; others are sent each time
+_MOST_SHAPES = 1024  # maximum number of shapes kept; others are sent every time
 
 
 class StartSequence(NamedTuple):
@@ -65,7 +65,7 @@ class NextDraft(NamedTuple):
 
     Attributes:
         draft: the draft without its tree's shape and distributions, which the receiver restores.
-        prepared: start and end time of starting the parts, or of learning from the last outcome.
+        prepared: start and end time of preparing the parts, i.e. starting them or learning from the last outcome.
         drafting: start and end time of drafting.
         shape: number of the tree's shape, and the shape itself if it is new.
         q_rows: tree rows with a draft distribution in the shared memory.
@@ -87,7 +87,7 @@ class SequenceLearned(NamedTuple):
 
 
 class MemoryReport(NamedTuple):
-    """Reply: the memory of the draft models, as in :func:`specexp.scheduling.executor.bytes_of`."""
+    """Reply: the memory of the draft models, as returned by :func:`specexp.scheduling.executor.bytes_of`."""
 
     bytes: dict[str, int]
 
@@ -107,7 +107,7 @@ class Memory:
 
 
 class Shapes:
-    """Numbers recurring tree shapes, such as a static tree, so that each one is sent once and remains one object."""
+    """Gives recurring tree shapes, such as static trees, a number, so that each is sent once and stays one object."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, tuple[int, TreeShape]] = {}  # sender: id(shape) -> number, shape
@@ -115,7 +115,7 @@ class Shapes:
 
     def pack(self, shape: TreeShape) -> tuple[int, TreeShape | None]:
         """Return a shape's number, or :data:`UNNUMBERED` if it does not recur, and the shape if it must be sent."""
-        _ = shape.children, shape.ancestor_mask  # cached here, so that the target's side need not
+        _ = shape.children, shape.ancestor_mask  # cached here, to spare the target's side the work
         is_new = id(shape) not in self._numbers
         if not shape.recurs or (is_new and len(self._numbers) == _MOST_SHAPES):
             return UNNUMBERED, shape

@@ -18,9 +18,9 @@ class Job:
     """A sequence to decode.
 
     Attributes:
-        prompt: ``[p]`` token ids, at least one. Jobs share the prefill of what their prompts have in common.
+        prompt: token ids ``[p]``, at least one. Jobs share the prefill of a common prefix of their prompts.
         sequence: key of the random draws, unique within a run. The same key gives the same output.
-        stop: function of the new tokens that returns whether the output ends with them.
+        stop: function of the new tokens that returns whether the output ends there.
     """
 
     prompt: tuple[int, ...]
@@ -31,7 +31,7 @@ class Job:
 
 
 class Waiting(NamedTuple):
-    """A draft that waits for the target: its sequence, the number of new tokens of the sequence, and the draft tree."""
+    """A draft that waits for the target: its sequence, how many new tokens the sequence has, and the draft tree."""
 
     sequence: int | str
     new_tokens: int
@@ -53,7 +53,7 @@ class QueuePolicy(metaclass=Checked):
 
         Args:
             waiting: finished drafts in order of arrival, at least one.
-            most: largest number of drafts to choose, at least 1.
+            most: maximum number of drafts to choose, at least 1.
 
         Returns:
             1 to ``most`` distinct indices into ``waiting``.

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class ScheduledLanes(Lanes):
     """Process V (lines 11 to 26): each step verifies drafts from the queue Q while workers draft for the other lanes.
 
-    The paper's label gamma[i] has no variable here. It is 1, so that the worker may draft, for each lane that is
-    neither in the queue nor in the present step.
+    The paper's label gamma[i] has no variable here. It is implicitly 1, so the worker may draft, for each lane that is
+    neither in the queue nor in the current step.
     """
 
     overlaps: ClassVar[bool] = True
@@ -112,7 +112,7 @@ class ScheduledLanes(Lanes):
         return self.workers[lane.slot % len(self.workers)]
 
     def _next_worker(self) -> DraftWorker:
-        """Wait for a message and return its worker. A single worker is returned at once: receiving waits too."""
+        """Wait for a message and return its worker. A single worker is returned at once, since receiving waits too."""
         if len(self.workers) == 1:
             return self.workers[0]
         ready = wait([one.connection for one in self.workers])
@@ -161,7 +161,7 @@ class ScheduledLanes(Lanes):
 
 
 class ScheduledExecutor(Executor):
-    """Keeps the workers from run to run. ``queue`` is the policy and the most drafts in a pass."""
+    """Executor that keeps its workers between runs. ``queue`` is the policy and the maximum drafts per pass."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class ScheduledExecutor(Executor):
             self._workers.pop().stop(at_once)
 
     def _query(self, query: Reset | MemoryQuery) -> list[dict[str, int]]:
-        """Send a query to all workers and return their reports. Call this only between runs, when they are idle."""
+        """Send a query to all workers and return their reports. Only call this between runs, when they are idle."""
         workers = self.workers
         try:
             for worker in workers:

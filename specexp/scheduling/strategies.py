@@ -23,14 +23,14 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Execution(metaclass=Checked):
-    """A strategy to decode several sequences on one target. Its arguments are its configuration; it has no model.
+    """A strategy for decoding several sequences on one target. It holds only its configuration, not the model.
 
-    With ``Greedy`` and ``KeyedSampling`` every strategy gives the same output. ``RejectionSampling`` does too if the
-    drafter and controller share no state between sequences.
+    With ``Greedy`` and ``KeyedSampling``, all strategies produce the same output. With ``RejectionSampling``, they do
+    if the drafter and controller share no state between sequences.
 
     Attributes:
         n: number of sequences decoded at the same time.
-        threads: number of torch threads for the target. None keeps the present number.
+        threads: number of torch threads for the target. None keeps the current number.
 
     Example:
         >>> with Scheduled(n=3).open(model, parts) as executor:  # doctest: +SKIP
@@ -55,7 +55,7 @@ class Execution(metaclass=Checked):
 
     @abstractmethod
     def open(self, model: PreTrainedModel | Runtime, parts: Parts) -> Executor:
-        """Return an executor. Raises ``ValueError`` if :meth:`check` does or if the target is unsuitable."""
+        """Return an executor. Raises ``ValueError`` if the parts or the target are unsuitable, see :meth:`check`."""
 
 
 class _InOneThread(Execution):
@@ -68,10 +68,10 @@ class _InOneThread(Execution):
 
 
 class SerialSpeculative(_InOneThread):
-    """Speculative decoding of one sequence at a time (SEED, Fig. 1 b). The target idles while the drafter works.
+    """Speculative decoding of one sequence at a time (SEED, Fig. 1 b). The target is idle while the drafter works.
 
     Args:
-        threads: number of torch threads for target and drafter. None keeps the present number.
+        threads: number of torch threads for target and drafter. None keeps the current number.
     """
 
     def __init__(self, threads: Positive | None = None) -> None:
@@ -79,10 +79,10 @@ class SerialSpeculative(_InOneThread):
 
 
 class Serial(SerialSpeculative):
-    """Plain autoregressive decoding of one sequence at a time (SEED, Fig. 1 a). A drafter is ignored.
+    """Plain autoregressive decoding of one sequence at a time (SEED, Fig. 1 a). Any drafter is ignored.
 
     Args:
-        threads: number of torch threads. None keeps the present number.
+        threads: number of torch threads. None keeps the current number.
     """
 
     @override
@@ -95,11 +95,11 @@ class Batched(_InOneThread):
     """Decodes ``n`` sequences in lockstep: all draft, and one target pass verifies all drafts (SEED, Fig. 1 d).
 
     A draft model drafts one tree level of all sequences in one pass. Drafting and verification do not overlap.
-    Without a drafter this is batched plain decoding. When a sequence ends, the next one takes its place.
+    Without a drafter, this is batched plain decoding. When a sequence ends, the next one takes its place.
 
     Args:
-        n: number of sequences at the same time, each with its own KV caches.
-        threads: number of torch threads for target and drafter. None keeps the present number.
+        n: number of sequences decoded at the same time, each with its own KV caches.
+        threads: number of torch threads for target and drafter. None keeps the current number.
     """
 
     def __init__(self, n: Positive = 3, threads: Positive | None = None) -> None:
@@ -114,15 +114,15 @@ class Scheduled(Execution):
     and the target verifies them without pause. When a sequence ends, the next one takes its place.
 
     Args:
-        n: number of sequences at the same time. With 1, drafting and verification do not overlap.
+        n: number of sequences decoded at the same time. With 1, drafting and verification do not overlap.
         policy: rule that chooses among waiting drafts. If None, first come, first served.
-        verify_batch: most drafts in one target pass (1 in the paper). The target never waits for a fuller pass.
+        verify_batch: maximum drafts per target pass (1 in the paper). The target never waits for a fuller pass.
         workers: number of drafting processes. Each drafts for a share of the sequences, and carried state is shared
             only within a process. ``thread`` drafts in a thread of this process, for drafters with little computation.
-            If a part is defined in the program's script, a process imports the script, which must then keep its
-            actions under ``if __name__ == "__main__"``.
-        threads: number of torch threads for the target. None keeps the present number.
-        draft_threads: number of torch threads of each drafting process. None keeps the present number.
+            If a part is defined in the program's script, each process imports this script, so its actions must be
+            guarded by ``if __name__ == "__main__"``.
+        threads: number of torch threads for the target. None keeps the current number.
+        draft_threads: number of torch threads for each drafting process. None keeps the current number.
 
     Raises:
         ValueError: ``verify_batch`` or ``workers`` is greater than ``n``.

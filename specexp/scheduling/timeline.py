@@ -11,21 +11,21 @@ from typing import Any, Literal, NamedTuple
 
 TARGET = "target"
 What = Literal["prefill", "draft", "learn", "target", "verify", "resample"]
-"""Kinds of spans. ``target`` is a pass of the target. One of SEED's phases follows it: ``verify`` (E of Algorithm 2) if
-all drafts on the path were accepted, ``resample`` (R) if the target's own token replaced a rejected one."""
+"""Kinds of spans. ``target`` is a pass of the target, followed by a phase of SEED. It is ``verify`` (E of Algorithm 2)
+if all drafts on the path were accepted, and ``resample`` (R) if the target's token replaced a rejected one."""
 QUEUE = "drafts waiting"
 DECISIONS = ("verify", "resample")
 BUSY: tuple[What, ...] = ("prefill", "target")
 
 
 class Span(NamedTuple):
-    """One action of ``who``, i.e. of ``target``, ``draft 1``, ``draft 2`` and so on.
+    """One action by ``who``: ``target``, ``draft 1``, ``draft 2`` and so on.
 
     Attributes:
-        start: start in seconds of ``time.perf_counter``, a clock that all processes of a machine share. So is ``end``.
-        sequence: the sequence; in a pass over several, the first.
+        start: start in seconds of ``time.perf_counter``, which all processes of a machine share; likewise ``end``.
+        sequence: the sequence, or the first one in a pass over several.
         tokens: number of tokens fed in a prefill or pass, drafted, or accepted.
-        round: number of the target pass, from 0 within a run; -1 if the action has none.
+        round: number of the target pass, from 0 within a run; -1 if the action belongs to none.
     """
 
     who: str
@@ -74,7 +74,7 @@ class TimeLine:
         self.spans.append(Span(who, what, start, end, str(sequence), tokens, round))
 
     def extend(self, other: TimeLine) -> None:
-        """Append the time line of a later run. The numbers of its rounds continue those of this one."""
+        """Append the time line of a later run. Its rounds are renumbered to follow those of this one."""
         rounds = 1 + max((span.round for span in self.spans), default=-1)
         self.spans += (
             span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other
@@ -90,7 +90,7 @@ class TimeLine:
         return end - begin
 
     def busy(self, who: str = TARGET, what: Sequence[What] = (*BUSY, "draft", "learn")) -> float:
-        """Return the total seconds of the spans of ``who`` with a kind in ``what``."""
+        """Return the total seconds of all spans of ``who`` that are of a kind in ``what``."""
         return sum(span.end - span.start for span in self.spans if span.who == who and span.what in what)
 
     def utilisation(self) -> float:
@@ -160,7 +160,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
 
 
 def served_by(timeline: TimeLine) -> dict[int, list[str]]:
-    """Return, for each numbered target pass, the drafters of the drafts that it verified."""
+    """Return, for each numbered target pass, the drafters that produced the drafts it verified."""
     drafter: dict[str, str] = {}
     served: defaultdict[int, list[str]] = defaultdict(list)
     for span in _in_order(timeline):

@@ -1,7 +1,7 @@
 """A drafting worker: a process or thread that drafts for several sequences while the target verifies others.
 
 The target's side sends prompts and verdicts. The worker replies to each with the next draft, in order of arrival.
-The two sides cannot deadlock, because sending never blocks. A thread of the worker always reads at once, and the
+The two sides cannot deadlock, because sending never blocks. A thread of the worker always reads immediately. The
 target's side reads the reply to a message before it sends the next one for that lane.
 """
 
@@ -111,7 +111,7 @@ class DraftWorker:
 
         Raises:
             RuntimeError: the worker has ended.
-            Exception: an error of a part in the worker.
+            Exception: an error that a part raised in the worker.
         """
         try:
             message = receive_message(self.connection)
@@ -130,13 +130,13 @@ class DraftWorker:
         return message._replace(draft=replace(draft, tree=replace(draft.tree, shape=shape, q=q)))
 
     def share_logits(self, lane: int, logits: torch.Tensor) -> None:
-        """Copy ``[n + 1, V]`` logits to shared memory if a part reads them, before sending their StepResult."""
+        """Copy logits ``[n + 1, V]`` to shared memory if a part reads them. Call this before sending the StepResult."""
         there = self._memories[lane].logits
         if there.shape[0]:
             there[: logits.shape[0]].copy_(logits)
 
     def stop(self, at_once: bool = False) -> None:
-        """Stop the worker and wait for its end. ``at_once`` drops its work. A thread that hangs is abandoned."""
+        """Stop the worker and wait until it has ended. ``at_once`` discards its work. A hanging thread is abandoned."""
         if at_once:
             if self._process is not None:
                 self._process.terminate()
@@ -218,7 +218,7 @@ def _script_hidden(arguments: tuple[Any, ...]) -> Iterator[None]:
 
 
 class _Finder(pickle.Pickler):
-    """Finds whether an object refers to classes or functions of the program's script. It skips models and tensors."""
+    """Detects if an object refers to classes or functions of the program's script. It skips models and tensors."""
 
     def __init__(self) -> None:
         super().__init__(BytesIO())
@@ -246,7 +246,7 @@ def serve(
     inbox: SimpleQueue[Any] = SimpleQueue()
     over = threading.Event()
 
-    def read() -> None:  # reads at once, so that the other side never blocks when it sends
+    def read() -> None:  # reads immediately, so that the other side never blocks when sending
         try:
             while (message := receive_message(connection)) is not None:
                 inbox.put(message)
@@ -294,7 +294,7 @@ def _work(connection: Connection, lanes: WorkerLanes, inbox: SimpleQueue[Any], o
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error itself if it can be pickled, else a RuntimeError with its text and notes."""
+    """Return the error itself if it can be pickled, otherwise a RuntimeError with its text and notes."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # an exception may define its own pickling, which may fail in any way
@@ -385,7 +385,7 @@ class WorkerLanes:
         return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 
     def _drafts(self, wanted: Sequence[_Wanted]) -> Iterator[NextDraft]:
-        """Draft for sequences and yield replies (Algorithm 2, lines 6, 7). Each then waits for a verdict (line 8)."""
+        """Draft and yield the replies (Algorithm 2, lines 6 and 7). Each sequence then awaits its verdict (line 8)."""
         started = perf_counter()
         drafts = draft_together([(one.drafting, one.depth) for one in wanted])
         ended = perf_counter()

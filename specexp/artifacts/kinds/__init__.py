@@ -1,4 +1,4 @@
-"""Kinds of artifacts: classes with a ``kind``. They are found by importing every file in this folder."""
+"""Kinds of artifacts: classes with a ``kind`` attribute, found by importing every file in this folder."""
 
 from __future__ import annotations
 

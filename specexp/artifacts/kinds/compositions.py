@@ -37,8 +37,8 @@ class _Composed(WithDrafter):
 class CompositionArtifact(Artifact):
     """Only ``parts.json``: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
 
-    For studies over methods, where the winner may be a tree, a threshold or a chain. A fixed tree is recorded by its
-    rank paths, whichever builder found it. The deployment chooses the draft model: ``artifact.decoder(target, draft)``.
+    For studies that compare methods, where the winner may be a tree, a threshold or a chain. A fixed tree is recorded
+    as rank paths, whichever builder found it. Deployment chooses the draft model: ``artifact.decoder(target, draft)``.
 
     Example:
         >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
@@ -60,7 +60,7 @@ class CompositionArtifact(Artifact):
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
-    Its value is the list of paths, sorted by length, then rank. Its builder is a ``StaticTree`` with them.
+    The value is the list of paths, sorted by length, then rank. The builder is a ``StaticTree`` with these paths.
     """
 
     kind = "static-tree"
@@ -71,7 +71,7 @@ class StaticTreeArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        # any builder with a fixed shape, except with replacement, where a path does not identify a node
+        # any builder with a fixed shape, except when drawing with replacement: then a path does not identify a node
         tree = fixed_tree(attributes)
         if tree is None:
             return None
@@ -100,7 +100,7 @@ class ThresholdsArtifact(Artifact):
     ``max_depth``, ``candidates``, ``acceptance_power``) and, under ``draft``, of
     :class:`~specexp.drafters.DraftModel` (``temperature``, ``top_k``, ``top_p``, ``coupled``). All are required.
 
-    The deployment chooses the draft model: ``artifact.decoder(target, draft)``. ``parts.json`` records the
+    The draft model is chosen at deployment: ``artifact.decoder(target, draft)``. ``parts.json`` records the
     verifier and, if the threshold changes at run time, the controller.
     """
 
@@ -142,9 +142,9 @@ class ScheduleArtifact(Artifact):
     """``schedule.json``: an execution strategy as ``class_path`` and ``init_args``, e.g. ``{"class_path": "Scheduled",
     "init_args": {"n": 3}}``.
 
-    ``parts.json`` holds the parts that decode every sequence; the deployment chooses the draft model. A schedule runs
-    in specexp's own loop, also inside Hugging Face's ``generate``. Engines that batch requests themselves
-    accept no external strategy, so only the drafting settings of a schedule can be exported.
+    ``parts.json`` holds the parts that decode each sequence; the draft model is chosen at deployment. A schedule runs
+    in specexp's own loop, including inside Hugging Face's ``generate``. Engines that batch requests themselves accept
+    no external strategy, so only the drafting settings of a schedule can be exported to them.
 
     Example:
         >>> schedule = load_artifact("artifacts/schedule/best")  # doctest: +SKIP
@@ -182,9 +182,9 @@ class PlainVerdict(Section):
     """The reason for using plain decoding.
 
     Attributes:
-        reason: One sentence, with the figures and their interval.
-        best_found: Version of the fastest composition that was found, e.g. ``v1``.
-        several_sequences: Whether several sequences were decoded for every prompt.
+        reason: A sentence with the figures and their interval.
+        best_found: Version of the fastest composition found, e.g. ``v1``.
+        several_sequences: Whether several sequences were decoded for each prompt.
     """
 
     reason: str
@@ -194,9 +194,9 @@ class PlainVerdict(Section):
 
 class PlainDecodingArtifact(Artifact):
     """``verdict.json``: the reason to use plain decoding. A study exports it as ``best`` if the confirmation's interval
-    does not show that the best candidate is faster. The candidate is then exported as ``best-tree``.
+    does not show that the best candidate is faster. That candidate is then exported as ``best-tree``.
 
-    Its decoder and its ``custom_generate`` use plain decoding with the recorded verifier. If the study decoded several
+    The decoder and ``custom_generate`` use plain decoding with the recorded verifier. If the study decoded several
     sequences, ``custom_generate`` accepts a batch of several rows.
 
     Example:
@@ -232,7 +232,7 @@ class EngineSettingsArtifact(Artifact):
     """``settings.json``: ``engine``, the ``version`` that was measured, and its ``settings``, named as in the engine.
 
     ``python -m specexp.export ARTIFACT --to ENGINE`` checks the settings by the engine's rules and writes the file
-    that the engine's deployment loads. The kind has no decoder.
+    that the engine's deployment loads. This kind has no decoder.
     """
 
     kind = "engine-settings"

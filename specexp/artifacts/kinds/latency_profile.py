@@ -1,4 +1,4 @@
-"""The time of decoding steps on a device, measured by ``specexp.profile`` or written by hand."""
+"""Latency profiles: the time of decoding steps on a device, measured by ``specexp.profile`` or written by hand."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Roofline:
     """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured in the same run.
 
     Attributes:
-        parameters: Weights that each row is multiplied by.
+        parameters: Number of weights that each row is multiplied by.
         weight_bytes: Bytes of these weights, which each pass reads.
-        bandwidth: Bytes per second of reading that many bytes again and again.
-        memory_bandwidth: The same for more bytes than caches hold.
-        flops: Floating-point operations per second of torch's product.
+        bandwidth: Bytes per second when that many bytes are read repeatedly.
+        memory_bandwidth: The same for more bytes than the caches hold.
+        flops: Floating-point operations per second of torch's matrix product.
         bandwidths: 10th and 90th percentile of ``bandwidth`` over the run; None if not measured.
     """
 
@@ -52,12 +52,12 @@ class Roofline:
     bandwidths: tuple[float, float] | None = None
 
     def least_ms(self, rows: int) -> float:
-        """Return the least time of a pass: to read the weights or to compute its products, whichever is longer."""
+        """Return the minimum time of a pass: reading the weights or computing the products, whichever takes longer."""
         return 1e3 * max(self.weight_bytes / self.bandwidth, 2 * self.parameters * rows / self.flops)
 
     @property
     def free_nodes(self) -> int:
-        """The most nodes that would be nearly free within these limits."""
+        """The largest number of nodes that would be nearly free within these limits."""
         return max(int(NEARLY_FREE * self.least_ms(1) * self.flops / (2e3 * self.parameters)) - 1, 0)
 
 
@@ -71,7 +71,7 @@ class Measured:
         roofline: Limits of the device; None for an engine that holds the weights itself.
     """
 
-    __pydantic_config__ = ConfigDict(extra="ignore")  # older ones have `arms`
+    __pydantic_config__ = ConfigDict(extra="ignore")  # older profiles have `arms`
 
     device: str
     threads: Annotated[int, Field(ge=1)]
@@ -85,8 +85,8 @@ class Measured:
 class LatencyProfileArtifact(Artifact):
     """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`, with token counts as text keys.
 
-    A measured profile also has ``measured``: the points with their intervals, device and dtypes. Its value is the
-    profile, which an experiment uses as ``latency: {artifact: PATH}``. The kind has no decoder.
+    A measured profile also has ``measured``: the points with their intervals, device and dtypes. The value is the
+    profile, which an experiment uses as ``latency: {artifact: PATH}``. This kind has no decoder.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP

@@ -20,7 +20,7 @@ _FROZEN = {"learn": False}
 class AdjacencyMatrixArtifact(LearnedArtifact):
     """``matrix.safetensors``: the int32 tensor ``matrix`` of ``TokenRecycling.state_dict()``.
 
-    Its value is the matrix: ``[V, k]`` candidate token ids, best first, padded with -1. Its drafter starts every
+    The value is the matrix: candidate token ids ``[V, k]``, best first, padded with -1. The drafter starts every
     prompt with this matrix.
     """
 
@@ -51,8 +51,8 @@ class PhraseCacheArtifact(LearnedArtifact):
     """``phrases.safetensors``: the tensors ``counts``, ``keys``, ``phrases`` and ``uses`` of
     ``PhraseCache.store.state_dict()``.
 
-    Its value is the mapping of these tensors. Its drafter is the recorded phrase cache, or one without an inner
-    drafter, and starts every prompt with these phrases.
+    The value is the mapping of these tensors. The drafter is the recorded phrase cache (by default one without an inner
+    drafter), which starts every prompt with these phrases.
     """
 
     kind = "phrase-cache"
@@ -78,8 +78,8 @@ class QTableArtifact(LearnedArtifact):
     """``q.safetensors``: ``q`` (float64) and ``visits`` (int64), ``[states, 2]``; ``bins.json``: ``bins`` (edges and
     actions), ``steps`` learned, running ``means`` and measured ``costs``.
 
-    Its value is the whole ``QLearning.state_dict()``. Its controller is the recorded QLearning with this table, and
-    does not learn further.
+    The value is the entire ``QLearning.state_dict()``. The controller is the recorded QLearning with this table, which
+    no longer learns.
     """
 
     kind = "q-table"
@@ -105,8 +105,8 @@ class AcceptanceHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the arrays ``weights``, ``squares`` and ``recent`` of
     ``SpecDecPlusPlus.state_dict()``.
 
-    Its value is the mapping of these arrays. Its controller is the recorded one, or one with default arguments, and
-    does not learn further.
+    The value is the mapping of these arrays. The controller is the recorded one, or one with default arguments, and no
+    longer learns.
     """
 
     kind = "acceptance-head"
@@ -121,7 +121,7 @@ class SuffixCorpusArtifact(LearnedArtifact):
     """``corpus.safetensors``: the int32 arrays ``tokens`` and ``suffixes`` of a
     :class:`~specexp.drafters.suffix_index.SuffixArray`, which REST calls a data store.
 
-    Its value is the mapping of these arrays. Its drafter is the recorded suffix automaton, or one with default
+    The value is the mapping of these arrays. The drafter is the recorded suffix automaton, or one with default
     arguments, and drafts from this corpus.
     """
 
@@ -134,9 +134,9 @@ class SuffixCorpusArtifact(LearnedArtifact):
 
 class DraftHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the arrays of a small network that drafts from one target's hidden states;
-    ``parts.json`` names the drafter that reads them.
+    ``parts.json`` names the drafter that uses them.
 
-    Its value is the mapping of these arrays.
+    The value is the mapping of these arrays.
     """
 
     kind = "draft-head"

@@ -1,1 +1,1 @@
-"""Advice from a recording: the best tree for each device, and the settings that would save time."""
+"""Advice from a recording: the best tree for each device, and settings that would save time."""

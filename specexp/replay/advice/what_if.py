@@ -1,6 +1,6 @@
-"""``python -m specexp.what_if CONFIG.yaml [--key value]``: find the best tree on each of many devices.
+"""``python -m specexp.what_if CONFIG.yaml [--key value]``: find the best tree for each of several devices.
 
-Writes tables, trees and pictures into ``<output>/<name>``; a second run of the same name replaces them. No model is
+Writes tables, trees and pictures into ``<output>/<name>``; a second run with the same name replaces them. No model is
 loaded.
 """
 
@@ -58,7 +58,7 @@ def _act(config: Config, dry_run: bool) -> int:
 def run(config: Config) -> Comparison:
     """Compare the devices, print the tables, write the output folder and track the run.
 
-    Raises ConfigError if the file cannot be used, or the recording lacks a prediction; no file is written then.
+    Raises ConfigError, before writing any file, if the file cannot be used or the recording lacks a prediction.
     """
     from specexp.replay.advice.what_if_report import report
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
@@ -80,7 +80,7 @@ def run(config: Config) -> Comparison:
 def profiles_of(config: Config) -> list[LatencyProfile]:
     """Return the latency profiles of ``what_if.profiles``, then of ``what_if.files``.
 
-    Raises ConfigError if there is none, one cannot be read or lacks ``draft_ms``, or two have the same name.
+    Raises ConfigError if there are none, if one cannot be read or lacks ``draft_ms``, or if two have the same name.
     """
     if config.get("what_if") is None:
         command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"
@@ -167,7 +167,7 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
 
 
 def _parts(config: Config, recording: Recording) -> Parts:
-    """Return the experiment's parts; raises ConfigError unless the drafter is the recorded draft model."""
+    """Return the experiment's parts. Raises ConfigError unless the drafter is the recorded draft model."""
     from specexp.replay.backend import source_for, source_in
     from specexp.replay.play.fidelity import is_model_alone
 

@@ -1,4 +1,4 @@
-"""The best trees of several devices, as tables, pictures and files."""
+"""The report on the best tree for each device: tables, pictures and files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedTree:
-    """A candidate tree. Its name comes from the first family of trees that contains it."""
+    """A candidate tree, named after the first family of trees that contains it."""
 
     name: str
     shape: TreeShape
@@ -37,7 +37,7 @@ class NamedTree:
 
 @dataclass(frozen=True)
 class Device:
-    """A device's latency profile, its tree with the highest goodput, and the counts of this tree."""
+    """A device: its latency profile, its tree with the highest goodput, and the counts of that tree."""
 
     letter: str  # short name: A, B, ... Z, A1, B1, ...
     profile: LatencyProfile
@@ -62,7 +62,7 @@ class Comparison:
     hit_rates: Mapping[RankPath, float]  # share of positions at which each rank path matches the output
 
     def shares(self, tree: NamedTree) -> list[float]:
-        """Return a tree's goodput on each device, as a share of the goodput of the device's best tree."""
+        """Return a tree's goodput on each device, relative to the device's best tree."""
         row = next(number for number, one in enumerate(self.trees) if one is tree)
         found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
         return found
@@ -105,7 +105,7 @@ def compare(
 def _candidates(
     hits: Mapping[RankPath, int], max_nodes: int, max_depth: int, others: Mapping[str, TreeShape]
 ) -> list[NamedTree]:
-    """Return the candidate trees without duplicates. A tree keeps its first name."""
+    """Return the candidate trees without duplicates. A tree keeps the first name it is given."""
     found: dict[tuple[RankPath, ...], NamedTree] = {}
 
     def add(name: str, paths: Iterable[RankPath]) -> None:
@@ -125,7 +125,7 @@ def _candidates(
 
 
 def report(found: Comparison, recording: Recording, title: str) -> Report:
-    """Return the results to print, write and track."""
+    """Return the report to print, write and track."""
     tables = {"what_if": best_table(found, recording), "cross": cross_table(found)}
     trees, panels, answers = {}, [], []
     summary: dict[str, float] = {}
@@ -166,7 +166,7 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
 
 
 def best_table(found: Comparison, recording: Recording) -> Table:
-    """Return a table with the best tree of every device."""
+    """Return a table of the best tree for each device."""
     heads = "device | target pass of 1 token:.2 ms | of root and tree:.2 ms | draft pass:.2 ms | best tree | nodes"
     heads += " | depth | tokens/step | tokens/s:.1 | plain tokens/s:.1 | speedup (modelled):interval"
     table = Table("The best tree for each device", columns(heads))
@@ -205,7 +205,7 @@ def best_table(found: Comparison, recording: Recording) -> Table:
 
 
 def cross_table(found: Comparison) -> Table:
-    """Return a table with the goodput of each device's best tree on all devices."""
+    """Return a table of the goodput that each device's best tree reaches on all devices."""
     devices, highest = found.devices, found.goodput.max(axis=0).tolist()
     heads = [Column("tree"), Column("nodes"), *(Column(f"on {one.letter}", 1, "%") for one in devices)]
     table = Table("Goodput of each best tree on every device, relative to the device's own best tree", heads)
@@ -232,7 +232,7 @@ def cross_table(found: Comparison) -> Table:
 
 
 def draw_budgets(found: Comparison) -> Figure:
-    """Plot the goodput of the best tree of each size on each device, as a share of the device's best tree's."""
+    """Plot the goodput of the best tree of each size on each device, relative to the device's best tree."""
     figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
     sizes = np.array([tree.shape.num_nodes for tree in found.trees])
     budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}

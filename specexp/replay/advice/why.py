@@ -1,6 +1,6 @@
 """``python -m specexp.why CONFIG.yaml [--key value]``: show where speculation loses time, and which setting helps.
 
-Writes tables and a report into ``<output>/<name>/why``; a second run of the same name replaces them.
+Writes tables and a report into ``<output>/<name>/why``; a second run with the same name replaces them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ python -m specexp.profile and python -m specexp.record run first, into <output>/
 --dry-run checks the file and prints what is used; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --builder.init_args.length 6 --tracking.mode disabled."""
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
-"""Thresholds of ConfidenceThreshold to try. Drafting stops below this draft probability."""
+"""Thresholds to try with ConfidenceThreshold, which stops drafting below this draft probability."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change to try: ``overrides`` change the composition, and another ``latency`` profile changes its costs."""
+    """A change to try: ``overrides`` to the composition, or a ``latency`` profile with different costs."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -65,7 +65,7 @@ def _act(config: Config, dry_run: bool) -> int:
     check_explained(config)
     check_here(config)
     if not is_replayed(config):
-        plan_recording(config)  # its errors come before the profile is measured
+        plan_recording(config)  # raises its errors before the profile is measured
     if dry_run:
         made = "a profile and a recording, which are made first"
         if is_replayed(config):
@@ -92,7 +92,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_explained(config: Config) -> None:
-    """Raise ConfigError unless the file has exactly one composition and the composition drafts."""
+    """Raise ConfigError unless the file has exactly one composition, and that composition drafts."""
     wrong = {
         "arms": config.get("arms")
         and "must be left out, since why explains one composition: set drafter, builder and controller",
@@ -128,7 +128,7 @@ def run(config: Config) -> Explained:
 
 
 def _measured(config: Config, folder: Path) -> Config:
-    """Run ``specexp.profile`` and ``specexp.record``; return the experiment with their profile and recording."""
+    """Run ``specexp.profile`` and ``specexp.record``. Return the experiment as a replay of their results."""
     profile, recording = folder / "profile", folder / "recording"
     given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
     for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
@@ -142,7 +142,7 @@ def _measured(config: Config, folder: Path) -> Config:
 
 
 def explain(config: Config) -> Explained:
-    """Replay an experiment's composition, and every change to it, with its recording and latency profile.
+    """Replay an experiment's composition and every change to it, using its recording and latency profile.
 
     Raises ConfigError if the recording is missing or cannot replay the composition.
     """
@@ -189,7 +189,7 @@ def explain(config: Config) -> Explained:
 
 
 def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
-    """Yield changes of settings: no speculation, smaller and larger trees, confidence thresholds, prompt lookup."""
+    """Yield changed settings: no speculation, smaller and larger trees, confidence thresholds, prompt lookup."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}

@@ -25,7 +25,7 @@ _CHANGED_BY = {
     _ROWS: "fewer nodes (builder), or a device with more parallel compute",
     "outside the passes": "pair.mode: compiled, a builder of a fixed shape, a controller that decides less often",
 }
-"""For each cost of a step, the changes that lower it."""
+"""For each cost of a step, the changes that can lower it."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Explained:
     now: Effect  # the composition as it is
     costs: Sequence[Effect]
     settings: Sequence[Effect]
-    refused: dict[str, str]  # settings that the recording cannot replay, each with the reason
+    refused: dict[str, str]  # settings that the recording cannot replay, with the reasons
     latency: LatencyProfile
     note: str = ""  # fidelity of the replayed figures; empty if unknown
 
 
 def report(found: Explained, title: str) -> Report:
-    """Return the results to print and write."""
+    """Return the report to print and write."""
     good = [one for one in found.now.records if not one.error]
     tables = {"costs": _costs(found), "settings": _settings(found)}
     found_tables = {"positions": acceptance_table(good), "load": _loads(found)}
@@ -75,7 +75,7 @@ def report(found: Explained, title: str) -> Report:
 
 
 def answer_of(found: Explained) -> str:
-    """Return two sentences, on the largest cost and on the best setting."""
+    """Return a short summary of the speedup, the largest cost and the best setting."""
     costly, best, latency = found.costs[0], found.settings[0], found.latency
     now = (
         f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding. If its largest cost ({costly.name}) "
@@ -141,7 +141,7 @@ def _mean_rows(records: Sequence[PromptRecord]) -> int:
 
 
 def _loads(found: Explained) -> Table | None:
-    """Return the speedup when one target pass serves several lanes; None if the profile has no times for lanes."""
+    """Return a table of speedups when lanes share target passes, or None if the profile has no times for lanes."""
     latency = found.latency
     if not latency.lanes_ms:
         return None

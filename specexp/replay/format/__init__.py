@@ -1,1 +1,1 @@
-"""The contents of a recording, and its files."""
+"""The data that makes up a recording, and its files on disk."""

@@ -1,6 +1,6 @@
-"""A recording on disk: ``recording.json`` and Parquet files with answered turns.
+"""A recording on disk: ``recording.json`` and Parquet files of recorded turns.
 
-Each file is written atomically and then listed with its hash, so that an interrupted recording can be resumed.
+Each Parquet file is written atomically, then listed with its hash, so that an interrupted recording can be resumed.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _TEXTS = ("prompt_id", "category", "finish_reason")
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """The prompt and answer of a turn, with the predictions of target and draft."""
+    """One recorded turn: its prompt, its answer, and the predictions of target and draft."""
 
     prompt_id: str
     category: str
     index: int  # position of the prompt in its set
-    sample: int  # number of the sampled answer to this prompt
-    turn: int  # position in the conversation of ``turns`` turns, from 0
+    sample: int  # number of this sampled answer to the prompt, from 0
+    turn: int  # position in the conversation, from 0 to ``turns - 1``
     turns: int
     prompt: NDArray[np.int32]  # all tokens before the answer, including earlier turns
     answer: NDArray[np.int32]
     finish_reason: str  # ``eos``, ``repetition``, ``length`` or ``context``
-    # [a, k] the target's top tokens and logits after each of the a tokens fed in this turn's prefill, best first
+    # [a, k] the target's k best tokens and their logits, after each of the a tokens prefilled in this turn
     prefill_top: NDArray[np.int32]
     prefill_logits: NDArray[np.float32]
-    trie: Trie  # predictions of both models after the prompt, each answer token and drafted tokens
+    trie: Trie  # predictions of both models after the prompt, the answer tokens and drafted tokens
 
     def to_row(self) -> dict[str, Any]:
-        """Return a table row, with arrays flattened."""
+        """Return the turn as a table row, with its arrays flattened."""
         trie = self.trie
         return {
             **{name: getattr(self, name) for name in ("prompt_id", "category", *_NUMBERS, "finish_reason")},
@@ -86,7 +86,7 @@ class RecordedTurn:
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> RecordedTurn:
-        """The inverse of :meth:`to_row`."""
+        """Rebuild a turn from a row of :meth:`to_row`."""
 
         def ints(name: str) -> NDArray[np.int32]:
             return np.asarray(row[name], dtype=np.int32)
@@ -110,7 +110,7 @@ class RecordedTurn:
 
 
 class FileEntry(TypedDict):
-    """A Parquet file of turns. ``conversations`` lists pairs of prompt id and sample number."""
+    """The manifest entry of a Parquet file. ``conversations`` lists ``[prompt id, sample number]`` pairs."""
 
     sha256: str
     bytes: int
@@ -120,25 +120,25 @@ class FileEntry(TypedDict):
 
 @dataclass
 class RecordingManifest:
-    """The models, settings and files of a recording."""
+    """The contents of ``recording.json``: the models, settings and files of a recording."""
 
-    fingerprint: Fingerprint  # identifies target, draft and tokenizer, including the weights
+    fingerprint: Fingerprint  # identifies the target, draft and tokenizer, including their weights
     # Settings that affect the recorded data: pair, law (the verifier's sampling settings), generation, drafter,
     # scoring (of its draft model, or None), coverage, candidates, target_top_k, and prompts (prompt id -> hash).
     made_of: dict[str, Any]
     vocab_size: int
-    context_limits: dict[str, int]  # context length in tokens, of ``target`` and ``draft``
+    context_limits: dict[str, int]  # context length of ``target`` and ``draft``, in tokens
     files: dict[str, FileEntry] = field(default_factory=dict)
     complete: bool = False
-    # one row per composition: counts of some prompts, decoded live and replayed
+    # one row per composition: counts from a few prompts, decoded live and replayed
     live_sample: list[dict[str, Any]] = field(default_factory=list)
     # command, git commit, package versions, device, creation time
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """Return the largest signed relative error of replayed tokens per step; None without a live sample.
+        """Return the relative error of replayed tokens per step that is largest in magnitude, with its sign.
 
-        Considers only compositions of this fidelity (the text of :class:`~specexp.replay.play.fidelity.Fidelity`).
+        Only compositions of this fidelity (a ``Fidelity`` as text) count. None if the live sample has none of them.
         """
         rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
         return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
@@ -155,18 +155,18 @@ class RecordingManifest:
 
     @staticmethod
     def load(folder: Path) -> RecordingManifest:
-        """Read ``recording.json``; raises RecordingError if it is missing or damaged."""
+        """Read ``recording.json``. Raises RecordingError if it is missing or damaged."""
         path = folder / MANIFEST
         try:
             fields = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
-            # the first recordings lack noise_version, which was 1 then
+            # the first recordings have no noise_version; it was 1 at the time
             known = {"schema_version": (None, SCHEMA_VERSION), "noise_version": (1, NOISE_VERSION)}
             for name, (default, wanted) in known.items():
                 if fields.get(name, default) != wanted:
                     why = f"must have {name} {wanted}, got {fields.get(name, default)!r}"
                     raise RecordingError(f"recording: {path} {why}: {_NEEDED} again")
             manifest = TypeAdapter(RecordingManifest).validate_python(fields)
-            # earlier recordings decoded to EOS or the limit
+            # earlier recordings always ran to EOS or the length limit
             manifest.made_of.get("generation", {}).setdefault("stop_at_repetition", False)
             return manifest
         except FileNotFoundError as error:
@@ -180,7 +180,7 @@ class RecordingManifest:
 
 
 class Recording:
-    """A complete recording in a folder. Its turns are read on first use.
+    """A complete recording, opened from its folder. Its turns are read on first use.
 
     Raises RecordingError if the recording is missing, damaged or incomplete.
     """
@@ -196,7 +196,7 @@ class Recording:
 
     @cached_property
     def turns(self) -> dict[tuple[str, int], list[RecordedTurn]]:
-        """The turns of each conversation, keyed by prompt id and sample; raises RecordingError if a file is damaged."""
+        """The turns of each conversation, keyed by prompt id and sample. Raises RecordingError if a file is damaged."""
         found: dict[tuple[str, int], list[RecordedTurn]] = {}
         for name, entry in self.manifest.files.items():
             for turn in read_turns(self.folder / name, entry):
@@ -209,7 +209,7 @@ class Recording:
         return int(sum(entry["bytes"] for entry in self.manifest.files.values()))
 
     def conversation(self, prompt_id: str, sample: int = 0) -> list[RecordedTurn]:
-        """Return the turns of a prompt; raises RecordingError if it was not recorded."""
+        """Return the turns of a prompt. Raises RecordingError if it was not recorded."""
         turns = self.turns.get((prompt_id, sample))
         if turns is None:
             raise RecordingError(
@@ -219,7 +219,7 @@ class Recording:
         return turns
 
     def check_fingerprint(self, given: Fingerprint) -> None:
-        """Raise RecordingError if ``given``, from :func:`recording_fingerprint`, is of other models or tokenizers."""
+        """Raise RecordingError if ``given``, from :func:`recording_fingerprint`, belongs to another pair of models."""
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
             raise RecordingError(
@@ -229,7 +229,7 @@ class Recording:
     def check_made_of(
         self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
     ) -> None:
-        """Raise RecordingError if a section of ``made_of`` differs from the recorded one (in ``keys``, if given)."""
+        """Raise RecordingError if ``given`` differs from the recorded ``section``. ``keys`` limits the comparison."""
         found = different_setting(section, self.manifest.made_of[section], given, keys)
         if found is not None:
             raise RecordingError(
@@ -240,7 +240,7 @@ class Recording:
 def different_setting(
     section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None
 ) -> str | None:
-    """Return a clause about the first setting that differs in a section of ``made_of``; None if all are equal."""
+    """Describe the first setting that differs within a section of ``made_of``. Return None if all are equal."""
     name, key = "verifier" if section == "law" else section, None
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
         every = keys or sorted({*recorded, *given})
@@ -252,12 +252,12 @@ def different_setting(
 
 
 def hash_of(prompt: Prompt) -> str:
-    """Return a hash of the text of all turns of a prompt and the tokens of its first turn."""
+    """Return a hash of a prompt: the text of all its turns and the tokens of the first one."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
 def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return a clause about the first difference between recorded and given models; None if they are equal."""
+    """Describe the first difference between the recorded and the given models. Return None if there is none."""
     for section in sorted(given, key=_ORDER.index):
         known = recorded.get(section, {})
         for key, value in given[section].items():
@@ -274,7 +274,7 @@ def _short(value: Any) -> str:
 
 
 def check_file(path: Path, entry: FileEntry) -> bytes:
-    """Return the contents of a Parquet file; raises RecordingError if it is missing or damaged."""
+    """Return the contents of a Parquet file. Raises RecordingError if it is missing or damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -289,7 +289,7 @@ def check_file(path: Path, entry: FileEntry) -> bytes:
 
 
 def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
-    """Yield the turns of a Parquet file; raises RecordingError if it is missing or damaged."""
+    """Yield the turns of a Parquet file. Raises RecordingError if it is missing or damaged."""
     import pandas as pd
 
     content = BytesIO(check_file(path, entry))
@@ -297,7 +297,7 @@ def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
 
 
 def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
-    """Write a Parquet file atomically, and return its entry for the manifest."""
+    """Write turns to a Parquet file atomically, and return its manifest entry."""
     import pandas as pd
 
     data = bytes(pd.DataFrame([turn.to_row() for turn in turns]).to_parquet(index=False))
@@ -312,9 +312,9 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
 
 
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
-    """Return dtype, number of parameters and a hash. They change if a model is fine-tuned or its precision changes.
+    """Return a model's dtype, parameter count and weight hash, to detect fine-tuning or a change of precision.
 
-    The hash covers names, shapes and 1,024 evenly spaced values of every parameter, so it is fast for large models.
+    The hash covers name, shape, dtype and up to 1,024 evenly spaced values per parameter, so large models are fast too.
     """
     import torch
 
@@ -338,7 +338,7 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Return the fingerprint that artifacts store (tokenizer and target), with the weights of both models added."""
+    """Return the fingerprint that artifacts store (tokenizer and target), plus the weights of both models."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

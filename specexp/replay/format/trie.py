@@ -1,8 +1,8 @@
-"""The predictions of target and draft in one recorded turn, stored as a tree of token contexts.
+"""The predictions of target and draft in one recorded turn, stored as a trie of token sequences.
 
 Node 0 is the prompt. Nodes ``1..n`` are the *spine*: the tokens of the answer, in order. All other nodes are drafted
-tokens that did not become output. A path of tokens is stored as one node, whichever root it was drafted from.
-Overlapping draft trees of neighbouring roots are thus stored once.
+tokens that did not become output. A token sequence is stored only once, no matter which root it was drafted from. The
+overlapping draft trees of nearby roots therefore share nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKEN_BITS = 32
 
 
 class Ranked:
-    """Ranked tokens and their values. The list of node ``i`` has ``counts[i]`` entries; all lists are concatenated."""
+    """Ranked tokens and values of all nodes, concatenated. The list of node ``i`` has ``counts[i]`` entries."""
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
@@ -71,7 +71,7 @@ class Ranked:
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
     def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return ``[f, k]`` tokens and values at offsets from :meth:`starts`, padded with ``NO_CANDIDATE`` and -inf."""
+        """Return tokens and values at the offsets ``starts``, each ``[f, k]``. Padding is ``NO_CANDIDATE`` and -inf."""
         if k > self._longest:
             shape = len(starts), k
             return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
@@ -83,7 +83,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """Build from a mapping of nodes to (tokens, values). ``nodes`` is the number of nodes in the trie."""
+        """Build from a mapping of node to (tokens, values). ``nodes`` is the number of nodes in the trie."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size
@@ -96,12 +96,12 @@ class Ranked:
 
 @dataclass(eq=False)
 class Trie:
-    """A complete trie, which does not change any more."""
+    """A finished, read-only trie."""
 
     parents: NDArray[np.int32]  # [nodes] parent of each node, -1 for node 0
     tokens: NDArray[np.int32]  # [nodes] token of each node; for node 0 the prompt's last token
-    draft: Ranked  # the draft's ranked candidates with log-probabilities after each node
-    target: Ranked  # the target's best tokens with logits after each node
+    draft: Ranked  # after each node: the draft's ranked candidates with their log-probabilities
+    target: Ranked  # after each node: the target's best tokens with their logits
     spine: int  # length of the answer: nodes 1..spine are its tokens
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ class Trie:
 
 
 class TrieWriter:
-    """A trie that is being recorded. ``root`` is the prompt's last token."""
+    """Builds a trie during recording. ``root`` is the prompt's last token."""
 
     def __init__(self, root: int, answer: Sequence[int]) -> None:
         self.parents = [-1]
@@ -140,7 +140,7 @@ class TrieWriter:
         return child
 
     def enter_tree(self, root: int, tree: TokenTree) -> list[int]:
-        """Return the ``n + 1`` trie nodes of a draft tree at ``root``, adding those that are missing."""
+        """Return the ``n + 1`` trie nodes of a draft tree at ``root``, adding any that are missing."""
         nodes = [root]
         for parent, token in zip(tree.shape.parents.tolist()[1:], tree.tokens.tolist()[1:], strict=True):
             nodes.append(self.enter(nodes[parent], token))

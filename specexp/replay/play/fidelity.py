@@ -1,4 +1,4 @@
-"""The fidelity of a replay. It follows from the declarations of the composition's parts."""
+"""The fidelity of a replay, derived from the properties that the composition's parts declare."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Grade(StrEnum):
     EXACT = "exact"
     """Every count equals that of a live run."""
     IN_LAW = "exact in distribution"
-    """Counts equal those of a live run that sampled this output, because the output determines acceptance."""
+    """Every count equals that of a live run with the same sampled output, since the output determines acceptance."""
     MODELLED = "modelled seconds decide"
     """A controller learns from seconds, which are modelled in a replay and measured in a live run."""
     APPROXIMATE = "approximate"
@@ -47,7 +47,7 @@ class Fidelity:
 
 
 def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
-    """Yield a drafter, builder or controller, then all parts of the same kind nested in it."""
+    """Yield a drafter, builder or controller, followed by all parts of the same kind nested in it."""
     if part is not None:
         yield part
         for inner in part.inner:
@@ -55,15 +55,15 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Return whether drafts depend on predictions of the target other than the committed tokens."""
+    """Return whether drafts depend on any of the target's predictions besides the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
 def models_in(drafter: Drafter | None) -> list[Any]:
-    """Return those drafters, among ``drafter`` and the drafters nested in it, that run a draft model themselves.
+    """Return the drafters, among ``drafter`` and those nested in it, that run a draft model themselves.
 
     Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
-    RecordingError if one has no scoring, so its model cannot be recorded.
+    RecordingError if one has no scoring, because its model cannot be recorded then.
     """
     found = [
         one
@@ -80,9 +80,9 @@ def models_in(drafter: Drafter | None) -> list[Any]:
 
 
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
-    """Return the scoring of a drafter's draft model; None if it has no draft model.
+    """Return the scoring of a drafter's draft model, or None if it has no draft model.
 
-    Raises RecordingError if several models have different scorings, or if :func:`models_in` does.
+    Raises RecordingError if there are models with different scorings, or one without a scoring.
     """
     found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
@@ -91,14 +91,14 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 
 def is_model_alone(drafter: Drafter | None) -> bool:
-    """Return whether a drafter is just one draft model, so that its candidates depend only on the preceding tokens."""
+    """Return whether a drafter is just a draft model, so that its candidates depend only on the preceding tokens."""
     return (
         drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
     )
 
 
 def fidelity(parts: Parts) -> Fidelity:
-    """Return the fidelity of a replay with these parts; raises RecordingError if they cannot be replayed."""
+    """Return the fidelity of a replay with these parts. Raises RecordingError if they cannot be replayed."""
     return max(
         _fidelities(parts), key=lambda one: list(Grade).index(one.grade), default=Fidelity(Grade.EXACT)
     )
@@ -132,9 +132,9 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
 
 
 def static_shape(parts: Parts) -> TreeShape | None:
-    """Return the fixed tree of a composition that drafts ranked candidates of one draft model, otherwise None.
+    """Return a composition's tree if it is fixed and holds ranked candidates of one draft model, otherwise None.
 
-    The controller must change nothing, and the candidates must not be cut by top-k or top-p.
+    The controller must change nothing, and the candidates must not be truncated by top-k or top-p.
     """
     drafter, builder, _, controller = parts
     if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:
@@ -147,7 +147,7 @@ def static_shape(parts: Parts) -> TreeShape | None:
 
 
 def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
-    """Return a :class:`Fidelity` as text for tables, followed by the replay's error in the live sample."""
+    """Return a :class:`Fidelity` as text for tables, with the replay error measured in the live sample."""
     dtype = manifest.made_of["pair"]["target_dtype"]
     off = manifest.live_error(fidelity)
     if fidelity == Grade.EXACT.value:

@@ -63,11 +63,11 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self) -> RecordedOutcome:
-        """Return the outcome reduced to rows with recorded predictions of the target, from which drafters learn."""
+        """Return a copy for drafters to learn from, with only those rows that have recorded target predictions."""
         target, tree = self.turn.trie.target, self.tree
         known = np.array([node >= 0 and target.count(node) > 0 for node in self.nodes])
         for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
-            known[row] &= known[parent]  # a tree has no row without its parent
+            known[row] &= known[parent]  # a row cannot be kept without its parent
         part = copy(self)
         part._nodes = [node for node, is_known in zip(self.nodes, known, strict=True) if is_known]
         if not known.all():
@@ -110,7 +110,7 @@ class RecordedOutcome(Outcome):
 
 
 class RecordedPrefill(Outcome):
-    """The outcome of a turn's prefill (step 0), but without logits."""
+    """The outcome of a turn's prefill (step 0), without logits."""
 
     def __init__(self, context: Context, fed: NDArray[np.int64], turn: RecordedTurn) -> None:
         prefill = prefill_outcome(context, fed, NO_LOGITS)
@@ -144,22 +144,22 @@ NO_LOGITS = cast("torch.Tensor", _NoLogits())
 
 
 def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, int], int]) -> None:
-    """Append the trie nodes of a draft pass to a step's ``nodes``. ``child(node, token)`` returns a child node."""
+    """Append the trie nodes of a draft pass to a step's ``nodes``. ``child(node, token)`` returns a node's child."""
     new = fed.ancestors[fed.known :]
     for ancestors, token in zip(new, fed.tokens[len(fed.tokens) - len(new) :], strict=True):
         nodes.append(root if len(ancestors) == 1 else child(nodes[ancestors[-2]], token))
 
 
 Missing = Literal["refuse", "unknown", "none"]
-"""The treatment of draft candidates that were not recorded.
+"""The policy for draft candidates that were not recorded.
 
-``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary, which are never accepted and thus exact for a
-static tree; it raises for nodes on the output's path. ``none`` gives no candidate, an approximation.
+``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary. They are never accepted, so the replay of a
+static tree stays exact; nodes on the output's path still raise. ``none`` returns no candidates, an approximation.
 """
 
 
 class RecordedSource(DraftSource):
-    """A draft source that reads candidates from the recorded ``turn``. It counts passes as a model would make them."""
+    """Draft source that reads candidates from the recorded ``turn`` and counts the passes a model would make."""
 
     def __init__(
         self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
@@ -250,7 +250,7 @@ class RecordedSource(DraftSource):
         answers: Sequence[int],
         tokens: NDArray[np.int64],
     ) -> None:
-        """Apply the policy ``missing`` to those ``rows`` of ``tokens`` ``[f, k]`` that have no recorded candidates."""
+        """Apply the ``missing`` policy to ``rows`` of ``tokens`` (``[f, k]``), which have no recorded candidates."""
         assert self.turn is not None
         if self.missing == "unknown":
             for row in rows:
@@ -275,7 +275,7 @@ class RecordedSource(DraftSource):
 
 
 class FollowOutput(DeterministicVerifier):
-    """Accepts drafted tokens that equal the recorded output of a turn."""
+    """Verifier that accepts a drafted token if it equals the recorded output of the turn."""
 
     def __init__(self, turn: RecordedTurn) -> None:
         self._answer: list[int] = turn.answer.tolist()
@@ -288,7 +288,7 @@ class FollowOutput(DeterministicVerifier):
 
 
 class RecordedTarget(Target):
-    """A target that has no model, only a context of ``context_limit`` tokens."""
+    """Target without a model. It only provides a context length, ``context_limit`` tokens."""
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
@@ -330,7 +330,7 @@ class RecordedLane(Lane):
 
 
 class _RecordedDrafting(Drafting):
-    """Drafting in which drafters learn only from recorded predictions."""
+    """Drafting with drafters that learn only from recorded predictions."""
 
     def __init__(self, parts: Parts, context: Context) -> None:
         super().__init__(parts, context)
@@ -348,11 +348,11 @@ class _RecordedDrafting(Drafting):
 class Player:
     """Replays conversations with one composition of parts."""
 
-    parts: Parts  # a draft model among them must read from ``source``
-    source: RecordedSource | None  # recorded candidates of the draft model; None without one
+    parts: Parts  # any draft model among them must use ``source``
+    source: RecordedSource | None  # recorded candidates of the draft model; None if there is none
     context_limit: int  # context length of the target in tokens
     seed: int  # seed of the recording
-    lenient: bool = False  # whether missing target predictions are skipped instead of raising
+    lenient: bool = False  # whether to skip missing target predictions instead of raising
 
     def play(
         self,
@@ -362,13 +362,13 @@ class Player:
         clock: Clock | None = None,
         observers: Iterable[OutcomeObserver] = (),
     ) -> list[GenerationResult]:
-        """Replay the turns of a conversation and return the counts of each.
+        """Replay the turns of a conversation and return the counts of each turn.
 
         Args:
-            max_new_tokens: Tokens per turn; must equal the recorded limit if there are several turns. Raises
+            max_new_tokens: Maximum tokens per turn; must equal the recorded limit if there are several turns. Raises
                 RecordingError if the recorded answer is too short.
-            sequence: Name of the sequence, which keys its randomness.
-            clock: Returns the seconds of a step by phase, for parts that learn from seconds.
+            sequence: Name of the sequence, used as the key of its randomness.
+            clock: Function that returns the seconds of each phase of a step, for parts that learn from seconds.
         """
         context: Context | None = None
         target = RecordedTarget(self.context_limit)
@@ -384,7 +384,7 @@ class Player:
             if context is None:
                 context = self.parts.context(prompt, self.seed, sequence)
             else:
-                known = len(context) - 1  # the last token of an answer is not fed before the next turn
+                known = len(context) - 1  # the last token of an answer is fed only in the next turn
                 context.next_turn(prompt[len(context) :])
             if self.source is not None:
                 self.source.turn = turn

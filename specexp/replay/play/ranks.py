@@ -1,8 +1,8 @@
-"""The rank that the draft model gives the output's next token, at every position of a recording.
+"""Evaluation of fixed trees, given the draft model's rank of the output token at every position of a recording.
 
-A fixed tree of ranked candidates makes no decisions at run time, so one table of ranks determines its steps. Below any
-root, the accepted path follows the ranks of the output's tokens as far as the tree contains them. Thousands of trees
-can be evaluated per second.
+A fixed tree of ranked candidates makes no decisions at run time, so a single table of ranks determines its steps. From
+any root, the accepted path follows the ranks of the output tokens for as long as the tree contains them. Thousands of
+trees can be evaluated per second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSED = -1
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """Counts of a tree by turn, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
+    """Per-turn counts for one tree, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
 
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -52,7 +52,7 @@ class RankTable:
     Args:
         turns: Recorded turns, with the turns of a conversation in order. Raises NotRecordedError if candidates after an
             output token are missing.
-        max_new_tokens: Tokens per turn, at most as many as were recorded.
+        max_new_tokens: Maximum tokens per turn, not above the recorded limit.
         context_limit: Context length of the target in tokens.
     """
 
@@ -70,7 +70,7 @@ class RankTable:
             limit = min(max_new_tokens, context_limit - turn.prompt.size)
             for node, token in enumerate(turn.answer[:size].tolist()):
                 candidates, _ = turn.trie.draft[node]
-                if node + 1 >= limit:  # the target gives the last token, so it is not drafted
+                if node + 1 >= limit:  # the target supplies the last token, so it is not drafted
                     found.append(MISSED)
                     continue
                 if candidates.size == 0:
@@ -97,7 +97,7 @@ class RankTable:
         return int(self.prefixes.size)
 
     def plain_seconds(self, latency: LatencyProfile) -> NDArray[np.float64]:
-        """Return ``[turns]`` seconds that plain decoding takes."""
+        """Return the seconds that plain decoding takes for each turn, ``[turns]``."""
         lengths = zip(self.turns, self.sizes, strict=True)
         return np.array([latency.plain_seconds(turn.prompt.size, size) for turn, size in lengths])
 
@@ -117,11 +117,11 @@ class RankTable:
         return found
 
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return two arrays ``[positions]``: for every root the number of accepted nodes, and the row of the last one.
+        """Return, for each root, the number of accepted nodes and the row of the last one, as arrays ``[positions]``.
 
         The length limit is ignored.
 
-        Raises NotRecordedError if the tree has a higher rank than was recorded.
+        Raises NotRecordedError if the tree has a rank that was not recorded.
         """
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:
@@ -209,7 +209,7 @@ class RankTable:
         beyond = (prefix - near) / max(far - near, 1)
 
         def line(seconds: Callable[[int, int], float], tokens: int) -> NDArray[np.float64]:
-            # Seconds grow linearly with the prefix.
+            # The time grows linearly with the prefix length.
             low = seconds(tokens, near)
             return np.array((low, seconds(tokens, far) - low))
 

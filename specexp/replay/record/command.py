@@ -2,7 +2,7 @@
 
 Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Each file of turns
 is written atomically before the manifest lists it, so the same command resumes a killed recording after its last
-complete file. Each shard is a recording in its own folder. Merging them gives the files that one machine would write.
+complete file. Each shard is a recording in its own folder. Merging the shards yields the files of a single machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ELSEWHERE = "name another folder in record.to"
 
 
 class NotRecordableError(CommandError):
-    """A prompt could not be recorded. The message names the prompt, the reason and the folder of the kept files."""
+    """A prompt could not be recorded. The message names the prompt, the reason and the folder of the complete files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,12 +99,12 @@ def _act(
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Record the experiment of a file, and compare its replay with a live sample.
+    """Record the experiment described by ``config``, and compare its replay with a live sample.
 
-    With shards, the worker that finishes last merges them. ``pair`` passes models that are already loaded.
+    The last worker to finish merges the shards. If ``pair`` is given, its models are used instead of loading them.
 
     Raises:
-        ConfigError: The file, its data or models cannot be used, or its folder holds another recording.
+        ConfigError: The file, its data or its models cannot be used, or the folder holds a different recording.
         NotRecordableError: A prompt failed.
         OSError: The recording cannot be written.
     """
@@ -141,8 +141,8 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 class RecordingJob:
     """Makes a recording, or resumes it after its last complete file of turns.
 
-    With ``shard``, only this part of the prompts is recorded, in its own folder. Raises ConfigError if the file cannot
-    be recorded or its folder holds another recording; no file is changed then.
+    With ``shard``, only this part of the prompts is recorded, in its own folder. Raises ConfigError, without changing
+    any file, if the experiment cannot be recorded or the folder holds a different recording.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class RecordingJob:
         if shard is not None:
             check_sharded(self.plan)
             self.prompts = shard.of(self.prompts)
-            if self._missing():  # else another worker has merged the shards already
+            if self._missing():  # otherwise another worker has already merged the shards
                 self.plan = replace(self.plan, folder=shard.folder(self.plan.folder))
                 self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
@@ -203,7 +203,7 @@ class RecordingJob:
         self.manifest.save(self.plan.folder)
 
     def _missing(self) -> list[tuple[Prompt, int]]:
-        """Return the (prompt, sample) pairs that no intact file holds. Damaged files leave the manifest."""
+        """Return the (prompt, sample) pairs that no intact file holds. Damaged files are dropped from the manifest."""
         files = self.manifest.files
         for name, entry in list(files.items()):
             try:
@@ -215,7 +215,7 @@ class RecordingJob:
         return [(prompt, sample) for prompt, sample in every if (prompt.prompt_id, sample) not in known]
 
     def _merge_shards(self) -> None:
-        """Record the prompts that killed workers left out, then merge the shards."""
+        """Record the prompts that killed workers left unfinished, then merge the shards."""
         whole = self.plan.folder
         shards = [] if self.shard is not None else shards_in(whole)
         if shards and self._missing():
@@ -230,7 +230,7 @@ class RecordingJob:
             forget_shards(whole)
 
     def _merge(self, parts: Sequence[Path]) -> None:
-        """Write the turns of the shard folders ``parts`` in order, split into files as a single machine would."""
+        """Write the turns of the shard folders ``parts`` in order, split into files as on a single machine."""
         known = _conversations(self.manifest.files)
         kept: list[RecordedTurn] = []
         for part in parts:
@@ -255,7 +255,7 @@ class RecordingJob:
         kept.clear()
 
     def _record(self, missing: Sequence[tuple[Prompt, int]]) -> None:
-        """Record conversations, file by file."""
+        """Record the missing conversations, one file of turns at a time."""
         from specexp.bench.arm import eos_of
 
         plan, pair, generation = self.plan, self.pair, self.generation
@@ -314,7 +314,7 @@ class RecordingJob:
         return Recorder(model, plan.verifier, drafter, Coverage(plan.coverage, candidates, plan.target_top_k))
 
     def _drafters_file(self) -> Path:
-        """Return the path of the drafters' state at the time of the latest file of turns."""
+        """Return the path for the drafters' state as of the latest file of turns."""
         return self.plan.folder / f"drafters-{len(self.manifest.files):05d}.pt"
 
     def _save_drafters(self, recorder: Recorder) -> None:
@@ -335,7 +335,7 @@ class RecordingJob:
             recorder.load_state_dict(torch.load(self._drafters_file(), weights_only=True))
 
     def _unsampled(self) -> Sequence[Prompt]:
-        """Return the prompts to decode live; empty if the manifest already has as many for every composition."""
+        """Return the prompts to decode live; empty if the manifest already covers as many for every composition."""
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
@@ -364,7 +364,7 @@ def is_recorded(folder: Path) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock the folder until this process ends. Raises ConfigError if another process holds the lock."""
+    """Hold the folder's lock within a ``with`` block. Raises ConfigError if another process holds it."""
     with held(folder / ".lock") as mine:
         if not mine:
             raise ConfigError(
@@ -459,9 +459,9 @@ def check_sharded(plan: RecordingPlan) -> None:
 
 
 def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
-    """Load the prompts of all stages, each prompt once.
+    """Load the prompts of all stages, without duplicates.
 
-    Raises ConfigError if a set cannot be read, a prompt does not fit the target, or two share an id.
+    Raises ConfigError if a set cannot be read, a prompt does not fit the target's context, or two prompts share an id.
     """
     from specexp.bench.experiment import check_prompts
 
@@ -487,7 +487,7 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
 
 
 def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
-    """Raise ConfigError if a builder of the coverage makes trees that do not fit in a model's context."""
+    """Raise ConfigError if a builder of the coverage can make a tree that does not fit in a model's context."""
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         limit = None if model is None else int(model.config.get_text_config().max_position_embeddings)
         for number, builder in enumerate(plan.coverage):
@@ -501,7 +501,7 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
-    """Estimate, from the first turns and ignoring compression, how large ``turns`` answers become at most."""
+    """Return a sentence with the maximum size of ``turns`` answers, extrapolated from the first ones."""
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
     values = (value for turn in first for value in turn.to_row().values())

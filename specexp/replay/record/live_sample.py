@@ -1,4 +1,4 @@
-"""The live sample: a few recorded prompts, decoded again with the models and compared with the replay."""
+"""The live sample: a few recorded prompts that are decoded again with the models and compared with their replay."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def sample_live(
     prompts: Sequence[Prompt],
     decoded: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Decode prompts, live and from the recording, with the configured composition and every builder of the coverage.
+    """Decode prompts with each composition of :func:`compositions`, both live and from the recording.
 
     ``decoded`` is called after each prompt of each composition.
 
     Returns:
-        A row for every composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (number of prompts
+        One row per composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (number of prompts
         with equal tokens and counts), ``<count>_live`` and ``<count>_replayed`` for each count,
         ``tokens_per_step_live``, ``tokens_per_step_replayed`` and their ``relative_error``. If a composition cannot be
-        replayed, its row has only ``composition`` and the reason, ``refused``.
+        replayed, its row has only ``composition`` and ``refused``, the reason.
     """
     live, replay = LiveBackend(pair), ReplayBackend(recording)
     rows = []
@@ -56,10 +56,10 @@ def sample_live(
 
 
 def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
-    """Yield the configured composition and arms, then the drafter with every builder of the coverage and no controller.
+    """Yield the configured composition and arms, then the drafter with each builder of the coverage and no controller.
 
-    The replay of a learning drafter is exact with the coverage's builders, so it is also sampled with trees of sizes
-    between them.
+    A learning drafter replays exactly with the coverage's builders, so it is also sampled with trees of intermediate
+    sizes.
     """
     config = planned.config
     if config.get("drafter") is None:
@@ -81,7 +81,7 @@ def compositions(planned: RecordingPlan) -> Iterator[tuple[str, Config]]:
 
 
 def _arms(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield the arms that draft in specexp's own loop, except for one that equals the configured composition."""
+    """Yield the arms that draft in specexp's own loop, except any that equal the configured composition."""
     if config.get("arms"):
         own = {part: config.get(part) for part in Parts._fields}
         for arm in arms_of(config):
@@ -91,9 +91,9 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Yield rank paths and name of a tree between each fixed tree and the next larger one, and below the smallest.
+    """Yield trees (rank paths and name) of intermediate sizes, one between each fixed tree and the next smaller one.
 
-    It keeps those nodes of the larger tree that have the lowest ranks and are nearest the root.
+    Each keeps the nodes of the larger tree that have the lowest ranks and are closest to the root.
     """
     shapes = [builder.shape for builder in builders if builder.shape is not None]
     below = 1

@@ -1,4 +1,4 @@
-"""The plan of a recording: its prompts, output and coverage, derived from the experiment file alone."""
+"""The plan of a recording: its prompts, output and coverage, derived solely from the experiment file."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from specexp.replay.play.fidelity import learns, parts_in, scoring_of
 
 _DEFAULT = {"class_path": "Chain", "init_args": {"length": 24}}
 _TOP_K = 8
-"""The number of the target's best tokens that are kept if no drafter learns from them."""
+"""Number of the target's best tokens to keep if no drafter learns from them."""
 
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """The plan of a recording, made before any model is loaded."""
+    """The plan of a recording, drawn up before any model is loaded."""
 
     config: Config  # the experiment, with drafter and builder added if the file has none
     folder: Path
-    coverage: Sequence[TreeBuilder]  # builders that are run at every root
+    coverage: Sequence[TreeBuilder]  # builders to run at every root
     covered_by: Sequence[Mapping[str, Any]]  # the config sections of these builders
-    verifier: Verifier  # decodes plainly with the sampling settings of the configured verifier
+    verifier: Verifier  # plain decoding with the configured verifier's sampling settings
     verifier_section: Mapping[str, Any]  # the config section of this verifier
     target_top_k: int  # number of the target's best tokens kept after every node
     prompts: Mapping[str, Config]  # stage name -> the experiment with the prompts of this stage
-    added: bool  # whether the pair's draft model was added as the drafter, since the file has none
+    added: bool  # whether the pair's draft model was added as the drafter because the file has none
 
     def drafter(self) -> Drafter | None:
-        """Return a new drafter that does not have its models yet."""
+        """Return a new drafter, without its models."""
         return build_drafter(self.config)
 
     def made_of(self) -> dict[str, Any]:
-        """Return the settings, without the prompts, that the recorded answers depend on."""
+        """Return all settings that affect the recorded answers, except for the prompts."""
         generation = build_generation(self.config)
         scoring = scoring_of(self.drafter())
         return {
@@ -157,7 +157,7 @@ def plan_recording(config: Config) -> RecordingPlan:
 
 
 def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
-    """Return a configured part, with the arguments that differ from defaults, as text: ``Chain(length=24)``."""
+    """Return a configured part as text with its non-default arguments, such as ``Chain(length=24)``."""
     found = Checker(lambda key: "").find_class(part["class_path"], base)
     known = arguments_of(found) or {}
 
@@ -176,7 +176,7 @@ def describe_part(part: Mapping[str, Any], base: type = TreeBuilder) -> str:
 
 
 def describe_prompts(data: Mapping[str, Any]) -> str:
-    """Return a description of a workload in a few words."""
+    """Return a short description of the prompts of a workload."""
     count = "all" if data["max_prompts"] is None else f"up to {data['max_prompts']}"
     shuffled = "" if data["shuffle_seed"] is None else f", shuffled with seed {data['shuffle_seed']}"
     offset = f", without the first {data['offset']}" if data["offset"] else ""
@@ -184,7 +184,7 @@ def describe_prompts(data: Mapping[str, Any]) -> str:
 
 
 def _recorded_verifier(config: Config) -> tuple[Verifier, Mapping[str, Any]]:
-    """Return a plain-decoding verifier with the configured sampling settings, and its section of the configuration."""
+    """Return a plain-decoding verifier with the configured sampling settings, and its config section."""
     given = build_verifier(config)
     settings = given.sampling_settings
     if settings is None:
@@ -218,7 +218,7 @@ def _check_coverage(
 
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
-    """Return ``record.target_top_k``. The default is the number of tokens that the drafter learns from."""
+    """Return ``record.target_top_k``, by default the number of target tokens that the drafter learns from."""
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }
@@ -236,7 +236,7 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
 
 
 def _prompts(config: Config) -> dict[str, Config]:
-    """Return the experiment with the prompts of each stage, keyed by the stage's name."""
+    """Return one experiment per stage, with the prompts of that stage, keyed by the stage's name."""
     found = {"data": config}
     if config.get("sweep") is not None:
         for stage in STAGES:
@@ -250,5 +250,5 @@ def _prompts(config: Config) -> dict[str, Config]:
 
 
 def refusal(config: Config, key: str, sentence: str) -> ConfigError:
-    """Return an error about a key of ``record:``."""
+    """Return a ConfigError about a key in the ``record:`` section."""
     return config.checker.error(("record", *key.split(".")), f" {sentence}")

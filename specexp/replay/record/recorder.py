@@ -1,8 +1,8 @@
-"""Records turns: decodes plainly, runs the coverage's builders at every root of the output, then learning drafters.
+"""Records turns: decodes without drafts, then runs the coverage's builders at every root, then learning drafters.
 
-A draft model is run at every root, since a replay may visit any of them. A learning drafter depends on all its earlier
-steps, so it decodes once with each builder of the coverage. A replay with one of these builders learns from the same
-outcomes. A replay with another builder learns from those of its outcomes that were recorded.
+A draft model is run at every root of the output, since a replay may visit any of them. A learning drafter depends on
+all its earlier steps, so it decodes once with each builder of the coverage. A replay with one of these builders learns
+from the same outcomes. A replay with any other builder learns only from outcomes that were recorded.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 _ROWS = 256
-"""The most drafted nodes in a target pass, unless all are below one token of the answer."""
+"""Maximum number of drafted nodes per target pass. Only exceeded if a single answer token has more below it."""
 
 Best = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""The target's best tokens after a node, and their logits."""
+"""The target's best tokens after a node, with their logits."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The predictions that are recorded for each answer."""
+    """Determines which predictions are recorded for each answer."""
 
     builders: Sequence[TreeBuilder]  # run once at every root
     candidates: int  # minimum number of draft candidates kept after every answer token
     target_top_k: int  # number of the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return the builders that query the draft model, after narrower ones that cover most of the queries.
+        """Return the builders to run at every root, with narrower variants of them first.
 
-        With ``phrases``, a builder that also requests phrases is replaced by its inner builders that request tokens.
+        If ``phrases``, builders that also request phrases are replaced by their inner builders for single tokens.
         """
         wanted = self.builders
         if phrases:
@@ -64,7 +64,7 @@ class Coverage:
 
 
 def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
-    """Yield smaller variants of a builder that make requests which the builder itself would not make."""
+    """Yield smaller variants of a builder, which may request candidates that the builder itself does not."""
     if isinstance(builder, BeamRerank):  # the tree of a wide beam does not contain the tree of a narrow one
         yield from (BeamRerank(builder.budget, builder.depth, beam) for beam in range(1, builder.beam))
     elif isinstance(builder, DySpecGreedy):  # a small tree may prefetch nodes that a large one does not
@@ -75,14 +75,14 @@ def _narrower(builder: TreeBuilder) -> Iterator[TreeBuilder]:
 
 
 def _without_phrases(builder: TreeBuilder) -> list[TreeBuilder]:
-    """Return the builders inside ``builder`` that request single tokens, or ``builder`` if it requests no phrases."""
+    """Return ``builder`` if it requests no phrases, otherwise the builders inside it that request single tokens."""
     if builder.phrase_length == 1:
         return [builder]
     return [one for inner in builder.inner for one in _without_phrases(inner)]
 
 
 class Recorder:
-    """Records turns with the models. Without a drafter, only the target is recorded."""
+    """Records turns by running the models. Without a drafter, only the target is recorded."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Recorder:
         self._learner: Drafter | None = None  # drafts at every root and learns from the target's predictions
         self._runs: list[Decoder] = []
         if drafter is not None and learns(drafter):
-            # the candidates of a nested draft model do not depend on learning, so it is run alone
+            # a nested draft model's candidates do not depend on learning, so it runs by itself
             self._questioner = deepcopy(next(iter(models_in(drafter)), None))
             self._learner = deepcopy(drafter)
             self._runs = [
@@ -138,7 +138,7 @@ class Recorder:
         eos_token_ids: frozenset[int],
         stop_at_repetition: bool = False,
     ) -> Iterator[RecordedTurn]:
-        """Record the turns of a conversation.
+        """Record a conversation and yield its turns.
 
         ``context_of(turn, before)`` returns the full context of a turn, given the token ids ``before`` it.
         """
@@ -217,7 +217,7 @@ class Recorder:
             drafting.learn(Outcome(context, root_tree(context.root), NO_LOGITS, (), (following,)))
 
     def _teach(self, drafter: Drafter, turn: _Turn, seed: int, sequence: str) -> None:
-        """Draft a learning drafter's largest tree at every root, and record the target's predictions for it."""
+        """Let a learning drafter draft its largest tree at every root, and record the target's predictions for it."""
         turn.open_sources(drafter)
         prompt, answer = turn.prompt, turn.answer
         largest = max(self.coverage.builders, key=lambda builder: builder.max_nodes)
@@ -241,7 +241,7 @@ class Recorder:
 
 
 class _GivenAnswer(Verifier):
-    """Rejects all drafts and commits the next token of a known answer."""
+    """Verifier that rejects all drafts and commits the next token of a known answer."""
 
     def __init__(self, start: int, answer: Sequence[int]) -> None:
         self._start = start
@@ -253,9 +253,9 @@ class _GivenAnswer(Verifier):
 
 
 class _Turn:
-    """A turn that is being recorded. Its trie gets the target's ``top_k`` best tokens after nodes.
+    """A turn being recorded. Its trie stores the target's ``top_k`` best tokens after each node.
 
-    The first ``known`` tokens of the prompt were fed in earlier turns.
+    The first ``known`` tokens of the prompt were already processed in earlier turns.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class _Turn:
         self.top_k = top_k
         self.prompt = prompt
         self.answer = answer
-        self.fresh = np.array(prompt[known:-1], dtype=np.int64)  # tokens that the turn's prefill feeds
+        self.fresh = np.array(prompt[known:-1], dtype=np.int64)  # tokens fed in this turn's prefill
         self.room = min(max_new_tokens, model.context_limit - len(prompt))  # maximum length of the answer
         self.writer = TrieWriter(prompt[-1], answer)
         self._drafted: set[int] = set()  # nodes of all drafted trees
@@ -286,7 +286,7 @@ class _Turn:
         return prefill_outcome(context, self.fresh, self.prefill_logits) if self.fresh.size else None
 
     def open_sources(self, drafter: Drafter | None) -> list[RecordingSource]:
-        """Make the draft models in a drafter record into this trie, and return their sources."""
+        """Make the draft models of a drafter record into this trie, and return their sources."""
         sources: list[RecordingSource] = [one.source for one in models_in(drafter)]
         for source in sources:
             source.open(self.writer, len(self.prompt))
@@ -301,7 +301,7 @@ class _Turn:
         self._keep([nodes[row] for row in missing], outcome.logits[missing])
 
     def enter(self, root: int, tree: TokenTree) -> list[int]:
-        """Add a tree and return its nodes. :meth:`answer_rest` feeds nodes that are not on the answer to the target."""
+        """Add a tree and return its nodes. :meth:`answer_rest` runs the target on those that are not in the answer."""
         nodes = self.writer.enter_tree(root, tree)
         self._drafted.update(nodes)
         return nodes
@@ -309,11 +309,11 @@ class _Turn:
     def answer_rest(self) -> None:
         """Run the target on every drafted node without a recorded prediction.
 
-        Nodes below neighbouring answer tokens share a pass. The cache must hold the prompt without its last token.
+        Nodes below consecutive answer tokens share a pass. The cache must hold the prompt without its last token.
         """
         writer, spine = self.writer, self.writer.spine
         hanging: list[list[int]] = [[] for _ in range(spine + 1)]
-        off = list(range(spine + 1))  # the last node of the answer above each node
+        off = list(range(spine + 1))  # for each node, its last ancestor (or itself) in the answer
         for node in range(spine + 1, len(writer.parents)):
             off.append(off[writer.parents[node]])
             if node in self._drafted and node not in writer.target:
@@ -332,7 +332,7 @@ class _Turn:
             (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),))
             missing = [index for index, node in enumerate(nodes) if node not in writer.target]
             self._keep([nodes[index] for index in missing], logits[missing])
-            kept = min(last + 1, spine) - first  # the last token of an answer is not fed before the next turn
+            kept = min(last + 1, spine) - first  # the last token of an answer is fed only in the next turn
             if kept:
                 self.model.cache.commit(0, range(kept))
             first = last + 1
@@ -348,13 +348,13 @@ class _Turn:
 class RecordingSource(ModelSource):
     """A draft model that records its candidates in a trie. It runs only for candidates that are not recorded yet.
 
-    Fed tokens are buffered until an unrecorded prediction is needed, and are then fed in one pass. The model may thus
-    fall behind the sequence. The drafter then feeds it the missing committed tokens, as after any step.
+    Fed tokens are buffered until an unrecorded prediction is needed, and are then fed in one pass. The model may
+    therefore lag behind the sequence. The drafter then feeds it the missing committed tokens, as after any step.
 
     At least ``width`` candidates are kept per node, and at least ``spine_width`` at nodes of the turn's answer.
     """
 
-    # sequences are not batched, since each misses different predictions
+    # sequences are not batched, since each lacks different predictions
     feed_together = DraftSource.feed_together
     candidates_together = DraftSource.candidates_together
     draft = DraftSource.draft  # pass by pass, so that every prediction is recorded
@@ -370,12 +370,12 @@ class RecordingSource(ModelSource):
 
     def _forget_step(self) -> None:
         self._nodes: list[int] = []  # trie nodes of the tokens fed in this step
-        self._answers: list[Any] = []  # the model's outputs after the nodes that it was fed
-        self._waiting: list[Fed] = []  # buffered tokens that the model was not fed yet
+        self._answers: list[Any] = []  # the model's outputs for the nodes fed so far
+        self._waiting: list[Fed] = []  # buffered tokens, not yet fed to the model
         self._pending = 0  # committed tokens in the step's first pass
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
-        """Record into another trie from now on."""
+        """Record into another trie from here on."""
         self.writer = writer
         self._start = prompt_length
 
@@ -440,7 +440,7 @@ class RecordingSource(ModelSource):
         return RecordingSource(self.model, self.width, self.spine_width, self._slots)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecordingSource:
-        """Copies of a drafter learn separately, but share the model."""
+        """Return a new source with the same model, since copies of a drafter learn separately but share the model."""
         return self.for_new_sequence()
 
     def _run(self, context: Context) -> None:
