@@ -95,7 +95,7 @@ def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
     assert steps["prove that its output is unchanged"] == line
     assert typed(steps["serve it"]) == ["serve"]
     exec(f"import specexp; {steps['use it in Python']}", {})
-    assert typed(steps["carry it to another engine"]) == ["export"]
+    assert typed(steps["carry it to an engine"]) == ["export"]
 
 
 def test_no_proof_is_proposed_if_nothing_was_exported(here, target):  # noqa: F811

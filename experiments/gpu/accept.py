@@ -383,7 +383,7 @@ def _device_name(run: Run) -> str:
 
 
 def plant(fault: str) -> None:
-    """Add one of two faults to the loop that occurred in other engines with trees in graphs."""
+    """Add one of two faults to the loop that occurred in engines with trees in graphs."""
     ran, committed = TreeStep.run, StaticSlots.commit
 
     def masked_off_by_one(step: TreeStep) -> None:

@@ -1,1 +1,1 @@
-"""Compare backends: benchmarks of passes, steps and other engines' loops, and models made for them."""
+"""Compare backends: benchmarks of passes, steps and engines' loops, and models made for them."""

@@ -1,6 +1,6 @@
 """``python -m experiments.passes.contest EXPERIMENT.yaml [--backends NAME ...] [--key value]``: compare backends.
 
-Measures passes and steps of a pair in every backend, interleaved with plain decoding by other engines' own loops.
+Measures passes and steps of a pair in every backend, interleaved with plain decoding in engines' own loops.
 Writes a ``latency-profile`` artifact for each backend to ``profile.to/BACKEND``, and
 ``<output>/<name>/{check,steps,ratios,passes}.{md,csv}`` and ``points.csv``.
 """

@@ -1,4 +1,4 @@
-"""Greedy loops of other engines, which decode beyond EOS, and further passes that only the contest times."""
+"""Greedy loops of engines, which decode beyond EOS, and further passes that only the contest times."""
 
 from __future__ import annotations
 

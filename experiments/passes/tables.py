@@ -33,7 +33,7 @@ class Contest:
 
     Attributes:
         backends: The pair in each backend.
-        loops: Plain decoding by other engines.
+        loops: Plain decoding by engines.
         left_out: Sentences on why backends are left out, such as a missing package.
     """
 
@@ -91,7 +91,7 @@ def steps_table(contest: Contest) -> Table:
             "Medians over steps. Drafting is the time of drafter and builder, draft passes included. Outside is the "
             "time outside all passes. Speeds are paired by prompt, with 95 % bootstrap intervals.",
             f"{fastest} has the fastest plain decoding.",
-            "Loops of other engines decode greedily. Our arms use the verifier of the file.",
+            "Loops of engines decode greedily. Our arms use the verifier of the file.",
         ],
     )
     for timed in contest.backends:

@@ -65,7 +65,7 @@ def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
             f"pair = specexp.load_pair({pair}); "
             f"decoder = specexp.load_artifact({best!r}{trusted}).decoder(pair.target, pair.draft)"
         ),
-        "carry it to another engine": command_line("export", "--help", why="lists the engines"),
+        "carry it to an engine": command_line("export", "--help", why="lists the engines"),
     }
 
 
