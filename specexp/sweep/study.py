@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
 
+BOUND = 1.1
+"""Largest speedup per token per step that is believed. More means that other programs slowed plain decoding down."""
 CANDIDATES = {
     NodeKind.POINT_MASS: "top-k",
     NodeKind.DRAWN: "drawn",
@@ -291,6 +293,14 @@ class Study:
     def _plain(self) -> LearningArm:
         return self.plain()
 
+    @property
+    def _steps_bound(self) -> bool:
+        """True if no speedup exceeds the tokens per step, since a step takes no less time than one of plain decoding.
+
+        Engines count steps in their own way, and several sequences at once share the passes.
+        """
+        return not self.config.of_engine and not self.config.multi_sequence
+
     def measure(self, candidate: Candidate, should_stop: ShouldStop, trial: int) -> Measurement:
         """Measure a candidate on the prompts in order, until the last one or until ``should_stop`` returns True."""
         arm: LearningArm = candidate.arm
@@ -314,7 +324,11 @@ class Study:
                 prompt_id = own[0].prompt_id
                 if plain:
                     self.reference.observe(prompt_id, seconds_per_token(plain))
-                log_speedups[place] = log(self.reference.now(prompt_id) / seconds_per_token(own))
+                speedup = self.reference.now(prompt_id) / seconds_per_token(own)
+                if reference and self._steps_bound:
+                    tokens = sum(one.new_tokens for one in own) / max(sum(one.steps for one in own), 1)
+                    speedup = min(speedup, BOUND * tokens)
+                log_speedups[place] = log(speedup)
                 self.tick()
                 if should_stop(place, log_speedups[place]):
                     break

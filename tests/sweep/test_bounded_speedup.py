@@ -1,0 +1,24 @@
+"""A trial's speedup is not believed beyond its tokens per step: more means that plain decoding was slowed down."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
+
+from specexp.sweep.command import main
+from specexp.sweep.study import BOUND, PlainSeconds
+
+
+def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast(
+    experiment,  # noqa: F811
+    monkeypatch,
+):
+    monkeypatch.setattr(PlainSeconds, "now", lambda plain, prompt_id: 1000 * plain.seconds_per_token[prompt_id])
+    assert main([write(experiment)]) == 0
+    with Path("runs/small/trials.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["state"] == "complete"]
+    assert len(rows) > 1
+    for row in rows:
+        # the geometric mean of the prompts is at most the mean that all of them have together, up to their spread
+        assert float(row["speedup"]) == pytest.approx(BOUND * float(row["tokens_per_step"]), rel=0.2)
