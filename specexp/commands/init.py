@@ -141,6 +141,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0, "chat_template": "auto"},
         "verifier": verifier,
         "generation": {"max_new_tokens": 128, "seed": 0},
+        "baselines": ["plain"],  # Hugging Face's loop may take more time than all candidates together
         "sweep": {
             "minutes": _MINUTES,
             "confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}},
