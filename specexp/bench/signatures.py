@@ -45,8 +45,8 @@ def likely_cause(
         )
     if most < _RARE and sum(accepted[1:2]) <= 2 * _RARE * accepted[0]:
         return (
-            f"{share}, and few of the later ones: the draft runs with rotary embeddings or a prompt template of "
-            "another model, or on states of other layers than those it was trained on"
+            f"{share}, and few of the later ones: the draft was not trained for this (such as the target's own first "
+            "layers), or runs with rotary embeddings, a prompt template or layers that differ from its training"
         )
     return _fall_by_length(lengths) or (_fall_by_position(drafted_at, accepted) if chain else None)
 

@@ -311,4 +311,6 @@ def _suggestion(paths: Sequence[Path]) -> str:
 
 
 def _problem(error: Exception) -> str:
-    return str(getattr(error, "problem", None) or first_line(error))
+    problem = str(getattr(error, "problem", None) or first_line(error))
+    misplaced = problem.startswith(("mapping values are not allowed", "expected <block end>"))
+    return f"{problem}: check the indentation of this line and the one above" if misplaced else problem

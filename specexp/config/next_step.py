@@ -47,7 +47,8 @@ def _text(value: Any) -> str:
 
 def model_options(config: Config) -> list[str]:
     """Return a deployment's options for the models and device of the experiment that differ from the defaults."""
-    return _options(config, _MODEL_KEYS)
+    drafts = config.get("pair.draft") is not None or config.get("pair.target") == "stdlib"
+    return _options(config, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
 
 
 def init_options(config: Config) -> list[str]:

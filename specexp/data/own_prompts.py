@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -154,6 +155,13 @@ def _recognised_field(row: Row) -> str:
     names = found or list(map(str, row.values))
     listed = [*names[:_LISTED], *(["..."] if names[_LISTED:] else [])]
     example = next((name for name in names if is_text(row.values.get(name))), "NAME")
+    misspelt = {
+        name: near[0] for name in names if not found and (near := get_close_matches(name, FIELDS, 1, 0.8))
+    }
+    for name, field in misspelt.items():
+        raise row.refusal(
+            f" has the field {name!r}; did you mean {field!r}? Rename it, or set --data.field {name}."
+        )
     raise row.refusal(
         f" has the fields {', '.join(listed) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
         f"example, --data.field {example}."

@@ -154,6 +154,8 @@ def check_device(device: str) -> None:
             torch.device(device)
         except RuntimeError as error:  # its message lists all types, most of them for other hardware
             raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise ValueError("PyTorch finds no CUDA device: name cpu, or install a PyTorch for your GPU")
         torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
 
 

@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = [f"--{FLAGS[one]}=true" if one in FLAGS else one for one in arguments]
     short = SHORT | {flag.removeprefix("--"): key for flag, key in FLAGS.items()}
     return run_command(
-        f"{USAGE}\n{CLUSTER_USAGE}", given, partial(_act, cluster=cluster, typed=arguments), short, GOES_ON
+        f"{USAGE}\n{CLUSTER_USAGE}",
+        given,
+        partial(_act, cluster=cluster, typed=arguments),
+        short,
+        f"{GOES_ON} (a confirmation starts over)",
     )
 
 

@@ -288,7 +288,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     winner = confirmed[0]
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
-        others = {f"the best of {one.choice} ({one.name})": one for one in reversed(best.values())}
+        others = {f"the best confirmed of {one.choice} ({one.name})": one for one in reversed(best.values())}
     else:
         chains = [] if _is_multi_sequence(records) else [one for one in confirmed if one.is_chain]
         others = {f"the best chain ({one.name})": one for one in chains[:1]}

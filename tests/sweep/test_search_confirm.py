@@ -138,7 +138,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
     ]
     text = sentences(confirmed, records)
     assert text == [
-        "trial 1 (chain) is faster than the best of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
+        "trial 1 (chain) is faster than the best confirmed of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
     ]
     assert {row["method"] for row in shown(confirmed, records).records()} > {"trial 2 (bush)"}
 

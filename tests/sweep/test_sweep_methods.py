@@ -50,7 +50,7 @@ def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(meth
     assert main([write(methods)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "confirming 2 candidates" in printed
-    assert "the best of" in printed
+    assert "the best confirmed of" in printed
 
     artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.kind == "composition"
