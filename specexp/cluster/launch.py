@@ -47,7 +47,7 @@ class ClusterOptions:
 
 
 def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[str]]:
-    """Split the worker options off a command line. They are None without ``--on``.
+    """Split the worker options from the rest of a command line. Without ``--on``, the options are None.
 
     Raises ConfigError if a value is not allowed or a package is missing.
     """
@@ -100,28 +100,28 @@ GRACE = 20.0
 POLL = 0.5
 """Seconds between checks of the workers."""
 RETRIES = 3
-"""The maximum number of times that a worker is restarted: on Ray if its node is lost, under SLURM if its time is up."""
+"""Maximum number of restarts per worker: on Ray if its node is lost, under SLURM if its time is up."""
 KILL_WAIT = 60.0
 """Seconds that a job waits after SIGTERM for SLURM to kill it. SLURM's default for KillWait is 30."""
 MINUTES = 24 * 60
-"""Time limit of a SLURM job without ``--slurm-time``."""
+"""Time limit of a SLURM job, in minutes, unless ``--slurm-time`` is given."""
 PASSED_ON = ("PG", "HF_", "WANDB_", "SPECEXP_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON", "TORCH", "NCCL_")
-"""Prefixes of the environment variables that workers on Ray inherit. PGPASSWORD holds the password of a database."""
+"""Prefixes of the environment variables that workers on Ray inherit. ``PG`` covers PGPASSWORD, a database password."""
 
 Worker = TypeVar("Worker")
 Jobs: TypeAlias = Mapping[str, tuple[Sequence[str], str, str]]
 """The command, working directory and log of each worker, keyed by name."""
 Outcomes: TypeAlias = Generator[tuple[str, int | Exception], None, None]
-"""Yields the name and exit code of each worker that ends, or an exception if it is lost. Closing it ends the others."""
+"""Yields each ended worker's name and its exit code, or an exception if it was lost. Closing it ends the others."""
 
 
 def run_workers(
     options: ClusterOptions, commands: Mapping[str, Sequence[str]], folder: Path, gpus: int, threads: int
 ) -> int:
-    """Run workers until they end or are interrupted. Return 1 if any failed, and print the reason to stderr.
+    """Run workers until they end or are interrupted. Return 0, or 1 with a reason printed to stderr if any failed.
 
     Args:
-        commands: Program and arguments of each worker, keyed by name, without passwords.
+        commands: Program and arguments of each worker, keyed by name. They must not contain passwords.
         folder: Folder for the logs, which all machines must share.
         gpus: Number of GPUs for each worker.
         threads: Number of CPU cores for each worker.
@@ -164,14 +164,14 @@ def run_worker(command: Sequence[str], folder: str, log: str, environment: Mappi
 def _started(
     command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a worker that ends when this process does, for any reason."""
+    """Start a worker that ends when this process ends, for whatever reason."""
     env = {**os.environ, **environment}
     with Path(log).open("ab") as file:
         return supervisor.start(command, GRACE, cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT)
 
 
 def _reason(log: Path, outcome: int | Exception) -> str:
-    """Return a worker's last ``error:`` line or, without one, how it was lost or killed, or else its last line."""
+    """Return why a worker failed: its last ``error:`` line, else how it was lost or killed, else its last line."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors:
@@ -274,7 +274,7 @@ def _ray(jobs: Jobs, gpus: int, threads: int) -> Outcomes:
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("GPU", 0) >= gpus and node.get("CPU", 0) >= threads for node in nodes):
-            raise ConfigError(  # otherwise Ray would wait for such a node silently
+            raise ConfigError(  # otherwise Ray would silently wait for such a node
                 f"{COMMAND_LINE}: no node of the Ray cluster has {counted(gpus, 'GPU')} and "
                 f"{counted(threads, 'CPU')} for a worker: see --gpus-per-worker and --generation.threads"
             )

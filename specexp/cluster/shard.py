@@ -21,7 +21,7 @@ from specexp.config.config import Config
 from specexp.config.layers import COMMAND_LINE, ConfigError
 
 SHARDS = ".shards"
-"""The folder within the result's folder that contains one folder per shard, such as ``0-of-3``."""
+"""Name of the subfolder of the result's folder that holds one folder per shard, such as ``0-of-3``."""
 
 OPTION = "--shard"
 
@@ -46,8 +46,9 @@ class Shard:
 
 
 def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shard | None, list[str]]:
-    """Split ``--shard 0/3`` off a command line; without it, the shard is None. Raises ConfigError if the value is
-    invalid, or if the command starts workers, because each of them gets a shard.
+    """Split ``--shard`` (such as ``--shard 0/3``) from the rest of a command line. Without it, the shard is None.
+
+    Raises ConfigError if the value is invalid, or if ``on_workers``, because each worker gets its own shard.
     """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument(OPTION, nargs="?", const="")
@@ -72,7 +73,7 @@ def run_sharded(
 ) -> int:
     """Run a command as `run_command` does, with the options for workers and shards.
 
-    ``act`` also gets ``cluster``, ``shard`` and ``typed``, the arguments without the worker options.
+    ``act`` also gets ``cluster``, ``shard`` and ``typed`` (the arguments without the worker options).
     """
     try:
         cluster, typed = take_options(sys.argv[1:] if arguments is None else arguments)
@@ -84,7 +85,7 @@ def run_sharded(
 
 
 def shards_in(whole: Path) -> list[Shard]:
-    """Return all shards in order, or none if the folder has none; raises ConfigError if their counts differ."""
+    """Return all shards in order, or an empty list if there are none. Raises ConfigError if their counts differ."""
     counts = {int(path.name.rpartition("-")[2]) for path in (whole / SHARDS).glob("*-of-*")}
     if len(counts) > 1:
         found = " and ".join(map(str, sorted(counts)))
@@ -94,7 +95,7 @@ def shards_in(whole: Path) -> list[Shard]:
 
 @contextmanager
 def ends_last(whole: Path, is_whole: Callable[[Path], bool]) -> Iterator[bool]:
-    """Yield whether this worker must assemble the result: all shards are done and no other worker is assembling it.
+    """Yield whether this worker must assemble the result, because all shards are done and no other worker is doing so.
 
     Args:
         is_whole: Returns whether a shard's folder is complete.
@@ -122,7 +123,7 @@ def run_shards(
     """Run one worker per shard; the last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
     Args:
-        command: The module, such as ``specexp.record``.
+        command: The module to run, such as ``specexp.record``.
         typed: The command's arguments without the worker options.
         whole: Folder of the result, which all machines must share.
     """
@@ -136,7 +137,7 @@ def run_shards(
     )
     count = options.workers
     status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})
-    if status == 0 and shards_in(whole):  # no worker found all: a shared file system may show files late
+    if status == 0 and shards_in(whole):  # no worker saw all shards: a shared file system may show files late
         status = run({f"{whole.name} whole": start})
     if status == 0:
         print(f"{counted(count, 'worker')} completed {whole}")

@@ -1,1 +1,1 @@
-"""The commands ``run``, ``init``, ``doctor`` and ``dashboard``. Larger commands have their own packages."""
+"""The commands ``run``, ``why``, ``init``, ``demo``, ``doctor`` and ``dashboard``. Others have their own packages."""

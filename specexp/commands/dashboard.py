@@ -31,7 +31,7 @@ SHORT = {"entity": "tracking.entity", "project": "tracking.project"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Return its exit code: 0, 1 if nothing could be published, or 2 for a mistake."""
+    """Run the command. Return its exit code: 0, 1 if nothing could be published, or 2 for invalid input."""
     given = list(sys.argv[1:] if argv is None else argv)
     rest = [one for one in given if one != STUDIES]
     return run_command(USAGE, rest, partial(_act, studies=STUDIES in given), SHORT)
@@ -70,7 +70,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
         return fail("not logged in to W&B: run wandb login first, or list the panels with --dry-run", 1)
     try:
         url = str(workspace.save().url)
-    except Exception as error:  # wandb-workspaces raises errors of its own, requests and GraphQL
+    except Exception as error:  # wandb-workspaces raises its own errors and those of requests and GraphQL
         why = f"W&B refused the dashboard of {dashboard.entity}/{dashboard.project}: {first_line(error)}"
         return fail(f"{why}; --dry-run shows the panels", 1)
     print(url)

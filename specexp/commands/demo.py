@@ -1,4 +1,4 @@
-"""``specexp demo``: runs a search without a checkout, on SmolLM2 or, in half a minute, on the embedded pair."""
+"""``specexp demo``: runs a search without a checkout, either on the embedded pair (half a minute) or on SmolLM2."""
 
 from __future__ import annotations
 

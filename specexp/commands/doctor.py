@@ -41,7 +41,7 @@ class Diagnosis:
     """One finding about this machine.
 
     Attributes:
-        verdict: ``note`` if something is slow or unavailable, ``problem`` if specexp cannot work.
+        verdict: ``note`` if something is slow or unavailable, ``problem`` if specexp cannot run.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class Diagnosis:
 
 
 def packages() -> Iterator[Diagnosis]:
-    """Examine Python, specexp, its dependencies and its extras."""
+    """Check Python, specexp, its dependencies and its extras."""
     yield Diagnosis("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     try:
         needed = [Requirement(line) for line in requires("specexp") or ()]
@@ -88,7 +88,7 @@ def _version(name: str) -> str | None:
 
 
 def processor() -> Iterator[Diagnosis]:
-    """Examine the processor's cores, instructions and load."""
+    """Check the processor's cores, instructions and load."""
     from specexp.artifacts.environment import high_load, usable_cores
 
     lines = _lines("/proc/cpuinfo")
@@ -102,7 +102,7 @@ def processor() -> Iterator[Diagnosis]:
 
 
 def memory() -> Iterator[Diagnosis]:
-    """Examine memory, and disk space for results and temporary files."""
+    """Check the free memory, and the disk space for results and temporary files."""
     known = _lines("/proc/meminfo")
     if "MemTotal" in known:
         total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
@@ -134,7 +134,7 @@ def _giga(size: float) -> str:
 
 
 def devices() -> Iterator[Diagnosis]:
-    """Examine the devices that torch can use."""
+    """Check which devices torch can use."""
     import torch
 
     from specexp.artifacts.environment import usable_cores
@@ -178,7 +178,7 @@ def compiled() -> Iterator[Diagnosis]:
 
 
 def speculation() -> Iterator[Diagnosis]:
-    """Measure the embedded pair for a few seconds, and apply the rule of thumb to the results."""
+    """Measure the embedded pair for a few seconds, and apply the rule of thumb for when drafting pays off."""
     from specexp.models.pair import load_pair
     from specexp.profile.roofline import verdict
     from specexp.profile.rule import break_even, measure_quickly, payoff
@@ -199,7 +199,7 @@ def speculation() -> Iterator[Diagnosis]:
 
 
 def services() -> Iterator[Diagnosis]:
-    """Examine the W&B mode, and the caches for models and compiled passes."""
+    """Check the W&B mode, and the caches for models and compiled passes."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     from specexp.base.kernels import cache_folder
@@ -268,9 +268,9 @@ def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
 
 
 def examine() -> Iterator[Diagnosis]:
-    """Yield all findings. Stop after a missing package, because later checks would import it."""
+    """Yield all findings. Stop if a package is missing, because later checks would import it."""
     for check in checks():
-        problem = False  # a missing package ends the examination, but a full disk does not
+        problem = False  # a missing package ends the checks, but a full disk does not
         for diagnosis in check():
             problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
             yield diagnosis

@@ -66,12 +66,12 @@ def _act(given: argparse.Namespace) -> int:
 
 
 def shipped(file: str) -> Path:
-    """Return the path of a file that ships with specexp, also in a wheel, such as ``experiments/demo.yaml``."""
+    """Return the path of a file shipped with specexp, in a checkout or a wheel, such as ``experiments/demo.yaml``."""
     return next(one for folder in Path(__file__).parents if (one := folder / file).exists())
 
 
 def _from_anywhere(source: str) -> str:
-    """Return an existing path as an absolute one, because commands run in the new folder. Hub ids are unchanged."""
+    """Make an existing path absolute, because commands run in the new folder. Hub ids are returned unchanged."""
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
@@ -83,7 +83,7 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
     if given.prompts is None:
         prompts, count = "prompts.jsonl", _EXAMPLES
         rows = StdlibFunctions("validation").load().select(range(count))
-        # works as a user's turn and, without a chat template, as code to continue
+        # works both as a user turn and, without a chat template, as code to continue
         texts = [f"# Complete this Python function.\n\n{row['turns'][0]}" for row in rows]
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:

@@ -1,7 +1,7 @@
 """``python -m specexp.run EXPERIMENT.yaml [--key value]``: compares arms with plain decoding on the same prompts.
 
 Writes ``<output>/<name>/{config.yaml,environment.json,records.jsonl,table.md,table.csv,figure.png}`` and the files
-of its analyses. A later run replaces these files when it starts; the folder of a sweep is rejected.
+of its analyses. A later run replaces these files when it starts; a sweep's folder is rejected.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
     """Run an experiment, print its tables and write its folder.
 
     Args:
-        pair: Models that are already loaded; None to load those of the file.
+        pair: Models that are already loaded; None to load those named in the file.
 
     Returns:
-        The records, followed by those of outputs that were compared again in float32.
+        The records, followed by those of the outputs that were compared again in float32.
 
     Raises:
         ConfigError: The file, its trainer, data, models or output folder cannot be used; nothing was decoded.
-        FolderBusyError: Another process writes the folder; nothing was decoded.
+        FolderBusyError: Another process is writing to the folder; nothing was decoded.
         OSError: The results cannot be written.
     """
     from specexp.bench.live import LiveBackend
@@ -203,7 +203,7 @@ def _opened(
 def _in_float32(
     config: Config, backend: LiveBackend, records: Sequence[PromptRecord], prompts: Sequence[Prompt]
 ) -> InFloat32 | None:
-    """Repeat in float32 the comparison of outputs that differ from plain decoding's at near ties; None if none do."""
+    """Repeat comparisons in float32 for outputs that differ from plain decoding. Return None if there are none."""
     from specexp.bench.arm import LearningArm
     from specexp.bench.arm_spec import make_arm
     from specexp.bench.equality import InFloat32, in_float32
@@ -257,7 +257,7 @@ def _decode(
 
 
 def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
-    """Decode one shard of the prompts and write its records. Return the models of a live backend.
+    """Decode one shard of the prompts and write its records. Return the loaded models, or None for a replay.
 
     Raises:
         ConfigError: As for :func:`run`, or if results depend on earlier prompts.

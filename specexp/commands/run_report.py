@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from specexp.data import LoadedPrompts
 
 _AXES = {"budget": "nodes", "max_nodes": "nodes", "widths": "nodes"}
-"""Axis labels, keyed by argument, because builders have different arguments for the number of nodes."""
+"""Axis labels, keyed by argument, because builders have different names for the number of nodes."""
 
 
 def report(
@@ -106,7 +106,7 @@ def _title(config: Config, paper: str = "") -> str:
 def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
     """Return sentences on which arm is fastest, whether it beats the baseline, and whether the machine was busy.
 
-    Empty if no arm can be compared with the baseline.
+    Returns an empty string if no arm can be compared with the baseline.
     """
     ranked = _ranked(records, baseline)
     if not ranked:
@@ -129,7 +129,7 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:
-    """Return metrics for comparing runs: each arm's metrics and speedup. Names of modelled ones have a prefix."""
+    """Return metrics for comparing runs: each arm's metrics and speedup. The names of modelled ones have a prefix."""
     found: dict[str, float] = {}
     for name in arm_names(records):
         good = [record for record in records if record.arm == name and not record.error]
@@ -163,7 +163,7 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
 def curves_of(config: Config) -> list[Curve]:
     """Return one curve for each ``grid`` with a single key.
 
-    The key's values are numbers, or lists that shape a tree; a list is plotted at the tree's number of nodes.
+    The key's values are numbers or lists. A list defines a tree and is plotted at that tree's number of nodes.
     """
     composed, curves = iter(arms_of(config)), []
     for name, arm in (config.get("arms") or {}).items():

@@ -1,4 +1,4 @@
-"""``python -m specexp.why``: explains where a composition, or a server with ``--endpoint URL``, loses time.
+"""``python -m specexp.why``: explains where a composition or, with ``--endpoint URL``, a server loses time.
 
 A server's costs are fitted to requests with several draft lengths. Its acceptance comes from its own counters.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 2, 4, 8)
 OWN, OTHER, LONG = "as it is", "other template", "long prompt"
-"""Requests that do not choose a draft length: unchanged, with the chat template toggled, or after other prompts."""
+"""Kinds of requests that do not set a draft length: unchanged, with the chat template toggled, after other prompts."""
 _LENGTH_FIELDS = {"specexp": "speculative", "llamacpp": "speculative.n_max"}
 _LONG_PROMPT = 4000  # characters
 _COUNTER = re.compile(
@@ -56,14 +56,14 @@ class Drafts(NamedTuple):
 
     @classmethod
     def of(cls, own: Mapping[str, Any], counters: Mapping[str, int]) -> Drafts | None:
-        """Return the counts of a request: the answer's ``own``, or else those that the server counted meanwhile."""
+        """Return a request's counts from the answer's ``own`` or, failing that, from the server's ``counters``."""
         by_length = own.get("acceptance_histogram_by_draft_length") or {}
         if not by_length and counters.get("draft_tokens"):
             steps, drafted, accepted = (
                 counters[name] for name in ("drafts", "draft_tokens", "accepted_tokens")
             )
             length = -(-drafted // steps)
-            cut = length * steps - drafted  # an answer's last draft may be cut short
+            cut = length * steps - drafted  # an answer's last draft may be shortened
             # positions are used only if all other drafts have the same length; every draft has a first token
             tries = [steps] * (length - cut) + [steps - 1] * cut if cut < length else [steps]
             at = [counters[str(place)] for place in range(len(tries)) if str(place) in counters]
@@ -89,12 +89,12 @@ class Drafts(NamedTuple):
 
     @property
     def shares(self) -> list[float]:
-        """Acceptance rate by position, among the steps that drafted the position."""
+        """Acceptance rate at each position, among the steps that drafted that position."""
         return [hits / tries for hits, tries in zip(self.accepted_at, self.drafted_at, strict=False) if tries]
 
 
 class Answer(NamedTuple):
-    """The times and counts of a request. ``sent`` is its draft length, its kind (such as ``OWN``) or another server."""
+    """The times and counts of a request. ``sent`` is its draft length, its kind (such as ``OWN``) or a server's URL."""
 
     sent: str | int
     number: int  # index of its prompt
@@ -119,7 +119,7 @@ class Answer(NamedTuple):
 class ServerCosts(NamedTuple):
     """Seconds per step: ``plain`` without a draft, otherwise ``fixed`` plus ``token`` for each drafted token.
 
-    Unknown costs are None. ``token`` is 0 if all drafts have the same length.
+    Unknown costs are None. ``token`` is 0 if all drafts have about the same length.
     """
 
     plain: float | None = None
@@ -128,7 +128,7 @@ class ServerCosts(NamedTuple):
 
     @classmethod
     def fit(cls, answers: Sequence[Answer]) -> ServerCosts:
-        """Fit the costs to the requests that have counts, by least squares on the relative errors."""
+        """Fit the costs to the requests that have counts, by non-negative least squares on relative errors."""
         from scipy.optimize import nnls
 
         used = [one for one in answers if one.sent not in (OTHER, LONG) and (one.sent == 0 or one.drafts)]
@@ -176,11 +176,11 @@ def _act(given: argparse.Namespace) -> int:
 def measure(given: argparse.Namespace) -> list[Answer]:
     """Send each prompt unchanged, without drafts, to other servers, with the other template, and after other prompts.
 
-    If requests can choose the draft length, every other prompt is instead sent only once, with one of the lengths in
-    turn. A server that learns from its answers has then not answered these prompts before.
+    If requests can choose the draft length, every second prompt is instead sent only once, cycling through the lengths.
+    This way, a server that learns from its answers has not answered these prompts before.
 
     Raises:
-        EngineError: A server does not answer. The last two kinds of requests are allowed to fail.
+        EngineError: A server does not answer. Failures of the last two kinds of requests are ignored.
     """
     named = (given.endpoint, given.plain or given.endpoint, *given.also)
     url, plain_url, *others = (one.rstrip("/").removesuffix("/v1") for one in named)
@@ -209,7 +209,7 @@ def measure(given: argparse.Namespace) -> list[Answer]:
             length = LENGTHS[number // 2 % len(LENGTHS)]
             ask(length, prompt, {field: length})
             continue
-        ask(OWN, prompt, {})  # first, because drafts may be learned from earlier answers
+        ask(OWN, prompt, {})  # first, because the server may learn drafts from earlier answers
         if field is not None:
             ask(0, prompt, {field: 0})
             if answers[-1].passes[1]:  # the server ignores the field
@@ -231,7 +231,7 @@ def measure(given: argparse.Namespace) -> list[Answer]:
 
 
 def _counters(url: str, seconds: float, read: Counter[str]) -> Counter[str]:
-    """Return a server's Prometheus counters of drafts, keyed by their name in vLLM and llama.cpp; empty if it has none.
+    """Return a server's Prometheus draft counters, keyed by their vLLM and llama.cpp names; empty if it has none.
 
     TensorRT-LLM sends each iteration's counts only once, as JSON. They are added to ``read``, and a copy is returned.
     """

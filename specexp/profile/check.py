@@ -34,7 +34,7 @@ class LiveCheck:
 
     @property
     def error(self) -> float:
-        """The larger of the two relative prediction errors, of time and of speedup."""
+        """The larger of the relative errors in predicted time and in predicted speedup."""
         errors = [abs(self.off.ratio - 1)]
         if self.predicted is not None and self.live is not None:
             errors.append(abs(self.predicted.ratio / self.live.ratio - 1))

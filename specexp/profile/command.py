@@ -38,7 +38,7 @@ e.g. --profile.max_tokens 64 --profile.repeats 10 --pair.device cuda --tracking.
 
 
 class Profiled(NamedTuple):
-    """A fitted profile, the measurements behind it, the comparison with live decoding, and its artifact."""
+    """A fitted profile, the measurements behind it, its comparison with live decoding, and its artifact."""
 
     profile: LatencyProfile
     measured: Measured
@@ -66,7 +66,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
 
 def check_profiling(config: Config) -> list[ComposedArm]:
-    """Check the configuration and return its compositions, without opening models or data.
+    """Check the configuration and return its compositions, without loading models or data.
 
     Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
@@ -132,7 +132,7 @@ def run(config: Config) -> Profiled:
 
 
 def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt]) -> Profiled:
-    """Fit a profile to a measured backend, compare it with live decoding, and write the artifact."""
+    """Fit a profile to the measurements of a backend, compare it with live decoding, and write the artifact."""
     from specexp.config.artifacts import save_artifact
     from specexp.profile.check import check_live
     from specexp.profile.fit import profile_of
@@ -169,7 +169,7 @@ def next_step(config: Config, profile: Path) -> str:
 
 
 def metrics_of(measured: Measured, checks: Sequence[LiveCheck]) -> dict[str, Any]:
-    """Return the time of a one-token pass of each model after the shortest prefix, and the largest error."""
+    """Return each model's time for a one-token pass after the shortest prefix, and the largest error."""
     found: dict[str, Any] = {}
     for model, points in (("target", measured.target), ("draft", measured.draft)):
         if points:

@@ -28,7 +28,7 @@ _RIDGE = 1e-3  # relative to a column's norm; without it, trees of a single size
 
 
 def profile_of(timed: TimedBackend) -> tuple[LatencyProfile, Measured]:
-    """Fit a profile to a measured backend. Return it with the measurements."""
+    """Fit a profile to the measurements of a backend, and return both."""
     pair, passes = timed.backend.pair, timed.passes
     target, draft = (passes[model].points() if model in passes else [] for model in ("target", "draft"))
     place = compute_device(pair.target)
@@ -54,14 +54,14 @@ class FittedPass:
 
     prefix: int  # tokens in the cache
     ms: dict[int, float]  # milliseconds at that prefix, by number of tokens fed
-    prefix_ms: float  # milliseconds added by each further 1,000 prefix tokens
-    prefix_token_ms: float  # milliseconds added by each further 1,000 prefix tokens, for each token fed
+    prefix_ms: float  # milliseconds added per 1,000 more prefix tokens
+    prefix_token_ms: float  # milliseconds added per 1,000 more prefix tokens, for each token fed
 
 
 def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     """Fit the time of a pass at the middle prefix, and its growth with the prefix.
 
-    All prefixes must have the same sizes. The growth is fitted to relative errors by non-negative least squares.
+    Sizes must be the same for all prefixes. The growth is fitted to relative errors by non-negative least squares.
     """
     from scipy.optimize import nnls
 
@@ -90,7 +90,7 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
 
 
 def fit_overhead(profile: LatencyProfile, steps: Sequence[StepTiming]) -> Overhead:
-    """Fit a composition's time per step outside the passes, by non-negative least squares without outliers.
+    """Fit a composition's time per step outside the passes by non-negative least squares, excluding outliers.
 
     If all trees have the same size, the costs per step and per node cannot be separated, so each gets half. Overheads
     in ``profile`` are ignored.

@@ -36,7 +36,7 @@ _MOST_OF_A_LANE = 32  # maximum tokens per lane in a pass over several lanes
 
 
 class MethodClock:
-    """Counts the seconds spent in the given methods of an object by replacing them with timed versions."""
+    """Adds up the seconds spent in the given methods of an object by replacing them with timed versions."""
 
     def __init__(self, part: object, *methods: str) -> None:
         self._seconds = 0.0
@@ -44,7 +44,7 @@ class MethodClock:
             setattr(part, name, self._timed(getattr(part, name)))
 
     def taken(self) -> float:
-        """Return the seconds counted since the last call."""
+        """Return the seconds added up since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -90,7 +90,7 @@ class TimedDecoding(ABC):
 
 
 class TimedSteps(TimedDecoding):
-    """Times the steps of an arm. ``composition`` is the :attr:`~specexp.core.parts.Parts.label` of its parts."""
+    """Times an arm's steps. ``composition`` is the :attr:`~specexp.core.parts.Parts.label` of its parts."""
 
     answers: list[list[StepTiming]]
 
@@ -145,17 +145,17 @@ class TimedSteps(TimedDecoding):
 
 @dataclass
 class TimedBackend:
-    """The passes and arms of a pair in one backend, with the measurements made so far."""
+    """The passes and arms to time for a pair of models in one backend, with the measurements so far."""
 
     backend: LiveBackend
     dtypes: tuple[str, str | None]  # dtypes of the weights of target and draft
-    passes: dict[str, PassSamples]  # keys: ``target``, ``draft`` and ``limits`` if there are any, ``N lanes``
+    passes: dict[str, PassSamples]  # keys: ``target``, ``N lanes`` and, if present, ``draft`` and ``limits``
     arms: list[TimedSteps]  # plain decoding, then each composition of the file
     name: str = ""  # name of the backend if several are compared
 
 
 def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) -> TimedBackend:
-    """Return the passes and arms of a pair, ready to be measured.
+    """Return the passes and arms to time for a pair, ready to be measured.
 
     Raises ConfigError if the parts do not work with the models, or a prefix is too long.
     """
@@ -195,14 +195,14 @@ def pass_samples(
     sizes: Sequence[int] | None = None,
     prefixes: Sequence[int] | None = None,
 ) -> PassSamples:
-    """Return a sampler for a pass, by default with all sizes and prefixes of the configuration."""
+    """Return a sampler for a pass, by default with all configured sizes and prefixes."""
     section, seed = config.get("profile"), config.get("generation.seed")
     prefixes = prefixes or sorted(set(section["prefixes"]))
     return PassSamples(timed, prefixes, sizes or sizes_up_to(section["max_tokens"]), seed)
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
-    """Return the prompts' tokens ``[p]``, repeated or cut so that they exceed the longest prefix by one."""
+    """Return the prompts' tokens ``[p]``, repeated or cut to one more than the longest prefix."""
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
     return np.resize(known, max(config.get("profile.prefixes")) + 1)
 

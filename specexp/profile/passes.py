@@ -42,17 +42,17 @@ class TimedPass(ABC):
 
     @abstractmethod
     def prepare(self, prefix: int) -> None:
-        """Make the cache hold just the first ``prefix`` tokens of the text, feeding any that are missing."""
+        """Make the cache hold exactly the first ``prefix`` tokens of the text, feeding any that are missing."""
 
     @abstractmethod
     def seconds(self, tokens: int) -> float:
-        """Run a pass over a tree of ``tokens`` rows and return its seconds.
+        """Run a pass over a tree of ``tokens`` rows and return its duration in seconds.
 
-        Afterwards, only the root is committed, so the cache grows by one token. The commit is not timed.
+        Afterward, only the root is committed, so the cache grows by one token. The commit is not timed.
         """
 
     def tree(self, tokens: int) -> TokenTree:
-        """Return a tree with a root, ``tokens - 1`` nodes and four children per node. Each size is built only once."""
+        """Return a tree with a root, ``tokens - 1`` nodes and up to four children per node. Each size is cached."""
         if tokens not in self._trees:
             rows = np.arange(tokens)
             width = min(_WIDTH, self.vocab_size)
@@ -89,7 +89,7 @@ class TargetPass(TimedPass):
         return elapsed
 
     def pass_seconds(self, tokens: int) -> float:
-        """Run a pass without committing anything, and return its seconds."""
+        """Run a pass without committing anything, and return its duration in seconds."""
         slots, trees = tuple(range(self.lanes)), (self.tree(tokens),) * self.lanes
         started = perf_counter()
         self.model.tree_pass(slots, trees)
@@ -128,7 +128,7 @@ class PassSamples:
     """Repeated measurements of one model's passes.
 
     A pass right after one of another size finds cold caches and takes up to 2.5 times as long. Passes of one size are
-    therefore timed in a block: up to 16, as many as fit in 20 ms, but at least two. The first half of a block warms up
+    therefore timed in a block of as many as fit in 20 ms, at least 2 and at most 16. The first half of a block warms up
     the caches, and the median of the second half is one measurement.
     """
 
@@ -151,7 +151,7 @@ class PassSamples:
     def blocks(self, repetition: int) -> list[Callable[[], None]]:
         """Return one function per prefix, which measures a block of each size after that prefix.
 
-        The order of the sizes differs between repetitions, so that a drift does not always affect the same size.
+        The order of the sizes differs between repetitions, so that drift does not always affect the same size.
         """
         return [
             partial(self._take, prefix, np.random.default_rng([self._seed, repetition, prefix]))
@@ -159,7 +159,7 @@ class PassSamples:
         ]
 
     def points(self) -> list[MeasuredPass]:
-        """Return the median of each prefix and size with its interval, sorted by prefix, then by size."""
+        """Return the median and its interval for each prefix and size, sorted by prefix, then by size."""
         return [
             MeasuredPass(tokens, prefix, *median_interval(np.array(self.milliseconds[prefix, tokens])))
             for prefix in self.prefixes

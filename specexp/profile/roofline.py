@@ -19,7 +19,7 @@ from specexp.core.runtime import Runtime
 from specexp.profile.passes import PassSamples, TimedPass
 
 _BEYOND = 2**30  # bytes, more than any cache holds
-_FROM_CACHE = 1.25  # weights read at least this many times as fast as memory stay in a cache
+_FROM_CACHE = 1.25  # weights that are read more than this many times as fast as memory stay in a cache
 _STEADY = 1.25  # largest ratio of bandwidths between a run's blocks that counts as steady
 _ROWS = 8  # rows of the pass that the verdict describes
 
@@ -27,8 +27,8 @@ _ROWS = 8  # rows of the pass that the verdict describes
 class RooflineJobs(TimedPass):
     """Memory reads and matrix products that bound a model's passes, timed as if they were passes of 0 to 3 tokens.
 
-    The reads are torch sums, as fast as compiled passes, over as many bytes as the weights have and over more than any
-    cache holds. The products are torch's, in float32 and in the dtype of the weights.
+    One read covers as many bytes as the weights, the other more than any cache holds. Both are torch sums, which are as
+    fast as compiled passes. The matrix products are torch's, in float32 and in the dtype of the weights.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], packed_bytes: int | None = None) -> None:
@@ -65,7 +65,7 @@ class RooflineJobs(TimedPass):
 
 
 def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples | None:
-    """Return a sampler of the limits, or None if torch does not hold the weights or a row does not use all of them."""
+    """Return a sampler of the limits, or None if torch does not hold the weights or a row uses only some of them."""
     config = getattr(model, "config", None)
     if not isinstance(model, torch.nn.Module) or (config is not None and experts_sentence(config.to_dict())):
         return None
@@ -75,14 +75,14 @@ def limit_samples(model: object, runtime: Runtime | None = None) -> PassSamples 
 
 
 def multiplied(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Return the matrices by which each row is multiplied. The embedding table is included only if tied to the head."""
+    """Return the matrices that multiply each row. The embedding table is included only if it is tied to the head."""
     table, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     tied = head is not None and head.weight is table.weight
     return [one for one in model.parameters() if one.ndim > 1 and (tied or one is not table.weight)]
 
 
 def roofline_of(samples: PassSamples) -> Roofline:
-    """Return the limits: medians over blocks, and the speed of the faster product."""
+    """Return the limits as medians over blocks, with the speed of the faster of the two matrix products."""
     limits = samples.timed
     assert isinstance(limits, RooflineJobs)
     weights, memory, *products = (
@@ -94,7 +94,7 @@ def roofline_of(samples: PassSamples) -> Roofline:
 
 
 def verdict(profile: LatencyProfile, limits: Roofline) -> str:
-    """Return a sentence on the cost of rows, the cause of this cost, and the number of nodes that are nearly free."""
+    """Return a sentence on what several rows cost compared with one, why, and how many nodes are nearly free."""
     rows = min(_ROWS, profile.max_target_tokens)
     cost = profile.target_seconds(rows) / profile.target_seconds(1)
     read, memory = (f"{one / 1e9:.0f} GB/s" for one in (limits.bandwidth, limits.memory_bandwidth))

@@ -1,4 +1,4 @@
-"""A rule of thumb for the acceptance rate above which drafting pays, given the costs of a step."""
+"""A rule of thumb for the acceptance rate above which drafting pays off, given the costs of a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_NODES, DEEPEST = 32, 12
 LATER = (0.35, 0.16, 0.09, 0.05, 0.02)
-"""Share of the draft's misses in which its second, third, ... candidate is right.
+"""Share of the first candidate's misses in which the draft's second, third, ... candidate is right.
 
 Measured with the embedded pair at temperature 0.7 (``experiments/dyspec/acceptance/sampling.json``)."""
 _ROWS = (1, 2, 4, 8, 16, MOST_NODES + 1)
@@ -32,7 +32,7 @@ _TEXT = 'def read_config(path):\n    """Return the settings of a file as a dicti
 
 
 class Payoff(NamedTuple):
-    """The size of the best of several trees, and its modelled speedup over plain decoding."""
+    """The best tree's modelled speedup over plain decoding, and its size."""
 
     speedup: float
     nodes: int
@@ -40,12 +40,12 @@ class Payoff(NamedTuple):
 
 
 def payoff(profile: LatencyProfile, acceptance: float, *, chain: bool) -> Payoff:
-    """Return the best chain, or the best tree of up to 32 nodes, with its speedup (0 nodes and 1.0 if none pays).
+    """Return the size and speedup of the best chain, or best tree of up to 32 nodes (0 nodes and 1.0 if none pays off).
 
     Args:
         acceptance: probability that the drafter's first candidate is accepted after an accepted token.
     """
-    # candidates are ranked, so none is likelier than the first
+    # candidates are ranked, so none is more likely than the first
     later = () if chain else tuple(min(acceptance, (1 - acceptance) * share) for share in LATER)
     trees, plain = best_trees((acceptance, *later), MOST_NODES), profile.step_seconds(1)
     best = Payoff(1.0, 0, 0)
@@ -68,7 +68,7 @@ def break_even(profile: LatencyProfile, *, chain: bool, gain: float = 1.1) -> fl
 def measure_quickly(pair: ModelPair) -> tuple[LatencyProfile, Roofline, float]:
     """Time a pair with a draft model for a few seconds. Return its profile, the device's limits and the acceptance.
 
-    ``python -m specexp.profile`` measures the same in detail: with intervals, by prefix length and by composition.
+    ``python -m specexp.profile`` measures these in detail, with intervals, by prefix length and by composition.
     """
     model, draft = pair.target_runtime(), DraftModel(pair.draft_runtime(), coupled=True)
     limits = limit_samples(pair.target, model)

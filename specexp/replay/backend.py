@@ -53,9 +53,9 @@ NO_CLOCK = "none: replayed without a latency profile"
 
 
 class ReplayArm(LearningArm):
-    """An arm that replays recorded prompts. Its seconds come from a latency profile, or are 0 without one.
+    """An arm that replays recorded prompts. Its timings come from a latency profile; without one, they are 0.
 
-    A draft model in ``parts`` must be a source from :func:`source_for`. Raises RecordingError if the recording cannot
+    A draft model in ``parts`` must use a source from :func:`source_for`. Raises RecordingError if the recording cannot
     replay the parts.
     """
 
@@ -205,7 +205,7 @@ def open_replay(config: Config) -> tuple[ReplayBackend, LoadedPrompts]:
 def open_recording(config: Config) -> Recording:
     """Return the recording that ``backend: replay`` reads.
 
-    Raises ConfigError if it is missing, incomplete or damaged, or if the experiment needs a different output.
+    Raises ConfigError if it is missing, incomplete or damaged, or was recorded with settings that change the output.
     """
     try:
         recording = Recording(recording_folder(config))
@@ -225,7 +225,7 @@ def open_recording(config: Config) -> Recording:
 
 
 def _error(config: Config, error: RecordingError) -> ConfigError:
-    """Return the error as a ConfigError about the key that names the recording."""
+    """Convert the error to a ConfigError that points to the config key of the recording."""
     named = (key for key in ("recording", "record.to") if config.get(key) is not None)
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
@@ -276,7 +276,7 @@ class RecordedPrompts(LoadedPrompts):
     @cached_property
     @override
     def prompts(self) -> list[Prompt]:
-        """The selected rows. Raises PromptSetError, or RecordingError if a row was not recorded."""
+        """The selected prompts. Raises PromptSetError if they cannot be read, RecordingError if one is not recorded."""
         return [
             Prompt(
                 prompt_id=row["prompt_id"],

@@ -1,4 +1,4 @@
-"""Analyses, which make tables and pictures like those of a paper from the steps of a run."""
+"""Analyses, which turn the steps of a run into tables and pictures like those in a paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Analysis(Observer):
-    """An observer that makes its own report on a run."""
+    """An observer that produces its own report on a run."""
 
     name: ClassVar[str]  # prefix of all its files, e.g. ``tree_sizes``
 

@@ -27,7 +27,7 @@ MOST_CATEGORIES, PROMPTS_PER_CATEGORY = 8, 3
 MOST_POSITIONS = 12
 OTHERS = "others"
 CONTEXTS, FEWEST_STEPS = (64, 256, 1024, 4096), 30
-"""Upper bounds of the context columns, and the minimum number of steps for a column to be shown."""
+"""Upper bounds of the context-length columns, and the minimum number of steps for a column to be shown."""
 FEWEST_TOKENS = 8
 """If the median answer has fewer tokens than this, a warning is printed."""
 BUSY_FOLD = 4.0
@@ -42,7 +42,7 @@ def results_table(
     published: Sequence[Mapping[str, Any]] = (),
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, and equality of output.
+    """Return a table with one row per arm: tokens per step, speed, speedup over each baseline, and output equality.
 
     Speedups are over the ``baselines`` that were run, and outputs are compared with those of the first. ``published``
     holds rows of a paper's table for methods not run here: ``method``, ``tokens_per_step``, ``tokens_per_second``,
@@ -74,7 +74,7 @@ def results_table(
         cells = {"arm": f"{item['method']} (not run here)"}
         for column, metric in shown.items():
             figure = item.get(metric.name)
-            # the paper measured this figure, but the column's heading is for modelled seconds
+            # the paper measured this figure, but the column is for modelled seconds
             other_clock = figure is not None and metric.clocked and shared != MEASURED
             cells[column.title] = f"{figure:.2f} published" if other_clock else figure
         if baselines and item.get("speedup") is not None:
@@ -154,7 +154,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
 
 
 def unread_evaluations(good: Sequence[PromptRecord]) -> list[str]:
-    """Return a sentence on the thought evaluations that could not be parsed, or an empty list without a search."""
+    """Return a sentence on the thought evaluations that could not be parsed; an empty list if there was no search."""
     counts: dict[str, list[int]] = {}
     for record in good:
         if record.group is not None and "evaluator" in record.group.roles:
@@ -254,7 +254,7 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = PLAIN, published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
-    """Return a table of speedup and tokens per step by category, or None if there is only one. Small ones are merged.
+    """Return a table of speedup and tokens per step by category (small ones merged), or None if there is only one.
 
     ``published`` rows with a ``category`` become one row per method, or a note if the run has none of the method's
     categories.
@@ -308,13 +308,13 @@ def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:
 
 
 def phase_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return a table of each phase's share of a step for arms with seconds by phase, or None if no arm has them."""
+    """Return a table of each phase's share of a step for the arms with seconds per phase, or None if no arm has any."""
     records = list(records)
     found = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     if not found:
         return None
     shared = _shared(part.clock for part in found)
-    # a profile models the passes and one figure for the rest, so the other phases are empty
+    # a profile models the passes and a single cost for the rest, so the other phases are empty
     phases = [
         phase
         for phase in dict.fromkeys(phase for part in found for phase in part.shares)
@@ -331,7 +331,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def long_table(records: Iterable[PromptRecord], *, baselines: Sequence[str] = (PLAIN, EAGER)) -> Table:
-    """Return the table for CSV: all figures of each arm, by category and over all prompts."""
+    """Return the full table for CSV: all figures of each arm, both by category and over all prompts."""
     records = list(records)
     names, baselines, over, shared = _frame(records, baselines, "speedup vs")
     facts = ("prompts", "failed", "state", "dtype", "verifier", "clock")
@@ -375,7 +375,7 @@ def acceptance_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def source_table(records: Iterable[PromptRecord]) -> Table | None:
-    """Return a table of nodes by arm and proposing drafter, or None unless an arm has at least two such drafters."""
+    """Return a table of nodes by arm and proposing drafter, or None if no arm has nodes from at least two drafters."""
     heads = columns("arm | proposed by | nodes/step | accepted nodes:.0% | accepted/step")
     note = "A node that several drafters proposed counts for the first of them."
     table = Table("Acceptance by source", heads, notes=[note])
@@ -419,7 +419,7 @@ def context_table(records: Iterable[PromptRecord]) -> Table | None:
 
 
 def metric_table() -> Table:
-    """Return a table of all metrics with their unit, meaning and direction."""
+    """Return a table of all metrics with their units, meanings and directions."""
     rows: list[list[Cell]] = [
         [one.name, one.unit, one.description, one.better, one.aggregate] for one in metrics.METRICS
     ]

@@ -44,7 +44,7 @@ PHASE_COLOURS = {
 DPI = 130
 _CHARACTERS_PER_INCH = 12  # in the font of a title
 _WIDE = 16  # a parameter with a max/min ratio of at least this gets a logarithmic axis
-_ACROSS = 3  # trees drawn side by side
+_ACROSS = 3  # maximum number of trees drawn side by side
 SPANS: Mapping[What, tuple[str, str]] = {
     "prefill": ("#a9b8c4", "prefill"),
     "target": (BLUE, "target pass"),
@@ -80,7 +80,7 @@ def new_figure(
     dpi: int = DPI,
     **subplots: Any,
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure, sized in inches, with a title above a grid of plain axes, and the axes by row and column.
+    """Return a figure (sized in inches) with a title above a grid of bare axes, and the axes by row and column.
 
     Title lines that are too long for the width are wrapped. ``subplots`` are additional arguments of
     ``Figure.subplots``, such as ``sharey="row"``.
@@ -115,7 +115,7 @@ def rule(axes: Axes, axis: Literal["x", "y", "both"] = "y") -> None:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Place the ticks of the y axis at whole numbers only."""
+    """Restrict the ticks of the y axis to whole numbers."""
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -152,7 +152,7 @@ class Curve:
 def draw_speedups(
     axes: Axes, positions: Sequence[float], speedups: Sequence[Speedup], *, upright: bool = True, **style: Any
 ) -> None:
-    """Draw speedups, none of them refused, as points with intervals. ``style`` is passed to ``errorbar``.
+    """Draw speedups as points with intervals. None of them may be refused. ``style`` is passed to ``errorbar``.
 
     Ratios are on the y axis and ``positions`` on the x axis; ``upright=False`` swaps them.
     """
@@ -174,7 +174,7 @@ def speedup_bars(
     """Draw the speedup of each arm over the baseline, as in :func:`bars_of`."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
-    used = summarise(records, baseline).clock  # the clock of every bar: a speedup between clocks is refused
+    used = summarise(records, baseline).clock  # used for every bar, since speedups across clocks are refused
     word = f" {clock.adjective(used)}".rstrip()
     notes = [f"{word}, {summarise(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
     axis = f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)"
@@ -184,10 +184,10 @@ def speedup_bars(
 def bars_of(
     speedups: Sequence[Speedup], notes: Sequence[str], title: str, axis: str, published: Mapping[str, float]
 ) -> Figure:
-    """Draw one bar per speedup with its interval. A bar is grey unless its whole interval is above 1.
+    """Draw each speedup as a bar with its interval. A bar is gray unless its whole interval is above 1.
 
-    A refused speedup gets a name but no bar. ``published`` maps names to a paper's speedups. They were not measured
-    here, so their bars are hollow.
+    A refused speedup is labeled ``refused`` and has no bar. ``published`` maps names to a paper's speedups. They were
+    not measured here, so their bars are hollow.
     """
     rows = len(speedups) + len(published)
     figure, [[ax]] = new_figure(7.5, 1.3 + 0.36 * max(rows, 2), title)
@@ -252,7 +252,7 @@ def parameter_curves(
 
 
 def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
-    """Draw the share of each phase in the time of a step, as one stacked bar per arm."""
+    """Draw each phase's share of the step time, as one stacked bar per arm."""
     records = list(records)
     parts = [part for name in arm_names(records) if (part := breakdown(records, name)) is not None]
     clocks = {part.clock for part in parts}
@@ -323,8 +323,8 @@ def draw_trees(
 ) -> Figure:
     """Draw trees at the same scale: one row per depth, with the root at the top and the best candidates on the left.
 
-    Each node shows the rank of its candidate, from 0. Nodes with a hit rate, a share that ``meaning`` explains, show it
-    as a percentage and by their color; the others stay pale.
+    Each node shows the rank of its candidate, from 0. A node's hit rate, if given, is shown as a percentage and by its
+    color; other nodes stay pale. ``meaning`` explains the percentage in the legend.
     """
     layouts = [lay_out(shape) for shape, _ in panels]
     across, down = min(_ACROSS, len(panels)), -(-len(panels) // _ACROSS)
@@ -353,7 +353,7 @@ def draw_trees(
 
 
 def lay_out(shape: TreeShape) -> NDArray[np.float64]:
-    """Return the x coordinates of rows, ``[n + 1]``: leaves 1 apart in depth-first order, parents centered above."""
+    """Return the x coordinates of rows, ``[n + 1]``: leaves 1 apart, depth first; parents centered over children."""
     x = np.zeros(shape.parents.size, dtype=np.float64)
     leaves = [row for row in shape.depth_first if not shape.children[row]]
     x[leaves] = np.arange(len(leaves))
@@ -371,7 +371,7 @@ _Coordinates = NDArray[np.float64]
 def _draw_edges(
     axes: Axes, shape: TreeShape, x: _Coordinates, y: _Coordinates, hit_rates: Mapping[RankPath, float]
 ) -> None:
-    """Draw curves from parents to children. A curve is wider if its child is accepted more often."""
+    """Draw curves from parents to children. The more often a child is accepted, the wider its curve."""
     curves, widths = [], []
     for row in range(1, shape.parents.size):
         parent = shape.parents[row]
@@ -426,12 +426,12 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
 
     A panel has a row for the target and one for each drafter. If most target passes are wide enough, they show the
     numbers of the drafters that they verify. Above each panel are its name, the duration of the whole run, and the
-    share of it in which the target was busy with a pass or prefill.
+    share of that time in which the target was busy with a pass or prefill.
 
     Args:
         timelines: One or more time lines, keyed by the name of the panel. Each has at least one span.
-        seconds: Draw only this many seconds, so that single passes are visible. They begin with the run or, if its
-            prefill is long, shortly before its first target pass. None draws everything.
+        seconds: Draw only this many seconds, so that individual passes are visible. The window starts with the run or,
+            if the prefill is long, shortly before the first target pass. None draws everything.
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 0.003, "a"), Span("draft 1", "draft", 0.001, 0.004, "b")])

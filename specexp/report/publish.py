@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specexp.report.table import Table
     from specexp.tracking.tracker import TrackedRun, Tracker
 
-_LONGEST_TAG = 64  # characters of a tag in W&B
+_LONGEST_TAG = 64  # maximum length of a W&B tag, in characters
 PAGE = "report.html"
 """The HTML page to open, with the answer, tables, charts and pictures in one file."""
 PIPE_WIDTH = 160
@@ -66,13 +66,13 @@ class Report:
     # for programs: written as ``NAME.csv`` and tracked, but not printed
     data: Mapping[str, Table] = field(default_factory=dict)
     sentences: Sequence[str | Text] = ()
-    summary: Mapping[str, Any] = field(default_factory=dict)  # figures for comparing tracked runs
-    drawing: str = ""  # lines that are only printed, after the sentences
+    summary: Mapping[str, Any] = field(default_factory=dict)  # metrics for comparing tracked runs
+    drawing: str = ""  # text printed after the sentences, but not written to files
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
     proof: str = ""  # sentence below the answer: whether the outputs equal those of plain decoding
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
-    fragments: Mapping[str, str] = field(default_factory=dict)  # HTML of additional sections of the HTML page
+    fragments: Mapping[str, str] = field(default_factory=dict)  # more sections of the page, as HTML
     # next commands by purpose, the most useful first
     next_steps: Mapping[str, str] = field(default_factory=dict)
     # file name without suffix of one markdown file with all tables and sentences; None writes one file per table
@@ -205,7 +205,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
 
 
 def render(template: str, **values: Any) -> Markup:
-    """Return the HTML of a template in ``page/``. String values are escaped."""
+    """Render a template from ``page/`` as HTML. String values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -235,7 +235,7 @@ def _chart_library() -> Markup:
 
 
 def tracker_of(config: Config, name: str, folder: str | Path) -> Tracker:
-    """Return a command's W&B tracker, configured by the ``tracking`` section, with tags for model and device."""
+    """Return a command's W&B tracker as configured in the ``tracking`` section, with tags for model and device."""
     from specexp.tracking.tracker import Tracker
 
     tracking = dict(config.get("tracking"))
@@ -371,7 +371,7 @@ def replaced_results(config: Config, folder: Path) -> str | None:
 
 
 def _difference(one: Any, other: Any, key: str = "") -> str:
-    """Return the first dotted key at which two configurations differ; empty if they are equal."""
+    """Return the first dotted key at which two configurations differ, or an empty string if they are equal."""
     if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
         return "" if one == other else key
     found = (

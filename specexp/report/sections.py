@@ -130,7 +130,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
 
 
 def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
-    """Return a chart of the share of variance between trials that each searched key explains, or None without keys."""
+    """Return a chart of how much variance between trials each searched key explains, or None if there are no keys."""
     rows: list[Spec] = [
         {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
         for key, share in importances.items()
@@ -147,7 +147,7 @@ def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | N
 def folding_tree(
     rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
 ) -> str:
-    """Return a static tree as collapsible HTML. ``accepted`` is the share of steps in which each node was accepted."""
+    """Return a static tree as collapsible HTML. ``accepted`` maps nodes to the share of steps that accepted them."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:
         children[node[:-1]].append(node)
@@ -165,7 +165,7 @@ def prompts_shown(
     titles: Mapping[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> Report:
-    """Return the part of the report on individual prompts: a table for programs (CSV) and a section of the page.
+    """Return the part of the report on individual prompts: a CSV table for programs and a section of the HTML page.
 
     ``texts`` maps prompt ids to prompts, and ``titles`` maps arms to displayed names. The section shows the first arm's
     output and compares its cost with the last arm's. Without a tokenizer, there is no section.

@@ -1,4 +1,4 @@
-"""Tables that can be shown in the terminal, as Markdown and as CSV."""
+"""Tables that can be shown in the terminal and written as Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Column:
     title: str
     digits: int = 2  # digits after the decimal point
     unit: str = ""  # text after each number; ``%`` shows shares as percentages
-    interval: bool = False  # whether its cells are speedups, which CSV spreads over four columns
+    interval: bool = False  # whether its cells are speedups, which take up four columns in CSV
 
     def show(self, cell: Cell) -> str:
         """Return the formatted text of a cell."""
@@ -40,7 +40,7 @@ class Column:
         return f"{cell}{self.unit}" if isinstance(cell, int) else f"{cell:.{self.digits}f}{self.unit}"
 
     def csv_cells(self, cell: Cell) -> list[str | float | int]:
-        """Return the CSV cells for a cell: unrounded numbers, or a speedup's ratio, low, high and refusal."""
+        """Return a cell's values for CSV: an unrounded number, or a speedup's ratio, low, high and refusal."""
         if isinstance(cell, Speedup):
             ends = [cell.low, cell.high] if cell.has_interval else ["", ""]
             return ["", "", "", cell.refused] if cell.refused else [cell.ratio, *ends, ""]
@@ -48,7 +48,7 @@ class Column:
 
 
 def columns(heads: str) -> list[Column]:
-    """Parse a line of headings, separated by vertical bars, into columns. An optional style follows a colon.
+    """Parse headings separated by vertical bars into columns. A heading may end with a colon and a style.
 
     The styles are ``.1`` for one digit after the decimal point, ``.1%`` for a share, ``.2 ms`` and ``.2x`` for two
     digits and a unit, and ``interval`` for a speedup. The default is two digits.
@@ -97,7 +97,7 @@ class Table:
         ]
 
     def records(self) -> list[dict[str, str | float | int | None]]:
-        """Return the rows as mappings from heading to cell. Numbers are not rounded, and speedups are text."""
+        """Return each row as a mapping from heading to cell. Numbers are not rounded; speedups become text."""
         return [
             {
                 column.title: column.show(cell) if isinstance(cell, Speedup) else cell

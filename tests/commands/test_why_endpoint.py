@@ -86,7 +86,10 @@ def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None
     ("planted", "cause"),
     [
         (["--accept", "0.005"], "as by chance: the draft belongs to another target or tokenizer"),
-        (["--accept", "0.08"], "rotary embeddings, a prompt template or layers that differ from its training"),
+        (
+            ["--accept", "0.08"],
+            "rotary embeddings, a prompt template or layers that differ from its training",
+        ),
         (
             ["--accept", "0.7", "--chat-accept", "0.2"],
             "the draft was trained with the template of another model",

@@ -58,7 +58,7 @@ def _act(config: Config, dry_run: bool) -> int:
 def run(config: Config) -> Comparison:
     """Compare the devices, print the tables, write the output folder and track the run.
 
-    Raises ConfigError, before writing any file, if the file cannot be used or the recording lacks a prediction.
+    Raises ConfigError, before writing any file, if the config is unusable or the recording lacks a prediction.
     """
     from specexp.replay.advice.what_if_report import report
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
@@ -78,7 +78,7 @@ def run(config: Config) -> Comparison:
 
 
 def profiles_of(config: Config) -> list[LatencyProfile]:
-    """Return the latency profiles of ``what_if.profiles``, then of ``what_if.files``.
+    """Return the latency profiles in ``what_if.profiles``, followed by those in ``what_if.files``.
 
     Raises ConfigError if there are none, if one cannot be read or lacks ``draft_ms``, or if two have the same name.
     """

@@ -37,7 +37,7 @@ class NamedTree:
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its latency profile, its tree with the highest goodput, and the counts of that tree."""
+    """A device, with its latency profile, the tree that has the highest goodput on it, and that tree's counts."""
 
     letter: str  # short name: A, B, ... Z, A1, B1, ...
     profile: LatencyProfile
@@ -62,7 +62,7 @@ class Comparison:
     hit_rates: Mapping[RankPath, float]  # share of positions at which each rank path matches the output
 
     def shares(self, tree: NamedTree) -> list[float]:
-        """Return a tree's goodput on each device, relative to the device's best tree."""
+        """Return a tree's goodput on each device, relative to that of the device's best tree."""
         row = next(number for number, one in enumerate(self.trees) if one is tree)
         found: list[float] = (self.goodput[row] / self.goodput.max(axis=0)).tolist()
         return found
@@ -232,7 +232,7 @@ def cross_table(found: Comparison) -> Table:
 
 
 def draw_budgets(found: Comparison) -> Figure:
-    """Plot the goodput of the best tree of each size on each device, relative to the device's best tree."""
+    """Plot each device's goodput with its best tree of each size, relative to its best tree overall."""
     figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
     sizes = np.array([tree.shape.num_nodes for tree in found.trees])
     budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}

@@ -49,7 +49,7 @@ THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 
 @dataclass(frozen=True)
 class Change:
-    """A change to try: ``overrides`` to the composition, or a ``latency`` profile with different costs."""
+    """A change to try: either ``overrides`` to the composition or a ``latency`` profile with different costs."""
 
     name: str
     overrides: Mapping[str, Any]
@@ -128,7 +128,7 @@ def run(config: Config) -> Explained:
 
 
 def _measured(config: Config, folder: Path) -> Config:
-    """Run ``specexp.profile`` and ``specexp.record``. Return the experiment as a replay of their results."""
+    """Run ``specexp.profile`` and ``specexp.record``, and return the experiment set to replay their results."""
     profile, recording = folder / "profile", folder / "recording"
     given = [str(folder / "config.yaml"), "--tracking.mode", "disabled", "--sweep", "null"]
     for command, key, to in (("profile", "profile.to", profile), ("record", "record.to", recording)):
@@ -142,7 +142,7 @@ def _measured(config: Config, folder: Path) -> Config:
 
 
 def explain(config: Config) -> Explained:
-    """Replay an experiment's composition and every change to it, using its recording and latency profile.
+    """Replay an experiment's composition, unchanged and with each change, using its recording and latency profile.
 
     Raises ConfigError if the recording is missing or cannot replay the composition.
     """
@@ -189,7 +189,7 @@ def explain(config: Config) -> Explained:
 
 
 def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> Iterator[Change]:
-    """Yield changed settings: no speculation, smaller and larger trees, confidence thresholds, prompt lookup."""
+    """Yield settings to try: no speculation, smaller and larger trees, confidence thresholds and prompt lookup."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
     arguments = config.get("builder.init_args") or {}

@@ -30,10 +30,10 @@ _CHANGED_BY = {
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of a change: its records on all prompts, and its speedups over the composition and plain decoding."""
+    """A change's records on all prompts, and its speedups over the unchanged composition and over plain decoding."""
 
     name: str
-    overrides: Mapping[str, Any]  # changed keys of the experiment; empty for a change of costs
+    overrides: Mapping[str, Any]  # changed keys of the experiment; empty if the change is to the costs
     records: Sequence[PromptRecord]
     over_now: Speedup
     over_plain: Speedup
@@ -41,7 +41,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Explained:
-    """The explanation of a composition: its costs, and similar settings ranked by speedup, largest first."""
+    """The explanation of a composition's speed: its costs, and similar settings in descending order of speedup."""
 
     now: Effect  # the composition as it is
     costs: Sequence[Effect]

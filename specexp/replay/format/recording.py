@@ -1,6 +1,6 @@
 """A recording on disk: ``recording.json`` and Parquet files of recorded turns.
 
-Each Parquet file is written atomically, then listed with its hash, so that an interrupted recording can be resumed.
+Each Parquet file is written atomically before the JSON file lists it, so that an interrupted recording can be resumed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "recording.json"
 SCHEMA_VERSION = 1
-_VALUES = 1024  # values hashed per parameter
+_VALUES = 1024  # maximum number of values hashed per parameter
 _NEEDED = "record it with python -m specexp.record"
 _ORDER = (
     "tokenizer",
@@ -59,10 +59,10 @@ class RecordedTurn:
     prompt: NDArray[np.int32]  # all tokens before the answer, including earlier turns
     answer: NDArray[np.int32]
     finish_reason: str  # ``eos``, ``repetition``, ``length`` or ``context``
-    # [a, k] the target's k best tokens and their logits, after each of the a tokens prefilled in this turn
+    # [a, k] the target's k best tokens and their logits after each of the `a` tokens prefilled in this turn
     prefill_top: NDArray[np.int32]
     prefill_logits: NDArray[np.float32]
-    trie: Trie  # predictions of both models after the prompt, the answer tokens and drafted tokens
+    trie: Trie  # predictions of both models after the prompt, each answer token and each drafted token
 
     def to_row(self) -> dict[str, Any]:
         """Return the turn as a table row, with its arrays flattened."""
@@ -86,7 +86,7 @@ class RecordedTurn:
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> RecordedTurn:
-        """Rebuild a turn from a row of :meth:`to_row`."""
+        """Rebuild a turn from a row that :meth:`to_row` returned."""
 
         def ints(name: str) -> NDArray[np.int32]:
             return np.asarray(row[name], dtype=np.int32)
@@ -122,7 +122,7 @@ class FileEntry(TypedDict):
 class RecordingManifest:
     """The contents of ``recording.json``: the models, settings and files of a recording."""
 
-    fingerprint: Fingerprint  # identifies the target, draft and tokenizer, including their weights
+    fingerprint: Fingerprint  # identifies the tokenizer, the target and the draft, including the weights of both models
     # Settings that affect the recorded data: pair, law (the verifier's sampling settings), generation, drafter,
     # scoring (of its draft model, or None), coverage, candidates, target_top_k, and prompts (prompt id -> hash).
     made_of: dict[str, Any]
@@ -136,9 +136,9 @@ class RecordingManifest:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def live_error(self, fidelity: str) -> float | None:
-        """Return the relative error of replayed tokens per step that is largest in magnitude, with its sign.
+        """Return the signed relative error in replayed tokens per step that has the largest magnitude.
 
-        Only compositions of this fidelity (a ``Fidelity`` as text) count. None if the live sample has none of them.
+        Only compositions with this fidelity (a ``Fidelity`` as text) count. Returns None if the live sample has none.
         """
         rows = [row for row in self.live_sample if row.get("fidelity") == fidelity]
         return max((float(row["relative_error"]) for row in rows), key=abs, default=None)
@@ -155,7 +155,7 @@ class RecordingManifest:
 
     @staticmethod
     def load(folder: Path) -> RecordingManifest:
-        """Read ``recording.json``. Raises RecordingError if it is missing or damaged."""
+        """Read ``recording.json``. Raises RecordingError if it is missing, damaged or of another version."""
         path = folder / MANIFEST
         try:
             fields = TypeAdapter(dict[str, Any]).validate_json(path.read_bytes())
@@ -252,7 +252,7 @@ def different_setting(
 
 
 def hash_of(prompt: Prompt) -> str:
-    """Return a hash of a prompt: the text of all its turns and the tokens of the first one."""
+    """Return a hash of a prompt, covering the text of all its turns and the tokens of the first."""
     return sha256(repr((prompt.turns, prompt.token_ids)).encode())[:16]
 
 
@@ -289,7 +289,7 @@ def check_file(path: Path, entry: FileEntry) -> bytes:
 
 
 def read_turns(path: Path, entry: FileEntry) -> Iterator[RecordedTurn]:
-    """Yield the turns of a Parquet file. Raises RecordingError if it is missing or damaged."""
+    """Yield the turns in a Parquet file. Raises RecordingError if it is missing or damaged."""
     import pandas as pd
 
     content = BytesIO(check_file(path, entry))
@@ -314,7 +314,7 @@ def write_turns(path: Path, turns: Sequence[RecordedTurn]) -> FileEntry:
 def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any]:
     """Return a model's dtype, parameter count and weight hash, to detect fine-tuning or a change of precision.
 
-    The hash covers name, shape, dtype and up to 1,024 evenly spaced values per parameter, so large models are fast too.
+    For speed, the hash covers the name, shape, dtype and at most 1,024 evenly spaced values of each parameter.
     """
     import torch
 
@@ -338,7 +338,7 @@ def weights_fingerprint(model: PreTrainedModel | LlamaCppModel) -> dict[str, Any
 
 
 def recording_fingerprint(pair: ModelPair) -> Fingerprint:
-    """Return the fingerprint that artifacts store (tokenizer and target), plus the weights of both models."""
+    """Return the fingerprint that artifacts store (tokenizer and target), plus weight hashes of both models."""
     sections = fingerprint(pair.target, pair.tokenizer)
     sections["target"] = weights_fingerprint(pair.target)
     if pair.draft is not None:

@@ -18,11 +18,11 @@ from specexp.core.tree import NO_CANDIDATE, TokenTree
 
 
 class RecordingError(ValueError):
-    """A recording is damaged, was made with other models, or does not match the configuration."""
+    """Raised if a recording is damaged, was made with other models, or does not match the configuration."""
 
 
 class NotRecordedError(RecordingError):
-    """The replay needs a prediction that was not recorded."""
+    """Raised if a replay needs a prediction that was not recorded."""
 
 
 NOWHERE = -1
@@ -32,7 +32,7 @@ _TOKEN_BITS = 32
 
 
 class Ranked:
-    """Ranked tokens and values of all nodes, concatenated. The list of node ``i`` has ``counts[i]`` entries."""
+    """Ranked tokens and their values for all nodes, stored as flat arrays. Node ``i`` has ``counts[i]`` entries."""
 
     def __init__(
         self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
@@ -52,7 +52,7 @@ class Ranked:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """The value (log-probability or logit) of each of ``tokens``."""
+        """The value (log-probability or logit) of each token in ``tokens``."""
         return self._values[: self.end]
 
     def __getitem__(self, node: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -71,7 +71,7 @@ class Ranked:
         return [starts[node] if node != NOWHERE and counts[node] >= k else self.end for node in nodes]
 
     def read(self, starts: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return tokens and values at the offsets ``starts``, each ``[f, k]``. Padding is ``NO_CANDIDATE`` and -inf."""
+        """Return ``k`` tokens and values per offset, both ``[f, k]``. Padding is ``NO_CANDIDATE`` and -inf."""
         if k > self._longest:
             shape = len(starts), k
             return np.full(shape, NO_CANDIDATE, dtype=np.int64), np.full(shape, -np.inf, dtype=np.float32)
@@ -83,7 +83,7 @@ class Ranked:
 
     @staticmethod
     def of(lists: Mapping[int, tuple[NDArray[Any], NDArray[Any]]], nodes: int) -> Ranked:
-        """Build from a mapping of node to (tokens, values). ``nodes`` is the number of nodes in the trie."""
+        """Build an instance from (tokens, values) keyed by node. ``nodes`` is the number of nodes in the trie."""
         counts = np.zeros(nodes, dtype=np.int32)
         for node, (tokens, _) in lists.items():
             counts[node] = tokens.size

@@ -29,7 +29,7 @@ class Grade(StrEnum):
     IN_LAW = "exact in distribution"
     """Every count equals that of a live run with the same sampled output, since the output determines acceptance."""
     MODELLED = "modelled seconds decide"
-    """A controller learns from seconds, which are modelled in a replay and measured in a live run."""
+    """A controller learns from timings, which are modelled in a replay and measured in a live run."""
     APPROXIMATE = "approximate"
     """Drafters learn from nodes that were only partly recorded, or do not declare what they learn from."""
 
@@ -55,7 +55,7 @@ def parts_in(part: AnyPart | None) -> Iterator[AnyPart]:
 
 
 def learns(drafter: Drafter | None) -> bool:
-    """Return whether drafts depend on any of the target's predictions besides the committed tokens."""
+    """Return whether drafts depend on any target predictions other than the committed tokens."""
     return any(one.learns_from != "nothing" for one in parts_in(drafter))
 
 
@@ -63,7 +63,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
     """Return the drafters, among ``drafter`` and those nested in it, that run a draft model themselves.
 
     Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
-    RecordingError if one has no scoring, because its model cannot be recorded then.
+    RecordingError if one has no scoring, since its model cannot be recorded.
     """
     found = [
         one
@@ -82,7 +82,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
 def scoring_of(drafter: Drafter | None) -> Scoring | None:
     """Return the scoring of a drafter's draft model, or None if it has no draft model.
 
-    Raises RecordingError if there are models with different scorings, or one without a scoring.
+    Raises RecordingError if its draft models have different scorings, or if one has none.
     """
     found = {one.scoring for one in models_in(drafter)}
     if len(found) > 1:
@@ -105,7 +105,7 @@ def fidelity(parts: Parts) -> Fidelity:
 
 
 def _fidelities(parts: Parts) -> Iterator[Fidelity]:
-    """Yield the fidelity of each part that is not exact."""
+    """Yield the fidelity of each part that cannot be replayed exactly."""
     verifier, name = parts.verifier, type(parts.verifier).__name__
     if verifier.sampling_settings is None:
         raise RecordingError(
@@ -134,7 +134,7 @@ def _fidelities(parts: Parts) -> Iterator[Fidelity]:
 def static_shape(parts: Parts) -> TreeShape | None:
     """Return a composition's tree if it is fixed and holds ranked candidates of one draft model, otherwise None.
 
-    The controller must change nothing, and the candidates must not be truncated by top-k or top-p.
+    The controller must leave all drafts unchanged, and the candidates must not be truncated by top-k or top-p.
     """
     drafter, builder, _, controller = parts
     if builder is None or builder.kind is not NodeKind.POINT_MASS or not controller.changes_nothing:

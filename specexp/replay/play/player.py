@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from specexp.core.loop import OutcomeObserver
 
 _ENDED = -1
-"""The target's token after the end of the output. No drafted token equals it."""
+"""Placeholder for the target's token after the end of the output. No drafted token equals it."""
 
 
 class RecordedOutcome(Outcome):
@@ -63,7 +63,7 @@ class RecordedOutcome(Outcome):
         return self._nodes
 
     def recorded_part(self) -> RecordedOutcome:
-        """Return a copy for drafters to learn from, with only those rows that have recorded target predictions."""
+        """Return a copy for drafters to learn from, reduced to the rows with recorded target predictions."""
         target, tree = self.turn.trie.target, self.tree
         known = np.array([node >= 0 and target.count(node) > 0 for node in self.nodes])
         for row, parent in enumerate(tree.shape.parents.tolist()[1:], start=1):
@@ -153,13 +153,13 @@ def add_fed_nodes(nodes: list[int], fed: Fed, root: int, child: Callable[[int, i
 Missing = Literal["refuse", "unknown", "none"]
 """The policy for draft candidates that were not recorded.
 
-``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary. They are never accepted, so the replay of a
-static tree stays exact; nodes on the output's path still raise. ``none`` returns no candidates, an approximation.
+``refuse`` raises. ``unknown`` fills in tokens outside the vocabulary, which are never accepted, so a fixed tree is
+replayed exactly; nodes of the output still raise. ``none`` returns no candidates, so the replay is approximate.
 """
 
 
 class RecordedSource(DraftSource):
-    """Draft source that reads candidates from the recorded ``turn`` and counts the passes a model would make."""
+    """Draft source that reads candidates from the recorded ``turn`` and tracks the length that a cache would have."""
 
     def __init__(
         self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
@@ -288,7 +288,7 @@ class FollowOutput(DeterministicVerifier):
 
 
 class RecordedTarget(Target):
-    """Target without a model. It only provides a context length, ``context_limit`` tokens."""
+    """Target without a model. It provides only a context length of ``context_limit`` tokens."""
 
     def __init__(self, context_limit: int) -> None:
         self.context_limit = context_limit
@@ -362,13 +362,13 @@ class Player:
         clock: Clock | None = None,
         observers: Iterable[OutcomeObserver] = (),
     ) -> list[GenerationResult]:
-        """Replay the turns of a conversation and return the counts of each turn.
+        """Replay the turns of a conversation and return the counts for each turn.
 
         Args:
             max_new_tokens: Maximum tokens per turn; must equal the recorded limit if there are several turns. Raises
-                RecordingError if the recorded answer is too short.
-            sequence: Name of the sequence, used as the key of its randomness.
-            clock: Function that returns the seconds of each phase of a step, for parts that learn from seconds.
+                RecordingError if a recorded answer is too short.
+            sequence: Name of the sequence, used as the key for its random numbers.
+            clock: Returns the duration of each phase of a step, in seconds, for parts that learn from timings.
         """
         context: Context | None = None
         target = RecordedTarget(self.context_limit)

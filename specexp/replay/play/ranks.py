@@ -1,8 +1,8 @@
-"""Evaluation of fixed trees, given the draft model's rank of the output token at every position of a recording.
+"""Evaluates fixed trees from the draft model's rank of the output token at every position of a recording.
 
-A fixed tree of ranked candidates makes no decisions at run time, so a single table of ranks determines its steps. From
-any root, the accepted path follows the ranks of the output tokens for as long as the tree contains them. Thousands of
-trees can be evaluated per second.
+A fixed tree of ranked candidates involves no decisions at run time, so a single table of ranks determines its steps.
+From any root, the accepted path follows the ranks of the output tokens for as long as the tree contains them. Thousands
+of trees can be evaluated per second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSED = -1
 
 @dataclass(frozen=True)
 class StaticCounts:
-    """Per-turn counts for one tree, in arrays ``[turns]``. A step is a target pass; ``drafted`` counts nodes."""
+    """Per-turn counts for one tree, as arrays ``[turns]``. Each step is one target pass; ``drafted`` counts nodes."""
 
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
@@ -50,15 +50,15 @@ class RankTable:
     """The rank of each output token among the draft model's candidates at its position.
 
     Args:
-        turns: Recorded turns, with the turns of a conversation in order. Raises NotRecordedError if candidates after an
+        turns: Recorded turns, with those of a conversation in order. Raises NotRecordedError if the candidates after an
             output token are missing.
-        max_new_tokens: Maximum tokens per turn, not above the recorded limit.
+        max_new_tokens: Maximum tokens per turn, at most the recorded limit.
         context_limit: Context length of the target in tokens.
     """
 
     def __init__(self, turns: Sequence[RecordedTurn], max_new_tokens: int, context_limit: int) -> None:
         self.turns = turns
-        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]  # tokens of each turn
+        self.sizes = [min(turn.answer.size, max_new_tokens) for turn in turns]  # output tokens of each turn
         # [positions] tokens in the cache
         self.prefixes = np.concatenate(
             [turn.prompt.size - 1 + np.arange(size) for turn, size in zip(turns, self.sizes, strict=True)]
@@ -119,9 +119,7 @@ class RankTable:
     def matches(self, shape: TreeShape) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, for each root, the number of accepted nodes and the row of the last one, as arrays ``[positions]``.
 
-        The length limit is ignored.
-
-        Raises NotRecordedError if the tree has a rank that was not recorded.
+        The length limit is ignored. Raises NotRecordedError if the tree has a rank that was not recorded.
         """
         highest = int(shape.ranks.max(initial=-1))
         if highest >= self.width:
@@ -184,7 +182,7 @@ class RankTable:
         )
 
     def _visited(self, new: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the positions at which steps begin, given the number of new tokens of a step at each position."""
+        """Return the positions at which steps begin, given the new tokens of a step starting at each position."""
         following = (np.arange(new.size) + new).tolist()
         roots: list[int] = []
         at, size = 0, new.size
@@ -200,7 +198,7 @@ class RankTable:
         sizes: NDArray[np.int64],  # [depth + 1] rows of the tree cut at each depth
         inner: NDArray[np.int64],  # [depth] rows with children at each depth, fed in one draft pass
         cuts: NDArray[np.int64],  # [steps] depth at which each step's tree is cut
-        new: NDArray[np.int64],  # [steps] new tokens
+        new: NDArray[np.int64],  # [steps] new tokens of each step
         ends: NDArray[np.bool_],  # [steps] whether the last accepted node was a leaf, not fed to the draft
     ) -> NDArray[np.float64]:
         """Return the seconds of each step, ``[steps]``."""

@@ -1,1 +1,1 @@
-"""``python -m specexp.record``: records the answers of a target and its draft once."""
+"""``python -m specexp.record``: records a target's answers, and the predictions of target and draft, for replay."""

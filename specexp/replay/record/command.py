@@ -1,8 +1,8 @@
-"""``python -m specexp.record CONFIG.yaml [--key value]``: record the answers of a target and its draft for replay.
+"""``python -m specexp.record CONFIG.yaml [--key value]``: record a target's answers and both models' predictions.
 
 Writes ``recording.json`` and ``turns-*.parquet`` into ``recordings/<name>``, or into ``record.to``. Each file of turns
 is written atomically before the manifest lists it, so the same command resumes a killed recording after its last
-complete file. Each shard is a recording in its own folder. Merging the shards yields the files of a single machine.
+complete file. Each shard is a recording in its own folder. Merging the shards yields the same files as one machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _ELSEWHERE = "name another folder in record.to"
 
 
 class NotRecordableError(CommandError):
-    """A prompt could not be recorded. The message names the prompt, the reason and the folder of the complete files."""
+    """Raised if a prompt cannot be recorded. The message gives the prompt, the reason and the recording's folder."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,13 +99,13 @@ def _act(
 
 
 def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = None) -> Recording:
-    """Record the experiment described by ``config``, and compare its replay with a live sample.
+    """Record the experiment described by ``config``, and compare its replay with live decoding on a few prompts.
 
-    The last worker to finish merges the shards. If ``pair`` is given, its models are used instead of loading them.
+    The last worker to finish merges the shards. If ``pair`` is given, its models are used and none are loaded.
 
     Raises:
         ConfigError: The file, its data or its models cannot be used, or the folder holds a different recording.
-        NotRecordableError: A prompt failed.
+        NotRecordableError: A prompt could not be recorded.
         OSError: The recording cannot be written.
     """
     from specexp.bench.trainer import quiet_libraries
@@ -141,8 +141,8 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
 class RecordingJob:
     """Makes a recording, or resumes it after its last complete file of turns.
 
-    With ``shard``, only this part of the prompts is recorded, in its own folder. Raises ConfigError, without changing
-    any file, if the experiment cannot be recorded or the folder holds a different recording.
+    If ``shard`` is given, only its prompts are recorded, in its own folder. Raises ConfigError, without changing any
+    file, if the experiment cannot be recorded or the folder holds a different recording.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class RecordingJob:
                 self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
 
     def run(self) -> Recording:
-        """Record the missing prompts, then compare some with live decoding. Raises the same errors as :func:`run`."""
+        """Record the missing prompts, then compare some replays with live runs. Raises the errors of :func:`run`."""
         folder = self.plan.folder
         self._merge_shards()
         missing = self._missing()
@@ -230,7 +230,7 @@ class RecordingJob:
             forget_shards(whole)
 
     def _merge(self, parts: Sequence[Path]) -> None:
-        """Write the turns of the shard folders ``parts`` in order, split into files as on a single machine."""
+        """Write the turns of the shard folders ``parts`` in order, split into files as a single machine would."""
         known = _conversations(self.manifest.files)
         kept: list[RecordedTurn] = []
         for part in parts:
@@ -335,7 +335,7 @@ class RecordingJob:
             recorder.load_state_dict(torch.load(self._drafters_file(), weights_only=True))
 
     def _unsampled(self) -> Sequence[Prompt]:
-        """Return the prompts to decode live; empty if the manifest already covers as many for every composition."""
+        """Return the prompts for the live sample; empty if the manifest already covers enough for every composition."""
         from specexp.replay.record.live_sample import compositions
 
         sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
@@ -501,7 +501,7 @@ def check_context(plan: RecordingPlan, pair: ModelPair) -> None:
 
 
 def estimate(first: Sequence[RecordedTurn], turns: int, max_new_tokens: int) -> str:
-    """Return a sentence with the maximum size of ``turns`` answers, extrapolated from the first ones."""
+    """Return a sentence that estimates the maximum size of ``turns`` answers from the first ones."""
     tokens = sum(turn.answer.size for turn in first)
     nodes = sum(len(turn.trie) for turn in first)
     values = (value for turn in first for value in turn.to_row().values())

@@ -43,7 +43,7 @@ def sample_live(
         One row per composition: ``composition``, ``fidelity``, ``prompts``, ``equal_prompts`` (number of prompts
         with equal tokens and counts), ``<count>_live`` and ``<count>_replayed`` for each count,
         ``tokens_per_step_live``, ``tokens_per_step_replayed`` and their ``relative_error``. If a composition cannot be
-        replayed, its row has only ``composition`` and ``refused``, the reason.
+        replayed, its row has only ``composition`` and ``refused`` (the reason).
     """
     live, replay = LiveBackend(pair), ReplayBackend(recording)
     rows = []
@@ -91,7 +91,7 @@ def _arms(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def trees_between(builders: Sequence[TreeBuilder]) -> Iterator[tuple[list[list[int]], str]]:
-    """Yield trees (rank paths and name) of intermediate sizes, one between each fixed tree and the next smaller one.
+    """Yield trees of intermediate sizes (rank paths and name), one between each fixed tree and the next smaller one.
 
     Each keeps the nodes of the larger tree that have the lowest ranks and are closest to the root.
     """

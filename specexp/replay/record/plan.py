@@ -105,9 +105,9 @@ class RecordingPlan:
 
 
 def plan_recording(config: Config) -> RecordingPlan:
-    """Plan the recording of an experiment or a sweep, without models or data.
+    """Plan the recording of an experiment or a sweep, without loading models or data.
 
-    Raises ConfigError if it cannot be recorded.
+    Raises ConfigError if the experiment cannot be recorded.
     """
     if is_multi_sequence(config):
         raise ConfigError(
@@ -218,7 +218,7 @@ def _check_coverage(
 
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
-    """Return ``record.target_top_k``, by default the number of target tokens that the drafter learns from."""
+    """Return ``record.target_top_k``, which defaults to the number of target tokens that the drafter learns from."""
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }
@@ -236,7 +236,7 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
 
 
 def _prompts(config: Config) -> dict[str, Config]:
-    """Return one experiment per stage, with the prompts of that stage, keyed by the stage's name."""
+    """Return one experiment per stage, keyed by the stage's name and set to that stage's prompts."""
     found = {"data": config}
     if config.get("sweep") is not None:
         for stage in STAGES:

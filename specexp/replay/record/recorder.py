@@ -1,4 +1,4 @@
-"""Records turns: decodes without drafts, then runs the coverage's builders at every root, then learning drafters.
+"""Records turns: first plain decoding, then the coverage's builders at every root, and finally learning drafters.
 
 A draft model is run at every root of the output, since a replay may visit any of them. A learning drafter depends on
 all its earlier steps, so it decodes once with each builder of the coverage. A replay with one of these builders learns
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 _ROWS = 256
-"""Maximum number of drafted nodes per target pass. Only exceeded if a single answer token has more below it."""
+"""Maximum number of drafted nodes per target pass. Exceeded only if a single answer token has more below it."""
 
 Best = tuple[NDArray[np.int64], NDArray[np.float32]]
 """The target's best tokens after a node, with their logits."""
@@ -53,7 +53,7 @@ class Coverage:
     target_top_k: int  # number of the target's best tokens kept after every recorded node
 
     def builders_at_roots(self, phrases: bool) -> list[TreeBuilder]:
-        """Return the builders to run at every root, with narrower variants of them first.
+        """Return the builders to run at every root, preceded by narrower variants of them.
 
         If ``phrases``, builders that also request phrases are replaced by their inner builders for single tokens.
         """
@@ -278,7 +278,7 @@ class _Turn:
         # After the prefill, the cache holds the prompt without its last token.
         model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
         logits = model.prefill(0, self.fresh.tolist(), all_logits=True)
-        # [a, V] logits after each of the a fresh tokens
+        # [a, V] logits after each of the `a` fresh tokens
         self.prefill_logits = torch.empty(0, model.vocab_size) if logits is None else logits
 
     def prefill(self, context: Context) -> Outcome | None:
@@ -313,7 +313,7 @@ class _Turn:
         """
         writer, spine = self.writer, self.writer.spine
         hanging: list[list[int]] = [[] for _ in range(spine + 1)]
-        off = list(range(spine + 1))  # for each node, its last ancestor (or itself) in the answer
+        off = list(range(spine + 1))  # for each node, its nearest ancestor in the answer, or itself
         for node in range(spine + 1, len(writer.parents)):
             off.append(off[writer.parents[node]])
             if node in self._drafted and node not in writer.target:
@@ -346,7 +346,7 @@ class _Turn:
 
 
 class RecordingSource(ModelSource):
-    """A draft model that records its candidates in a trie. It runs only for candidates that are not recorded yet.
+    """A draft model that records its candidates in a trie. It runs only when unrecorded candidates are requested.
 
     Fed tokens are buffered until an unrecorded prediction is needed, and are then fed in one pass. The model may
     therefore lag behind the sequence. The drafter then feeds it the missing committed tokens, as after any step.
@@ -375,7 +375,7 @@ class RecordingSource(ModelSource):
         self._pending = 0  # committed tokens in the step's first pass
 
     def open(self, writer: TrieWriter, prompt_length: int) -> None:
-        """Record into another trie from here on."""
+        """Record into the given trie from now on."""
         self.writer = writer
         self._start = prompt_length
 
