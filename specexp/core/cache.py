@@ -1,7 +1,8 @@
 """A preallocated KV cache with slots, which commits tree passes in place, and the attention masks for these passes.
 
-Caches in ``transformers`` can only grow or be cropped; a tree pass appends the root and all nodes, then keeps only the
-accepted rows. Each *slot* holds one sequence. One tensor holds all layers' keys and values, so one copy moves them.
+Caches in ``transformers`` can only grow or be cropped, but a tree pass appends the root and all nodes, and afterwards
+only the accepted rows are kept. Each *slot* holds one sequence. All layers' keys and values share one tensor, so one
+copy moves them.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def block_mask(mask: torch.Tensor) -> Any:
     """Return FlexAttention's ``BlockMask`` for an additive mask ``[b, 1, q, k]``; it skips blocks with no visible key.
 
-    All of its sizes derive from the mask's shape, so it can be built in a captured graph.
+    All of its sizes derive from the mask's shape, so it can be built inside a captured graph.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -155,7 +156,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache, Slots):  # type: ignore[misc]
-    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows, for committed tokens and a pass."""
+    """A KV cache with one slot per sequence. Slots start with ``capacity`` rows for committed tokens and one pass."""
 
     def __init__(
         self, config: PreTrainedConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
@@ -204,7 +205,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         self.uncommitted += [0] * (self.slots - len(self.uncommitted))
 
     def open(self, slots: Sequence[int]) -> None:
-        """Set the slots of the next forward pass, in the order of its batch."""
+        """Set the slots that the next forward pass uses, in batch order."""
         self._open = tuple(slots)
 
     def write(

@@ -43,7 +43,7 @@ class Context:
         self.continued = False  # a later turn of a conversation: the parts have already observed the rest
         self.steps = 0  # decoding steps absorbed so far
         self.lanes = 1  # sequences in the next target pass, this one included; 1 if unknown
-        self.rows = 0  # tokens that the last target pass fed, over all of its sequences; 0 if unknown
+        self.rows = 0  # tokens fed in the last target pass, over all its sequences; 0 if unknown
         self._buffer = np.empty(max(256, 2 * len(token_ids)), dtype=np.int64)
         self._buffer[: len(token_ids)] = token_ids
         self._length = len(token_ids)
@@ -133,7 +133,7 @@ class PerSequence(WeakKeyDictionary[Context, T]):
 
 
 def repeats(token_ids: Sequence[int]) -> bool:
-    """Return whether the last tokens repeat a block of up to 32 tokens at least 3 times and over at least 24 tokens.
+    """Return whether the last tokens repeat a block of up to 32 tokens at least 3 times, covering at least 24 tokens.
 
     The last copy may be incomplete: for a block of ``p`` tokens, the last ``max(24, 3 p)`` must have period ``p``.
 
@@ -145,7 +145,7 @@ def repeats(token_ids: Sequence[int]) -> bool:
         tail = max(_FEWEST_TOKENS, 3 * period)
         if len(token_ids) < tail:
             break
-        # comparing one token first makes most periods cheap
+        # comparing one token first rules out most periods cheaply
         if token_ids[-1] == token_ids[-1 - period] and token_ids[-tail:-period] == token_ids[period - tail :]:
             return True
     return False

@@ -57,7 +57,7 @@ class Part(metaclass=Checked):
 
     def begin(self, context: Context, prefill: Outcome | None) -> None:
         """Start a sequence or, if ``context.continued``, a later turn. ``prefill`` is the outcome of step 0 if the
-        drafter wants logits for every prompt position or hidden states, else None.
+        drafter wants hidden states or logits for every prompt position, else None.
         """
         if self.state == "cold" and not context.continued:  # a later turn keeps the state of its conversation
             self.reset()
@@ -94,13 +94,13 @@ class Drafter(Part):
     wants_hidden: bool | tuple[int, ...] = False
     coupled: bool = False  # the target's noise is added to the draft's scores, so that they agree more often
     gives_log_probs: bool = False  # candidates have log-probabilities
-    draws: bool = False  # candidates can be drawn from a distribution that it returns
-    phrase_length: int = 1  # tokens in the longest candidate; 1 without phrases
+    draws: bool = False  # candidates can be drawn from a distribution that the drafter returns
+    phrase_length: int = 1  # number of tokens in the longest candidate; 1 if there are no phrases
     # the target's answers that later candidates depend on, besides the committed tokens: none, those after accepted
-    # nodes, or those after all nodes. A wrapper declares only what it learns in addition to its inner drafters
+    # nodes, or those after all nodes. A wrapper does not declare what its inner drafters learn from
     learns_from: LearnsFrom = "unknown"
     learned_candidates: int = 0  # number of the target's top tokens learned per node; 0 if none, or unknown
-    runs_model: bool = False  # it runs a draft model
+    runs_model: bool = False  # the drafter runs a draft model
     # rule for ranking candidates by a draft model's answers (specexp.drafters.ranking.Scoring), if a recording of the
     # answers can replace the model
     scoring: Any | None = None
@@ -118,7 +118,7 @@ class Drafter(Part):
     def fill(self, context: Context, shape: TreeShape) -> Filled | None:
         """Fill a whole tree (rows ordered by depth) as level-by-level requests would, or return None to get requests.
 
-        For a drafter that runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
+        If the drafter runs a model, this is called only if its sequence drafts alone and no controller ends drafts.
         """
         return None
 
@@ -136,7 +136,7 @@ class Drafter(Part):
 
     def use_draft_model(self, model: Any | None) -> None:
         """Use the pair's draft model (a Hugging Face model, a runtime or a recording), unless the drafter has its own.
-        Raises ``ValueError`` if a model is needed and there is none.
+        Raises ``ValueError`` if a model is needed but there is none.
         """
 
     @property
@@ -146,7 +146,7 @@ class Drafter(Part):
 
     def path_states(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return the draft model's ``[m, d]`` hidden states after the first ``m`` tokens of a path from depth 1 down.
-        They are the inputs of its output layer, and stop before the first token that the model has not processed.
+        They are the inputs of its output layer, up to the first token that the model has not processed.
         """
         raise NotImplementedError
 
@@ -159,7 +159,7 @@ class Drafter(Part):
 
     @property
     def team(self) -> Hashable:
-        """A key: drafters of different sequences with equal keys answer in one pass. None: this one answers alone."""
+        """A key: drafters with equal keys answer for several sequences in one pass. None: this one answers alone."""
         return None
 
     def propose_together(self, requested: Sequence[tuple[Any, Context, Request]]) -> list[Candidates]:
@@ -179,14 +179,14 @@ class TreeBuilder(metaclass=Checked):
     accepts_fewer_candidates: bool = False  # a drafter may rank fewer candidates than requested
     takes_threshold: bool = False  # Plan.threshold is applied
     num_choices: int = 1  # number of builders that Plan.choice chooses from
-    phrase_length: int = 1  # tokens in the longest candidate requested
+    phrase_length: int = 1  # number of tokens in the longest candidate requested
     size_arguments: ClassVar[tuple[str, ...]] = ()  # constructor arguments that set how much is drafted
     inner: tuple[TreeBuilder, ...] = ()  # the wrapped builders
 
     @property
     @abstractmethod
     def max_nodes(self) -> int:
-        """The maximum number of nodes in a tree. A cache must have room for them after the committed tokens."""
+        """The maximum number of nodes in a tree. A cache needs room for them after the committed tokens."""
 
     @property
     @abstractmethod
@@ -227,8 +227,8 @@ class Verifier(metaclass=Checked):
     takes_trees: ClassVar[bool] = True  # False: it tries only the first of several children
     # temperature, top-k and top-p of the target's distribution; None if unknown
     processors: Processors | None = None
-    # temperature of tokens sampled with Context.target_noise, which a coupled drafter also adds; 0 if tokens have no
-    # noise, None if they have other noise
+    # temperature at which tokens are sampled with Context.target_noise, the noise that a coupled drafter adds too;
+    # 0 if tokens are chosen without noise, None if with other noise
     noise_temperature: float | None = None
     # each token is the argmax of DeterministicVerifier.scores with that noise
     keyed_scores: ClassVar[bool] = False
@@ -240,7 +240,7 @@ class Verifier(metaclass=Checked):
 
     @abstractmethod
     def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        """Return the verdict on one tree, given its logits.
+        """Return the verdict on a tree, given the target's logits for it.
 
         Args:
             context: the sequence; its last token is the tree's root.
@@ -265,7 +265,7 @@ class DeterministicVerifier(Verifier):
         """Return the target's token at an absolute position, given the ``[V]`` logits at the previous position."""
 
     def scores(self, logits: torch.Tensor, noise: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``[m, V]`` scores with the target's tokens as argmax, or None to have :meth:`target_token` called.
+        """Return ``[m, V]`` scores that have the target's tokens as argmax, or None to use :meth:`target_token`.
         Use only tensor operations, so that a step waits for the device once.
 
         Args:
@@ -328,7 +328,7 @@ class Controller(Part):
     # it learns from the target's answers, not only from accepted and committed tokens
     reads_answers: bool = True
     same_plan: bool = False  # every step has the same plan and no draft is ended early
-    changes_nothing: bool = False  # every plan is the builder's own limits
+    changes_nothing: bool = False  # every plan leaves the builder's own limits in place
     sees_load: bool = False  # plans depend on how many sequences are decoded together
     inner: tuple[Controller, ...] = ()  # the wrapped controllers
 
@@ -343,7 +343,7 @@ class Controller(Part):
     def check_parts(
         self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
     ) -> None:
-        """Raise ``ValueError`` for parts that it cannot control. None means plain decoding or greedy verification."""
+        """Raise ``ValueError`` if these parts cannot be controlled. None: plain decoding or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:
         """Use the latency profile that models step times, or None if they are measured; raises ``ValueError`` if a

@@ -16,7 +16,7 @@ from specexp.core.tree import NodeKind, RankPath, TokenTree
 class Request:
     """A builder's request for ``k`` candidates after each frontier row of the tree so far.
 
-    During one build a row keeps its number, its parent and, once filled, its token.
+    During one build, a row keeps its number, its parent and, once filled, its token.
     """
 
     tokens: NDArray[np.int64]  # [m] tokens of the tree so far, the root in row 0; negative if not yet filled
@@ -38,7 +38,7 @@ class Request:
         return [len(path) for path in self._paths()]
 
     def best_path(self) -> tuple[list[int], list[float]]:
-        """Return the rows and log-probabilities of the most probable frontier path, deepest first, or empty lists."""
+        """Return the rows and log-probabilities of the most probable frontier path, deepest first; empty if unknown."""
         if self.log_probs is None:
             return [], []
         log_probs = self.log_probs.tolist()
@@ -46,7 +46,7 @@ class Request:
         return max(paths, key=lambda path: sum(path[1]), default=([], []))
 
     def _paths(self) -> list[list[int]]:
-        """Return the rows on the path from each frontier row up to depth 1."""
+        """Return one path per frontier row: the rows from the frontier row up to depth 1."""
         parents = self.parents.tolist()  # a Python loop: numpy's calls cost more for such small trees
         paths = []
         for row in self.rows.tolist():
@@ -78,8 +78,8 @@ class Candidates:
     """A drafter's answer to a :class:`Request`."""
 
     # [f, k] token ids, best first or in the order drawn, padded with NO_CANDIDATE; fewer columns if Request.enough
-    # allows it; distinct in a row unless drawn with replacement or written by TokenRecycling's update "race".
-    # Phrases: [f, k, length], with the same padding.
+    # allows it. Ids in a row are distinct, unless drawn with replacement or written by TokenRecycling's update "race".
+    # For phrases, the shape is [f, k, length], with the same padding.
     tokens: NDArray[np.int64]
     # [f, k] draft log-probabilities given the frontier row; for draws, under the full distribution q
     log_probs: NDArray[np.float32] | None = None
@@ -98,7 +98,7 @@ class Plan:
     choice: int | None = None  # index of the builder to use in a specexp.builders.choice.Choice
 
     def within(self, max_nodes: int, max_depth: int | None) -> tuple[int, int]:
-        """Return the step's maximum nodes and depth, each the lower of this limit and the builder's."""
+        """Return the step's maximum number of nodes and maximum depth, as limited by this plan and the builder."""
         nodes = max_nodes if self.max_nodes is None else min(max_nodes, self.max_nodes)
         depths = [depth for depth in (max_depth, self.max_depth) if depth is not None]
         return nodes, min(depths, default=max_nodes)  # a tree of n nodes is at most n deep
@@ -135,7 +135,7 @@ class Verdict:
 
 
 PLAIN = "plain"
-"""The label of plain decoding, used where a composition's label would name its parts."""
+"""The label of plain decoding, used in place of a label that names a composition's parts."""
 
 Selection = Literal["top-k", "drawn"]
 """The candidates that become nodes: the drafter's best, or draws from its distribution without replacement."""
@@ -143,7 +143,7 @@ Selection = Literal["top-k", "drawn"]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The tokens of a whole tree of known shape, from a drafter that needs no requests.
+    """All tokens of a tree with a known shape, from a drafter that needs no requests.
 
     Attributes:
         tokens: ``[n + 1]``, starting with the root's token; -1 for a node without a candidate.

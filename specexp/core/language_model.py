@@ -22,7 +22,7 @@ _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyD
 
 
 def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes a runtime for this model wherever the bare model is passed."""
+    """Set the function that makes a runtime whenever this model is passed instead of a runtime."""
     _MAKERS[model] = make
 
 
@@ -188,9 +188,8 @@ class LanguageModel(HuggingFaceRuntime):
                 position_rows[index, :size] += growth.depths
                 visible[index, 0, :, :past] = True
                 visible[index, 0, :size, past:end] = growth.visible
-                visible[index, 0, size:, end - size] = (
-                    True  # a key for padding rows, so that no softmax is empty
-                )
+                # padding rows get a key, so that no softmax is empty
+                visible[index, 0, size:, end - size] = True
             tokens = torch.from_numpy(token_rows).to(self.device)
             positions = torch.from_numpy(position_rows).to(self.device)
             mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
@@ -312,7 +311,7 @@ def compute_device(model: PreTrainedModel) -> torch.device:
 
 
 def placement(model: PreTrainedModel) -> str:
-    """Return the devices of a model's weights, e.g. ``cuda:0`` or ``cuda:0 (20 modules), cpu (1 module)``."""
+    """Return the devices that hold a model's weights, e.g. ``cuda:0`` or ``cuda:0 (20 modules), cpu (1 module)``."""
     if _processes(model) > 1:
         return f"{model.device} (tensor parallel over {_processes(model)} processes)"
     if not is_spread(model):

@@ -1,5 +1,5 @@
-"""Models the time of decoding steps on a device from measured, published or assumed costs. The time of a pass depends
-on the number of tokens fed and on the prefix length; the rest of a step has its own costs.
+"""Models how long decoding steps take on a device, from measured, published or assumed costs. The time of a pass
+depends on the number of tokens fed and on the prefix length; the rest of a step has its own costs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHORTEST = 0.1  # minimum time of a pass after a short prefix, as a fraction of
 
 @dataclass(frozen=True)
 class Overhead(metaclass=Checked):
-    """The time that a composition's steps take outside their passes.
+    """The time that a composition's steps spend outside their passes.
 
     Args:
         step_ms: milliseconds per step that drafts.
         node_ms: milliseconds per drafted node.
-        token_ms: milliseconds per new token, in plain steps too.
+        token_ms: milliseconds per new token, including in plain steps.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ class Overhead(metaclass=Checked):
 
 
 class StepSeconds(NamedTuple):
-    """The seconds that a step spends in its target pass, in its draft passes, and on the rest."""
+    """The seconds that a step spends in its target pass, in its draft passes, and on everything else."""
 
     target: float
     draft: float
@@ -57,29 +57,29 @@ class StepSeconds(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencyProfile(metaclass=Checked):
-    """Milliseconds of target and draft passes by the number of tokens fed. They are interpolated linearly between the
-    given numbers and extrapolated with the last slope (at least 0) beyond them. A longer prefix adds to both.
+    """The time of target and draft passes in milliseconds, by number of tokens fed. It is interpolated linearly between
+    the given numbers and extrapolated above them with the last slope (at least 0). A longer prefix adds time.
 
     Args:
         name: the models and device, e.g. ``Llama 2 7B drafts for 70B on an A100``; by default the artifact's name.
-        target_ms: milliseconds of a target pass by the number of tokens fed, which must include 1.
+        target_ms: milliseconds of a target pass, by number of tokens fed; an entry for 1 token is required.
         draft_ms: the same for a draft pass; empty if there is no draft model.
         step_ms: milliseconds per step that drafts, outside its passes.
         node_ms: milliseconds per drafted node, outside the passes.
-        token_ms: milliseconds per new token, outside the passes, in plain steps too.
+        token_ms: milliseconds per new token, outside the passes, including in plain steps.
         prefix_tokens: prefix length to which ``target_ms`` and ``draft_ms`` apply.
-        target_prefix_ms: milliseconds that 1,000 more prefix tokens add to a target pass; a shorter prefix takes less.
+        target_prefix_ms: milliseconds that 1,000 more prefix tokens add to a target pass; a shorter prefix saves time.
         target_prefix_token_ms: the same per token fed, because each token attends to the prefix.
         draft_prefix_ms: like ``target_prefix_ms``, for a draft pass.
         draft_prefix_token_ms: like ``target_prefix_token_ms``, for a draft pass.
         overheads: ``step_ms``, ``node_ms`` and ``token_ms`` of compositions, by label, such as
             ``DraftModel + StaticTree``; see :meth:`of`.
         source: whether the profile was measured, published, or assumed.
-        modelled: whether the profile models the seconds of a run. If not, seconds are measured, and only controllers
+        modelled: whether a run's times are modelled with the profile. If not, they are measured, and only controllers
             use the profile, to weigh costs.
-        lanes_ms: milliseconds of a target pass by the number of lanes (2 or more) and the number of tokens fed per lane
-            (must include 1). If empty, a pass costs as much as one lane with all tokens.
-        buckets: whether numbers of tokens are rounded up to the next given one, as in an engine that pads its passes.
+        lanes_ms: milliseconds of a target pass, by number of lanes (2 or more) and number of tokens fed per lane
+            (an entry for 1 is required). If empty, a pass costs as much as one lane with all tokens.
+        buckets: whether a number of tokens is rounded up to the next given one, as in an engine that pads its passes.
         artifact: another profile to copy all values from, except ``modelled`` and a given name. In a configuration, the
             path of a ``latency-profile`` artifact. None after the copy.
 
@@ -178,19 +178,19 @@ class LatencyProfile(metaclass=Checked):
         return replace(self, overheads={}, **({} if found is None else asdict(found)))
 
     def target_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds that a target pass takes over ``tokens`` tokens (root included)."""
+        """Return the time of a target pass over ``tokens`` tokens (root included), in seconds."""
         by_prefix = self.target_prefix_ms + self.target_prefix_token_ms * tokens
         return self._pass(self._ms(self._target_points, tokens), by_prefix, prefix)
 
     def lanes_seconds(self, tokens: int, lanes: int) -> float:
-        """Return the seconds that a target pass takes over several lanes of ``tokens`` tokens, at the stated prefix."""
+        """Return the time of a target pass over lanes of ``tokens`` tokens each, in seconds, at ``prefix_tokens``."""
         if lanes == 1 or not self.lanes_ms:
             return self.target_seconds(tokens * lanes)
         known = [(one, self._ms(sorted(ms.items()), tokens)) for one, ms in sorted(self.lanes_ms.items())]
         return _between([(1, self._ms(self._target_points, tokens)), *known], lanes) / 1e3
 
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
-        """Return the seconds that a draft pass takes; raises ``ValueError`` if the profile has no ``draft_ms``."""
+        """Return the time of a draft pass in seconds; raises ``ValueError`` if the profile has no ``draft_ms``."""
         if not self.draft_ms:
             raise ValueError(
                 f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it"
@@ -199,20 +199,20 @@ class LatencyProfile(metaclass=Checked):
         return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 
     def beside_seconds(self, tokens: int, draft_passes: int, new_tokens: float = 1) -> float:
-        """Return the seconds that a step takes outside its passes."""
+        """Return the time that a step spends outside its passes, in seconds."""
         drafting = self.step_ms + self.node_ms * (tokens - 1) if tokens > 1 or draft_passes else 0.0
         return (drafting + self.token_ms * new_tokens) / 1e3
 
     def step_seconds(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> float:
-        """Return the seconds that a whole step takes if it commits ``new_tokens`` tokens."""
+        """Return the time of a whole step that commits ``new_tokens`` tokens, in seconds."""
         return sum(self.step_parts(tokens, pass_tokens, new_tokens, prefix))
 
     def step_parts(
         self, tokens: int, pass_tokens: Sequence[int] = (), new_tokens: int = 1, prefix: int | None = None
     ) -> StepSeconds:
-        """Return the seconds of :meth:`step_seconds`, split by part."""
+        """Return the same time as :meth:`step_seconds`, split by part."""
         return StepSeconds(
             self.target_seconds(tokens, prefix),
             sum(self.draft_seconds(fed, prefix) for fed in pass_tokens),
@@ -220,13 +220,13 @@ class LatencyProfile(metaclass=Checked):
         )
 
     def outcome_parts(self, outcome: Outcome) -> StepSeconds:
-        """Return the modelled seconds of a decoded step, split by part."""
+        """Return the modelled time of a decoded step in seconds, split by part."""
         new_tokens = len(outcome.new_token_ids)
         prefix = len(outcome.context) - new_tokens - 1  # tokens committed before the step, without the root
         return self.step_parts(outcome.tree.num_nodes + 1, outcome.pass_tokens, new_tokens, prefix)
 
     def plain_seconds(self, prompt_tokens: int, new_tokens: int) -> float:
-        """Return the seconds that plain decoding takes, with one step per new token."""
+        """Return the time of plain decoding in seconds, with one step per new token."""
         plain = self.of(PLAIN)
         if not plain.by_prefix:
             return new_tokens * plain.step_seconds(1)
@@ -265,7 +265,7 @@ class LatencyProfile(metaclass=Checked):
 
 
 def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
-    """Return the seconds of a decoded step, as modelled by the profile or, without one, as measured."""
+    """Return the time of a decoded step in seconds, as modelled by the profile or, without one, as measured."""
     return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 
@@ -287,7 +287,7 @@ def _between(points: Sequence[tuple[int, float]], tokens: int) -> float:
 def distinct_experts(experts: int, used: int, rows: int) -> float:
     """Return the expected number of distinct experts that a pass reads in a layer: E (1 - (1 - k/E)^R).
 
-    Each of R ``rows`` uses k of E ``experts`` and chooses them independently; tokens of one text choose more similarly.
+    Each of R ``rows`` uses k of E ``experts`` and chooses them independently; in real text, the choices overlap more.
     """
     return experts * (1 - (1 - used / experts) ** rows)
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 OutcomeObserver = Callable[[Outcome], None]
 Stop = Callable[[Sequence[int]], bool]
-"""Returns whether to end the output after these new tokens. Called for each token, even if several were accepted."""
+"""Returns whether to end the output after these new tokens. Called for each token, even if a step adds several."""
 Clock = Callable[[Outcome], Mapping[str, float]]
-"""Returns the modelled seconds of each phase of a step."""
+"""Returns the modelled duration of each phase of a step, in seconds."""
 _ROOM_AHEAD = 4096  # new tokens that the cache has room for from the start; it grows for longer outputs
 
 
@@ -166,7 +166,7 @@ class _GrowingTree:
 
 
 def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
-    """Build the next tree of each drafting, up to its maximum depth. Several drafters must belong to one team."""
+    """Build the next tree for each drafting, up to its maximum depth. All drafters must belong to one team."""
     unshared = len(draftings) == 1
     trees = [_GrowingTree(drafting, depth, unshared) for drafting, depth in draftings]
     while growing := [(tree, tree.question) for tree in trees if tree.question is not None]:
@@ -228,7 +228,7 @@ class Lane:
     eos_token_ids: Collection[int] = frozenset()
     stop: Stop | None = None
     stop_at_repetition: bool = False
-    # models the seconds of a step for parts that learn from them; if None, they are measured
+    # models the duration of each phase, for parts that learn from timings; if None, it is measured
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -286,7 +286,7 @@ class Lane:
         self.draft = draft
 
     def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
-        """Return the verdict on the draft and, if they were copied along with its tokens, the target's top tokens.
+        """Return the verdict on the draft, and the target's top tokens if they have been copied to the host.
 
         Args:
             logits: ``[n + 1, V]`` target logits for the tree of :attr:`draft`.
@@ -300,13 +300,13 @@ class Lane:
         return verdict, None if target is None else target.top
 
     def _verify(self, logits: torch.Tensor) -> Verdict:
-        """Verify with the logits. The verifier copies the part that it needs from the device."""
+        """Verify the draft from the logits. The verifier copies what it needs from the device."""
         if logits.numel():  # a recording has no logits
             check_logits(logits, "target", self.context)
         return self.verifier.verify(self.context, self.tree, logits)
 
     def _target_tokens(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Return the target's tokens from the pass or from logits on a device; None if the verifier needs logits."""
+        """Return the target's tokens, from the pass or from logits on a device; None to verify with the logits."""
         target = self.target.tokens.get(self.slot)
         if target is None or target.context is not self.context:  # left by an earlier lane in the slot
             target = None if on_host(logits) else self._chosen(logits)
@@ -464,7 +464,7 @@ class Decoding:
         self.target.request_tokens(lane.slot, lane.request)
 
     def remove(self, lane: Lane) -> None:
-        """Remove a lane and free its slot, which ends its output."""
+        """Remove a lane, which ends its output, and free its slot."""
         del self.lanes[lane.slot]
         self.target.request_tokens(lane.slot, None)
 
@@ -485,7 +485,7 @@ class Decoding:
             lane.own_drafting.begin(prefill)
 
     def drafts(self) -> list[Lane]:
-        """Draft for all lanes and return the lanes of the next pass."""
+        """Draft for all lanes and return the lanes that take part in the next pass."""
         lanes = list(self.lanes.values())
         for lane in lanes:
             lane.context.lanes = len(lanes)
@@ -496,7 +496,7 @@ class Decoding:
         return lanes
 
     def draft_group(self, lanes: Sequence[Lane]) -> None:
-        """Draft for lanes that have drafters of one team."""
+        """Draft for lanes with drafters that belong to one team."""
         drafts = draft_together([(lane.own_drafting, lane.depth) for lane in lanes])
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)
@@ -577,7 +577,7 @@ class Decoder:
                 conversation keeps its key.
             continue_conversation: keep the cache and the parts' state, and prefill only new tokens. ``input_ids`` must
                 begin with all tokens that the last call fed and generated.
-            stop_at_repetition: end the output once it repeats itself, see :func:`~specexp.core.context.repeats`.
+            stop_at_repetition: end the output once it repeats itself; see :func:`~specexp.core.context.repeats`.
             observers: called with every step's outcome, outside the measured time.
 
         Raises:

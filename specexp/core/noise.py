@@ -2,7 +2,7 @@
 
 One counter-based generator (Philox4x32-10, Salmon et al. 2011) is keyed by *where* a number is used, so the numbers do
 not depend on the drafter, the tree, the schedule or the order of evaluation. Its counter is ``(block, position, path,
-path)``. A block gives four 32-bit words, and word ``i`` of a place does not depend on the number of words requested.
+path)``. A block gives four 32-bit words, and word ``i`` at a place does not depend on the number of words requested.
 A *sequence* is one sampled continuation.
 """
 
@@ -102,7 +102,7 @@ class GumbelStream:
         self._device = device
         self._on_cpu = torch.device(device).type == "cpu"
         self._first = 0
-        self._rows = torch.empty((0, 0), device=device)  # noise of the positions from the first on
+        self._rows = torch.empty((0, 0), device=device)  # noise for positions from _first on
 
     def at(self, position: int, positions: int, size: int) -> torch.Tensor:
         """Return ``[positions, size]`` read-only noise, starting at a position."""
@@ -112,7 +112,7 @@ class GumbelStream:
         if size != known.shape[1] or not 0 <= start <= known.shape[0] + _POSITIONS_BEHIND:
             self._first, start, known = position, 0, known.new_empty((0, size))
         if start + positions > known.shape[0]:
-            # some earlier rows are kept: a drafter reads ahead of the verifier
+            # keep some earlier rows, because a drafter runs ahead of the verifier
             forgotten = max(start - _POSITIONS_BEHIND, 0)
             kept = known[forgotten:]
             self._first, start = self._first + forgotten, start - forgotten
@@ -125,7 +125,7 @@ class GumbelStream:
 
 
 class UniformStream:
-    """A stream of uniform numbers in (0, 1), unlimited for each rank path at each position."""
+    """A stream of uniform numbers in (0, 1), with an unlimited supply for each rank path at each position."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
@@ -155,7 +155,7 @@ def _digest(value: object) -> Key:
 
 @lru_cache(maxsize=4096)
 def _round_keys(key: Key) -> tuple[Key, ...]:
-    """Return the two key words of each of the ten rounds."""
+    """Return the two key words for each of the ten rounds."""
     first, second = key
     return tuple(
         ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK)

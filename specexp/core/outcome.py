@@ -60,7 +60,7 @@ class Outcome:
         return self._best(k)[1][:, :k]
 
     def _first(self) -> NDArray[np.int64]:
-        """Return the argmax of every row as a new array, from :meth:`top_k` for a recording or logits on a device."""
+        """Return the argmax of every row as a new array, using :meth:`top_k` for recordings and logits on a device."""
         if self.top is not None or not on_host(self.logits):
             return self.top_k(1)[:, 0].copy()
         logits = self.logits.float() if self.logits.element_size() < 4 else self.logits
@@ -93,8 +93,8 @@ FinishReason = Literal["", "eos", "stop", "repetition", "length", "context"]
 """The reason why an output ended: EOS, a stop rule, repetition (:func:`~specexp.core.context.repeats`),
 ``max_new_tokens`` or the context limit; empty until it ends."""
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
-"""The phases of a step: drafter, builder and controller, target pass, verification, commit to cache and context, and
-learning. Their seconds add up to those of the step."""
+"""The phases of a step: drafting, building (with the controller), the target pass, verification, committing to cache
+and context, and learning. Their durations add up to that of the step."""
 
 
 @dataclass

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FILE = "packed.safetensors"
 """The weights file in a model's folder. If it were named ``model.safetensors``, other programs would misread it."""
 DRAFT_VOCABULARY = "draft_vocabulary"
-"""The name of a reduced head's token ids, both in a packed draft's weights and in a model's configuration."""
+"""The key for a reduced head's token ids, both in a packed draft's weights and in a model's configuration."""
 _SCALE = ".scale"
 _EMBEDDINGS = "model.embed_tokens.weight"
 

@@ -49,7 +49,7 @@ class Parts(_FourParts):
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest tree, including the root. A cache must have room for them after the committed tokens."""
+        """Number of rows in the largest tree, root included. A cache needs room for them after the committed tokens."""
         return 1 + (0 if self.builder is None else self.builder.max_nodes)
 
     @property
@@ -65,7 +65,7 @@ class Parts(_FourParts):
     @property
     def reads_answers(self) -> bool:
         """True if the drafter or controller learns from the target's logits. A drafting worker then needs them too."""
-        # a wrapper declares only what it learns in addition to its inner drafters
+        # a wrapper does not declare what its inner drafters learn from
         drafters = [] if self.drafter is None else [self.drafter, *self.drafter.inner]
         if any(drafter.learns_from != "nothing" for drafter in drafters):
             return True
@@ -80,7 +80,7 @@ class Parts(_FourParts):
         return any(part.shares_state or (part.state is None and part.state_dict()) for part in learning)
 
     def context(self, token_ids: Sequence[int], seed: int, sequence: int | str) -> Context:
-        """Return the context of a new sequence, with noise at the verifier's temperature."""
+        """Return a context for a new sequence, with noise at the verifier's temperature."""
         noise_temperature = self.verifier.noise_temperature or 0.0
         return Context(token_ids, seed=seed, sequence=sequence, noise_temperature=noise_temperature)
 
@@ -174,7 +174,7 @@ def _check_candidates(drafter: Drafter, builder: TreeBuilder) -> None:
 
 
 def _unmet_by(name: str, drafter: Drafter, builder: TreeBuilder) -> Iterator[str]:
-    """Yield a message for each request of the builder that the drafter cannot answer."""
+    """Yield a message for each of the builder's requests that the drafter cannot answer."""
     if builder.max_candidates > drafter.max_candidates and not builder.accepts_fewer_candidates:
         limit = f"{name} ranks at most {drafter.max_candidates}"
         yield f"asks for {builder.max_candidates} candidates a node, but {limit}: narrow the tree or widen the drafter"

@@ -53,7 +53,7 @@ def inference(method: Callable[P, R]) -> Callable[P, R]:
 class Slots(ABC):
     """Storage for several sequences, one slot each. A slot holds committed tokens, then rows not yet committed."""
 
-    lengths: list[int]  # committed tokens of each slot
+    lengths: list[int]  # number of committed tokens in each slot
 
     @abstractmethod
     def reserve(self, capacity: int, slots: int = 1) -> None:
@@ -82,15 +82,14 @@ class Growth:
 
     tokens: NDArray[np.int64]  # [m]
     depths: NDArray[np.int64]  # [m] distance from the last committed token, minus one
-    visible: NDArray[
-        np.bool_
-    ]  # [m, u + m] true where a new row may attend to an uncommitted one, itself included
+    # [m, u + m] true where a new row may attend to an uncommitted row, which may be itself
+    visible: NDArray[np.bool_]
     # [m] the pass row that holds each row of the tree; None if rows are fed in the tree's own order
     pass_rows: NDArray[np.int64] | None = None
 
 
 class TokenRule(Protocol):
-    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` that a pass needs to compute its tokens."""
+    """The part of a :class:`~specexp.core.contracts.DeterministicVerifier` that a pass needs to compute tokens."""
 
     noise_temperature: float | None
 
@@ -101,7 +100,7 @@ class TokenRule(Protocol):
 
 
 class TokenRequest(NamedTuple):
-    """A slot's sequence, the verifier's rule for its tokens, and the number of top tokens per row for a drafter."""
+    """A slot's sequence, the verifier's rule for its tokens, and the number of top tokens to learn per row."""
 
     context: Context
     verifier: TokenRule
@@ -132,7 +131,7 @@ class Target(ABC):
     keeps_hidden: bool | tuple[int, ...] = False  # which hidden states are kept for a drafter
     # hidden states [rows, d] of each tree in the last pass, or of the last prefill
     hidden: Sequence[torch.Tensor] = ()
-    # by slot, the tokens that the last tree pass computed; valid from synchronize() until the next pass
+    # tokens computed by the last tree pass, keyed by slot; valid from synchronize() until the next pass
     tokens: Mapping[int, TargetTokens] = MappingProxyType({})
 
     @abstractmethod
@@ -143,8 +142,8 @@ class Target(ABC):
     def prefill(
         self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
     ) -> torch.Tensor | None:
-        """Feed and commit tokens, possibly none. Return ``[p, V]`` logits if ``all_logits``, else None: they are
-        expensive, and only some drafters learn from them.
+        """Feed and commit tokens, if any. Return ``[p, V]`` logits if ``all_logits``, else None, because they are
+        expensive and only some drafters learn from them.
         """
 
     @abstractmethod
@@ -153,8 +152,8 @@ class Target(ABC):
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
-        """Keep these rows of a slot's last pass, or of all passes of a growing tree, and drop its other rows. Rows are
-        in ascending order, at least one, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
+        """Keep these rows of a slot's last pass, or of all passes of a growing tree, and drop the rest. ``rows`` is
+        in ascending order and not empty, e.g. ``[0, 2, 5]`` for the root and two accepted nodes.
         """
 
     def request_tokens(self, slot: int, request: TokenRequest | None) -> None:  # noqa: B027 - a recording has none
@@ -164,7 +163,7 @@ class Target(ABC):
         """Keep the hidden states of later passes, or stop keeping them; raises ``ValueError`` if the target has none.
 
         ``True`` keeps the inputs of the output layer. A tuple keeps the states after these numbers of layers,
-        concatenated along the last dimension (0: the embeddings; the last layer's are not normalised).
+        concatenated along the last dimension (0: the embeddings; the last layer's are not normalized).
         """
         if wanted:
             raise ValueError(
@@ -180,7 +179,7 @@ class Target(ABC):
 class Runtime(Target):
     """A model that can be run, as a target or as a draft model.
 
-    A class in :mod:`specexp.models` with a :attr:`mode_rank` is a mode of ``pair.mode``, named by its :attr:`kind`.
+    A class in :mod:`specexp.models` with a :attr:`mode_rank` provides the ``pair.mode`` named by its :attr:`kind`.
     """
 
     kind: ClassVar[str]  # name of the runtime in artifacts, and of its mode, e.g. compiled
@@ -194,7 +193,7 @@ class Runtime(Target):
     pads_rows: ClassVar[bool] = False  # passes cost as if their rows were rounded up to a power of two
     takes_device_map: ClassVar[bool] = False  # it can run models spread over several devices
     draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: separate passes
-    model: Any  # the model object of its library
+    model: Any  # model object of the library that runs it
     vocab_size: int
     cache: Slots
     device: torch.device  # device and dtype of the logits
@@ -208,30 +207,29 @@ class Runtime(Target):
 
     def __init__(self) -> None:
         self.passes = 0  # passes since construction, including prefill
-        self.conversation: Context | None = (
-            None  # the sequence in slot 0, which decoders that share the model check
-        )
-        self.requests: dict[int, TokenRequest] = {}  # by slot, the requests that passes answer
-        self._pass_rows: dict[int, NDArray[np.int64]] = {}  # by slot, until the commit of a reordered pass
+        # the sequence in slot 0; decoders that share the model check that it is still theirs
+        self.conversation: Context | None = None
+        self.requests: dict[int, TokenRequest] = {}  # the requests that passes answer, keyed by slot
+        self._pass_rows: dict[int, NDArray[np.int64]] = {}  # by slot, until a reordered pass is committed
         self._lock = Lock()
         self._user: int | None = None  # the thread that decodes
 
     @classmethod
     def run(cls, model: Any) -> Runtime:
-        """Return a runtime of a Hugging Face model with an empty cache; raises :class:`CannotRunError` on failure."""
+        """Return a runtime for a Hugging Face model, with an empty cache; raises :class:`CannotRunError` on failure."""
         raise CannotRunError(f"{cls.__name__} is not a mode of Hugging Face models")
 
     @classmethod
     def check_mode(cls, models: Iterable[Any], device: str) -> None:
-        """Raise ``ValueError`` for models that cannot run in this mode on a device, without reading weights."""
+        """Raise ``ValueError`` if a model cannot run in this mode on a device. No weights are read."""
 
     @property
     def precision(self) -> str:
-        """Name of the dtype of weights, keys and values, e.g. ``bfloat16``."""
+        """Name of the dtype of the weights, keys and values, e.g. ``bfloat16``."""
         return str(self.dtype).removeprefix("torch.")
 
     def provenance(self) -> dict[str, str]:
-        """Return ``runtime``, ``dtype`` and, for weights from a quantised file, the file's type as ``weights_from``."""
+        """Return ``runtime``, ``dtype`` and, for weights from a quantized file, the file's type as ``weights_from``."""
         source = getattr(getattr(self.model, "config", None), "weights_from", None)
         return {"runtime": self.kind, "dtype": self.precision, **({"weights_from": source} if source else {})}
 
@@ -294,13 +292,13 @@ class Runtime(Target):
     ) -> NDArray[np.int64] | None:
         """Draft a whole tree without returning to Python between its levels.
 
-        Feed the pending tokens (the root last), then the shape's ``fed_nodes``, without committing anything. A node's
-        token is the candidate of its rank by logit or, with noise, by logit / temperature + noise.
+        Feed the pending tokens (the root last), then the shape's ``fed_nodes``, without committing anything. A node
+        gets the candidate at its rank; candidates are ranked by logit or, with noise, by logit / temperature + noise.
 
         Args:
             shape: the tree's shape, with rows ordered by depth.
             noise: float32 ``[depth, V]`` for the positions after the root.
-            kept: int64 ``[V]`` token id of each logit; None if it equals the logit's index.
+            kept: int64 ``[V]`` token id for each logit; None if it equals the logit's index.
 
         Returns:
             The ``[n + 1]`` tokens of the tree, or None if this runtime drafts pass by pass.
@@ -367,7 +365,7 @@ class Runtime(Target):
         self.cache.commit(slot, rows if pass_rows is None else pass_rows[list(rows)].tolist())
 
     def whole_growth(self, slot: int, tree: TokenTree) -> Growth:
-        """Return the rows of a tree pass in :attr:`row_order`. The slot's next commit still takes the tree's rows."""
+        """Return the rows of a tree pass in :attr:`row_order`. The next commit still takes rows of the tree."""
         shape = tree.shape
         if self.row_order == "built":
             return Growth(tree.tokens, shape.depths, shape.ancestor_mask)
@@ -378,7 +376,7 @@ class Runtime(Target):
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Lock the model for this thread; raises ``ValueError`` if the thread already decodes with it."""
+        """Lock the model for this thread; raises ``ValueError`` if the thread is already decoding with it."""
         if self._user == get_ident():
             raise ValueError(
                 "the model is decoding already: in an observer, decode with a Decoder of another LanguageModel"
@@ -411,7 +409,7 @@ class Runtime(Target):
 
 @inference
 def tree_error(runtime: Runtime) -> float:
-    """Return ``|tree logits - plain logits| / |plain logits - mean|``, the median over three rows of a small tree."""
+    """Return the median of ``|tree logits - plain logits| / |plain logits - mean|`` over three rows of a small tree."""
     import torch
 
     siblings = 14  # a wide tree, in which positions wrongly derived from cache rows are far off

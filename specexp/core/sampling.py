@@ -1,4 +1,4 @@
-"""Converts the logits of targets and drafts to scores for sampling, with temperature, top-k and top-p."""
+"""Converts target and draft logits to scores for sampling, applying temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Processors:
     Args:
         temperature: 0 keeps only the argmax (ties go to the lowest id).
         top_k: keep only this many of the most probable tokens.
-        top_p: keep only the smallest set of most probable tokens with at least this total probability.
+        top_p: keep only the smallest set of the most probable tokens that reaches this total probability.
     """
 
     temperature: float = 1.0
@@ -51,9 +51,9 @@ class Processors:
         return processors
 
     def scores(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return ``[n, V]`` log-probabilities up to a constant per row, ``-inf`` for excluded tokens.
+        """Return ``[n, V]`` log-probabilities, up to a constant per row; excluded tokens get ``-inf``.
 
-        They are float32, or float64 if the logits are.
+        The scores are float32, or float64 if the logits are.
         """
         import torch
 
@@ -62,7 +62,7 @@ class Processors:
             best = scores.argmax(dim=-1, keepdim=True)
             return torch.full_like(scores, -torch.inf).scatter_(-1, best, 0.0)
         for process in self._processors:
-            scores = process(None, scores)  # none of the three looks at the input ids
+            scores = process(None, scores)  # none of the three uses the input ids
         return scores
 
     def probabilities(self, logits: torch.Tensor) -> NDArray[np.float64]:
@@ -100,17 +100,17 @@ def to_host(*tensors: torch.Tensor) -> list[NDArray[Any]]:
 
 
 class LogitsError(ValueError):
-    """A model produced NaN or infinite logits."""
+    """Raised if a model produces NaN or infinite logits."""
 
 
 def check_logits(logits: torch.Tensor, role: str, context: Context) -> None:
-    """Raise :class:`LogitsError` for NaN, ``+inf`` or rows of only ``-inf`` in ``[n, V]`` logits."""
+    """Raise :class:`LogitsError` if ``[n, V]`` logits contain NaN, ``+inf`` or a row of only ``-inf``."""
     # the maximum of a row with NaN is NaN
     check_best(logits.amax(dim=-1).float().numpy(force=True), role, context)
 
 
 def check_best(best: NDArray[Any], role: str, context: Context) -> None:
-    """Perform the check of :func:`check_logits`, given only the highest logit of each row, ``[n]``."""
+    """Perform the same check as :func:`check_logits`, given only the highest logit of each row, ``[n]``."""
     if all(map(isfinite, best.tolist())):  # numpy's reductions cost more for so few rows
         return
     worst = best[~np.isfinite(best)][0]

@@ -68,7 +68,7 @@ class TreeShape:
 
     @classmethod
     def from_rank_paths(cls, paths: Iterable[Sequence[int]]) -> Self:
-        """Build the shape with these rank paths, in any order and without the root. Rows are sorted by length, then
+        """Build a shape from rank paths, given in any order and without the root. Rows are sorted by length, then
         rank. Raises ``ValueError`` if a path is empty, repeated or negative, or if its parent is missing.
         """
         given = [tuple(int(rank) for rank in path) for path in paths]
@@ -109,7 +109,7 @@ class TreeShape:
 
     @cached_property
     def table(self) -> NDArray[np.int64]:
-        """``[3, n + 1]`` parents, ranks and depths in one array, for C++."""
+        """``[3, n + 1]`` parents, ranks and depths in one array, for the C++ code."""
         return np.stack((self.parents, self.ranks, self.depths))
 
     @cached_property
@@ -141,7 +141,7 @@ class TreeShape:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """The child rows of every row, in row order."""
+        """The children of every row, in row order."""
         below: list[list[int]] = [[] for _ in range(self.parents.size)]
         for row, parent in enumerate(self.parents.tolist()):
             if parent >= 0:
@@ -206,8 +206,8 @@ class TokenTree:
     kinds: NDArray[np.int8] | None = None
     # [V] draft distribution of every row with drawn children
     q: Mapping[int, NDArray[np.float32]] | None = None
-    # for rows with children drawn with replacement: the child that each draw gave, in order; a token drawn again
-    # repeats its child
+    # for rows with children drawn with replacement: the child selected by each draw, in order; a token drawn more
+    # than once repeats its child
     draws: Mapping[int, tuple[int, ...]] | None = None
     # [n + 1] value that a dynamic builder estimated for each node, 1 for the root
     values: NDArray[np.float64] | None = None
@@ -227,7 +227,7 @@ class TokenTree:
         return None
 
     def best_path(self) -> tuple[int, ...]:
-        """Return the path that takes the most probable child at each depth, from depth 1 down, except grafted nodes.
+        """Return the path that takes the most probable child at each depth, from depth 1 down, ignoring grafted nodes.
 
         Without probabilities, take the child with the lowest rank.
         """

@@ -1,4 +1,4 @@
-"""Parts that contain other parts of their family. Attributes that a wrapper does not define come from these parts."""
+"""Parts that wrap other parts of their family. A wrapper takes any attribute it does not define from these parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def call_all(methods: Iterable[Callable[..., None]]) -> Callable[..., None]:
 
 
 class PartWrapper(Part):
-    """The life cycle of a drafter or controller that wraps others. Each event is passed on to all of them.
+    """The life cycle of a drafter or controller that wraps others and passes each event on to all of them.
 
     Attributes:
         inner_key: format string that turns an inner part's number into its key in the state.

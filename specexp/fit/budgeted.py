@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 WARM_UP = 60
-"""The number of optimizer steps over which the learning rate rises to its peak."""
+"""Number of optimizer steps over which the learning rate rises to its peak."""
 
 
 class BudgetedTraining(lightning.LightningModule):
-    """Training that ends when its token budget is spent. Its state depends only on the batches, not on restarts.
+    """Training that ends once its token budget is spent. Its state depends only on the batches, not on restarts.
 
     Batches are rows of token ids ``[batch, length]``, all of the same size.
 
@@ -112,14 +112,14 @@ _STATE = "specexp"
 
 
 class ControllerLearning(lightning.LightningModule):
-    """Decodes one prompt after another while the arm's drafter and controller learn.
+    """Decodes one prompt per training step while the arm's drafter and controller learn.
 
-    Each training step decodes one prompt. The models are not submodules, so a checkpoint contains only the learned
-    state, as tensors and basic Python values.
+    The models are not submodules, so a checkpoint contains only the learned state, as tensors and basic Python
+    values.
 
     Attributes:
         done: Number of prompts decoded, including those that failed.
-        steps: Number of decoding steps over all prompts.
+        steps: Total number of decoding steps over all prompts.
         failed: Records of the prompts that could not be decoded.
     """
 
@@ -140,7 +140,7 @@ class ControllerLearning(lightning.LightningModule):
 
     @override
     def transfer_batch_to_device(self, batch: Prompt, device: torch.device, dataloader_idx: int) -> Prompt:
-        return batch  # it has no tensor
+        return batch  # it has no tensors
 
     @override
     def training_step(self, batch: Prompt, batch_idx: int) -> None:

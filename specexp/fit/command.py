@@ -64,7 +64,7 @@ def fit(
         data: A LightningDataModule with a method ``tokenizer()``.
         work_dir: Folder for checkpoints and logs.
         trainer: Arguments for `lightning.Trainer`.
-        export_to: Folder for the result; by default nothing is exported.
+        export_to: Folder for the result. By default, nothing is exported.
         checkpoint_every: Number of steps between checkpoints.
         name: Name of the Weights & Biases run.
 
@@ -80,7 +80,7 @@ def fit(
     work = Path(work_dir)
     work.mkdir(parents=True, exist_ok=True)
     arguments = {
-        # The module ends the training when its token budget is spent.
+        # The module ends training once its token budget is spent.
         "max_steps": -1,
         "max_epochs": -1,
         "enable_progress_bar": sys.stderr.isatty(),
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_controller(path: str, overrides: Sequence[str]) -> bool:
-    """Return whether a file is an experiment with a ``fit:`` section, rather than one that trains a model."""
+    """Return whether a file is an experiment with a ``fit:`` section, as opposed to a file that trains a model."""
     values = read_layers(path, overrides).values
     if not {"fit", "model"} & values.keys():
         raise ConfigError(
@@ -189,7 +189,7 @@ def _learn(config: Config, dry: bool) -> int:
 
 
 def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = True) -> dict[str, Any]:
-    """Return the arguments of :func:`fit` from a file and overrides. If ``build``, model and data are built.
+    """Read the arguments of :func:`fit` from a file and overrides. If ``build``, also build the model and the data.
 
     Raises:
         ConfigError: if a key is unknown, a value is not allowed, or the model or data cannot be built.

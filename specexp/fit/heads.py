@@ -1,4 +1,4 @@
-"""Trains heads that draft from a target's hidden states. The frozen target is their teacher."""
+"""Trains heads that draft from a target's hidden states, with the frozen target as the teacher."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeadTraining(BudgetedTraining):
     """
 
     drafter: str
-    """The drafter's class in ``parts.json``."""
+    """The drafter class recorded in ``parts.json``."""
     head: nn.Module
 
     def __init__(
@@ -156,7 +156,7 @@ class MedusaTraining(HeadTraining):
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         states, output = self.head(hidden), self.target.get_output_embeddings()  # [batch, length, heads, d]
-        # Head i predicts the token i + 2 ahead; state t is compared with the logits at t + i + 1.
+        # Head i predicts the token i + 2 positions ahead; state t is compared with the logits at t + i + 1.
         return {
             f"head_{number}": self.decay**number
             * divergence(output(states[:, : -number - 1, number]), logits[:, number + 1 :])
@@ -165,10 +165,10 @@ class MedusaTraining(HeadTraining):
 
 
 class EagleTraining(HeadTraining):
-    """Trains EAGLE's layer (Li et al. 2024, section 4.2), which predicts the next hidden state and from it the logits.
+    """Trains EAGLE's layer (Li et al. 2024, section 4.2) to predict the next hidden state and, from it, the logits.
 
     During drafting, the head's inputs are states that it predicted itself. In training, some of the target's states are
-    therefore replaced with predictions, in several rounds. EAGLE adds noise to the states instead.
+    therefore replaced with predictions, in several rounds. The original EAGLE adds noise to the states instead.
 
     Args:
         target: The target, as given in ``pair.target``.
@@ -225,8 +225,8 @@ class EagleTraining(HeadTraining):
 class Eagle3Training(HeadTraining):
     """Trains EAGLE-3's head to draft from its own states (Li et al. 2025, arXiv 2503.01840, section 3).
 
-    The head is initialized from the target's last layer. Embeddings and output rows are the target's and are not
-    trained. `export` writes the published layout, which the drafter ``Eagle3`` and engines can load.
+    The head is initialized from the target's last layer. It uses the target's embeddings and output layer, which stay
+    frozen. `export` writes the published layout, which the drafter ``Eagle3`` and engines can load.
 
     Args:
         target: The target, as given in ``pair.target``.
@@ -234,7 +234,7 @@ class Eagle3Training(HeadTraining):
         steps: Number of draft steps per row in training.
         decay: Ratio of each step's loss weight to the previous step's.
         vocabulary: JSON file with a list of the token ids to draft, most frequent first; None for all.
-        vocabulary_size: Number of ids to use; None for all in the file. Without a file, the lowest ids are used.
+        vocabulary_size: Number of ids to use; None for all ids in the file. Without a file, the lowest ids are used.
         training: Other arguments of `HeadTraining`.
     """
 
@@ -276,13 +276,13 @@ class Eagle3Training(HeadTraining):
 
 
 def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | None) -> Eagle3Network:
-    """Return an untrained EAGLE-3 head that computes nearly the same as the target's last layer.
+    """Return an untrained EAGLE-3 head that closely approximates the target's last layer.
 
     Each hidden state is normalized, so that channels with large values do not dominate the others.
 
     Args:
         target: A causal language model.
-        layers: Indices of its hidden states to use, see `Eagle3Training`.
+        layers: Indices of its hidden states to use; see `Eagle3Training`.
         kept: Ascending ids ``[Vd]`` of the tokens to draft; None for all.
     """
     from transformers import LlamaConfig
@@ -313,7 +313,7 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
             elif mine is not None and mine.shape == (
                 weight.shape[0],
                 2 * width,
-            ):  # one half is for the embedding, one for the state
+            ):  # one half for the embedding, one for the state
                 mine[:, :width].normal_(std=0.02)
                 mine[:, width:] = weight
     return network

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
     from specexp.report.publish import Report
 
-_MOST_BLOCKS = 4  # maximum number drawn for a table with extra signals
+_MOST_BLOCKS = 4  # maximum number of blocks drawn for a table with extra signals
 
 
 def check_learning(config: Config) -> None:
-    """Raise ConfigError if nothing would be learned, the state cannot be exported, or a trainer key is fixed."""
+    """Raise ConfigError if nothing would be learned, the state cannot be exported, or a reserved trainer key is set."""
     controller, given = build_controller(config), config.get("controller")
     if given["init_args"].get("learn") is False:
         raise config.checker.error(
@@ -99,7 +99,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     arguments: dict[str, Any] = {
         "max_steps": section["epochs"] * len(module.prompts),
         "max_epochs": -1,
-        "log_every_n_steps": 1,  # a step is a prompt
+        "log_every_n_steps": 1,  # each step is one prompt
         "enable_progress_bar": False,
         "enable_checkpointing": True,
         "callbacks": [checkpoints_in(folder, section["checkpoint_every"])],
@@ -117,7 +117,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
 
 def report(config: Config, module: ControllerLearning) -> Report:
-    """Export the learned state, and return a report with sentences about it and a plot of any Q-table."""
+    """Export the learned state, and return a report that describes it, with a plot of the Q-table if there is one."""
     from specexp.config.artifacts import save_artifact
     from specexp.report.publish import Attached, Report
 
@@ -153,7 +153,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
 
 
 def draw_table(table: QTable, title: str) -> Figure:
-    """Draw Q(CONTINUE) - Q(STOP) and visits by bin. With extra signals, draw only the most visited blocks."""
+    """Draw Q(CONTINUE) - Q(STOP) and the visits for each bin. With extra signals, draw only the most visited blocks."""
     from matplotlib.colors import LogNorm, TwoSlopeNorm
     from matplotlib.figure import Figure
 
@@ -169,7 +169,7 @@ def draw_table(table: QTable, title: str) -> Figure:
     figure.suptitle(title)
     axes = figure.subplots(len(starts), 2, squeeze=False)
     for (decides, counts), start in zip(axes, starts, strict=True):
-        cells = slice(start + 1, start + size)  # the first row of a block is the start of a step
+        cells = slice(start + 1, start + size)  # the first row of a block is for the start of a step
         counted = visits[cells].sum(axis=1).reshape(shape)  # [cost, confidence]
         gain = (values[cells, CONTINUE] - values[cells, STOP]).reshape(shape)
         gain = np.ma.masked_where(counted == 0, gain)

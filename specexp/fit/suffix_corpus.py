@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SuffixCorpus(lightning.LightningModule):
-    """Keeps rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
+    """Collects rows of token ids ``[batch, length]``, and exports them as a ``suffix-corpus``.
 
     Args:
         tokens: Number of tokens to keep. A drafter needs 8 bytes per token.

@@ -76,7 +76,7 @@ class _Cache(ctypes.Structure):
 
 
 class _Rows:
-    """The rows of a pass, in buffers at fixed addresses that C++ receives once.
+    """The rows of a pass, in buffers at fixed addresses that are passed to C++ only once.
 
     Attributes:
         numbers: ``[8, m]`` values of ``_NUMBERS``.
@@ -94,7 +94,7 @@ class _Rows:
 class _Form(_Rows):
     """Rows that attend to all committed tokens of a slot, and to each other according to the mask ``visible [m, m]``.
 
-    Their numbers are for an empty slot 0; C++ adds the slot number and the number of its committed tokens.
+    The numbers assume an empty slot 0; C++ adds the slot number and the number of its committed tokens.
     """
 
     def __init__(self, depths: NDArray[np.int64], visible: NDArray[np.bool_], step: int = 0) -> None:
@@ -110,7 +110,7 @@ class _GrowingForm(_Form):
     Attributes:
         tokens: ``[n + 1]`` output buffer for the tree's tokens; the root's is not set.
         growing: the tree as a C++ structure.
-        results: the tokens that a pass chooses, as candidates or drawn tokens.
+        results: the tokens that a pass chooses: the best candidates, or drawn tokens.
     """
 
     def __init__(self, shape: TreeShape, pending: int) -> None:
@@ -138,7 +138,7 @@ class _GrowingForm(_Form):
 
 
 class _Choices:
-    """The tokens that passes over some slots choose from their logits, and the buffers for these tokens.
+    """Buffers for the tokens that passes over a group of slots choose from their logits.
 
     Tokens are drawn only if all slots request them at the same temperature. Otherwise, only greedy slots get tokens.
     """
@@ -163,7 +163,7 @@ class _Choices:
             own = slice(first, first + tree.tokens.size)
             first = own.stop
             if request is not None:
-                # copies, because outcomes are kept after the next pass
+                # copied, because outcomes outlive the next pass
                 top = (self.top[0][own].copy(), self.top[1][own].copy()) if self.best else None
                 chosen, highest = self.drawn[0][own], self.drawn[1][own]
                 if top is not None and not self.temperature:
@@ -215,13 +215,13 @@ class CompiledModel(HuggingFaceRuntime):
         self._forms: WeakKeyDictionary[TreeShape, _Form] = WeakKeyDictionary()
         self._growths: WeakKeyDictionary[TreeShape, dict[int, _GrowingForm]] = WeakKeyDictionary()
         self._stored: torch.Tensor | None = None
-        self._choices: dict[tuple[int, ...], _Choices] = {}  # by the slots of a pass
+        self._choices: dict[tuple[int, ...], _Choices] = {}  # keyed by the slots of a pass
         self._noted_layers = np.zeros(0, dtype=np.int64)  # layers after which states are kept
         if self_check and self._weights is not known:
             try:
                 self._self_check()
             except CannotCompileError:
-                del self._shared[model]  # so that the next attempt checks again
+                del self._shared[model]  # so that the next attempt repeats the check
                 raise
             self.cache = self._empty_cache()  # drops the memory that the check reserved
 
@@ -427,7 +427,7 @@ class CompiledModel(HuggingFaceRuntime):
         )
 
     def _make_room(self, rows: int, slots: int) -> None:
-        """Reserve cache rows. If the cache must grow, reserve half as much again, because growing copies it."""
+        """Reserve cache rows. If the cache must grow, reserve 50% more than needed, because growing copies it."""
         if rows > self.cache.capacity or slots > self.cache.slots:
             self.cache.reserve(min(rows * 3 // 2, max(rows, self.context_limit)), slots)
 
@@ -445,7 +445,7 @@ class CompiledModel(HuggingFaceRuntime):
         self._addresses = (ctypes.c_void_p * len(self._buffers))(*(one.data_ptr() for one in self._buffers))
 
     def _scratch(self, rows: int) -> int:
-        """Return the address of float32 logits for ``rows`` rows, which the next pass overwrites."""
+        """Return the address of a float32 buffer for the logits of ``rows`` rows, which the next pass overwrites."""
         if rows > self._logits.shape[0]:
             self._logits = torch.empty((rows, self._weights.outputs), dtype=torch.float32)
         return self._logits.data_ptr()

@@ -68,9 +68,9 @@ def gguf_metadata(source: str) -> tuple[dict[str, Any], Collection[str]]:
 
 
 def unpacked(file: Path) -> Path:
-    """Return a folder in specexp's cache with a GGUF file's model in float32; it is written if it does not exist.
+    """Return the folder in specexp's cache that holds a GGUF file's model in float32, writing it if it is missing.
 
-    The configuration in it records the file's type, such as ``Q4_1``, as ``weights_from``.
+    The configuration records the file's type, such as ``Q4_1``, as ``weights_from``.
 
     Raises:
         ValueError: transformers cannot load the file, or the folder cannot be written.
@@ -100,7 +100,7 @@ def unpacked(file: Path) -> Path:
                 local_files_only=True,
             )
             if (kind := metadata.get("general.file_type")) is not None:
-                model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # of MOSTLY_Q4_1
+                model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # from MOSTLY_Q4_1
             model.save_pretrained(made)
             gguf_tokenizer(str(file)).save_pretrained(made)
             with suppress(OSError):  # another process was faster

@@ -64,7 +64,7 @@ class GraphedModel(HuggingFaceRuntime):
         self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
 
     Attributes:
-        attention: name of the attention function for passes that are not captured.
+        attention: name of the attention function for uncaptured passes.
         fastest: for each shape, the fastest attention function that agrees with ``explicit``.
 
     Raises:
@@ -89,7 +89,7 @@ class GraphedModel(HuggingFaceRuntime):
         self.cache = StaticSlots(model)
         self._storage = self.cache.storage
         self._replayers: dict[Hashable, Replayer] = {}
-        self._runs: Counter[str] = Counter()  # number of steps by class of replayer
+        self._runs: Counter[str] = Counter()  # number of steps run by each class of replayer
         self.attention = next(iter(ATTENTIONS))
         self.fastest: dict[Shape, str] = {}
         if self_check:
@@ -182,7 +182,7 @@ class GraphedModel(HuggingFaceRuntime):
     def _choice(
         self, slots: Sequence[int], trees: Sequence[TokenTree]
     ) -> tuple[TokenChoice | None, list[TokenRequest]]:
-        """Return the choice of tokens that a pass computes and its requests; none unless all lanes share one law."""
+        """Return the tokens for a pass to compute, and the requests for them; none unless all lanes share one law."""
         requests = [self.requests[slot] for slot in slots if slot in self.requests]
         laws = {request.verifier.law for request in requests}
         if len(requests) < len(slots) or len(laws) > 1 or None in laws:
@@ -362,7 +362,7 @@ def check_once(device: torch.device) -> None:
 
 @inference
 def check_device(device: torch.device, replayer: type[Replayer] | None = None) -> None:
-    """Compare captured passes and drafts of a small model with the model's own code.
+    """Compare captured passes and drafts of a small model with results from the model's own code.
 
     Raises:
         CannotRunError: captured passes fail or give different results.

@@ -1,8 +1,8 @@
 """Slots of committed tokens in a llama.cpp context, which has a single cache of cells for all slots.
 
 A row attends to the cells that share a sequence id with it. A tree therefore needs one id per leaf, and a row has the
-ids of all leaves below it. A committed token has one id, or several while trees need them. Each removal or copy visits
-all cells, so this module makes as few of these calls as possible.
+ids of all leaves below it. A committed token has one id, or several while trees need them. Each call that removes or
+copies an id visits all cells, so this module makes as few of them as possible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from specexp.models.llama_file import LlamaFile
 
 MAX_IDS = 256
-"""The number of sequence ids in llama.cpp, which limits the number of lanes times leaves."""
+"""The number of sequence ids in llama.cpp, an upper bound on the number of lanes times leaves."""
 _CELLS = 512  # minimum number of cells in a context; llama.cpp rounds up to a multiple of 256
-_AT_ONCE = 512  # maximum number of rows in a pass that llama.cpp computes together
+_AT_ONCE = 512  # maximum number of rows of a pass that llama.cpp computes at once
 _FEW_IDS = 8  # minimum number of ids once trees branch; low, because every pass compares all pairs of ids
-ANY = -1  # stands for every id in a removal
+ANY = -1  # in a removal, means every id
 
 
 class LaneRows(NamedTuple):
@@ -45,7 +45,7 @@ class LaneRows(NamedTuple):
 
 
 class Batch:
-    """The rows of a pass, in buffers at fixed addresses that llama.cpp receives once."""
+    """The rows of a pass, in buffers at fixed addresses that are passed to llama.cpp only once."""
 
     def __init__(self, rows: int, ids: int) -> None:
         batch = library().llama_batch
@@ -125,7 +125,7 @@ class Branches:
         return branches
 
     def add(self, parents: Iterable[int]) -> list[tuple[int, int]]:
-        """Add rows, given their parents; ``-1`` stands for the last committed token.
+        """Add rows, given their parents; ``-1`` means the last committed token.
 
         Returns:
             Pairs of a new branch and the earlier row that it splits off from.
@@ -167,7 +167,7 @@ class SlotIds:
     def __init__(self, memory: LlamaCache) -> None:
         self.length = 0
         self._memory = memory
-        self._known: dict[int, int] = {}  # id -> number of committed tokens with it; largest first
+        self._known: dict[int, int] = {}  # id -> number of committed tokens that have it; largest first
         self._tree: Branches | None = None
         self._ids: list[int] = []  # id of each branch of the tree
 
@@ -269,7 +269,7 @@ class SlotIds:
         """Assign an id to each new branch, and add the id to the committed tokens and the rows above the branch.
 
         Args:
-            tree: the tree, if some of its rows were fed before.
+            tree: the tree, if some of its rows have already been fed.
             parted: the fed row that each new branch splits off from.
         """
         main = self.main
@@ -297,7 +297,7 @@ class SlotIds:
 
 
 class LlamaCache(Slots):
-    """The slots of one llama.cpp context. To grow, the context is replaced by a larger one with the same contents.
+    """The slots of one llama.cpp context. To grow, it replaces the context with a larger one with the same contents.
 
     Attributes:
         lanes: the sequence ids of each slot.
@@ -354,7 +354,7 @@ class LlamaCache(Slots):
             self.make_room(needed + needed // 2)
 
     def pass_over(self, lanes: Sequence[LaneRows], with_logits: bool) -> int:
-        """Run the model over the ``n`` rows of some slots.
+        """Run the model over the ``n`` rows of one or more slots.
 
         Returns:
             Address of ``[n, V]`` float32 logits, valid until the next pass; 0 without logits.

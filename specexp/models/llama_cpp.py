@@ -24,7 +24,7 @@ class LlamaCppModel(Runtime):
     """A runtime for a GGUF file. Its logits are float32 tensors on the CPU.
 
     Args:
-        self_check: whether to compare a tree pass with passes over its branches (LlamaCppError if they differ).
+        self_check: whether to compare a tree pass with passes over its branches; raises LlamaCppError if they differ.
 
     Example:
         >>> LlamaCppModel(LlamaFile("target.gguf"))  # doctest: +SKIP
@@ -122,7 +122,7 @@ class LlamaCppModel(Runtime):
         return TargetTokens(request.context, self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
-        """Make room for the tokens chosen after ``rows`` rows and for their scores."""
+        """Make room for the tokens chosen after ``rows`` rows, and for their scores."""
         self._tokens, self._values = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.float32)
         self._addresses = self._tokens.ctypes.data, self._values.ctypes.data
 

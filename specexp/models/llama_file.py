@@ -18,7 +18,7 @@ from specexp.models.gguf import sampled_hash
 
 CacheType = Literal["bfloat16", "float16", "float32"]
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
-_ERROR = 4  # ggml's log level of errors
+_ERROR = 4  # ggml's log level for errors
 _errors: deque[str] = deque(maxlen=32)
 
 
@@ -117,7 +117,7 @@ class LlamaFile:
 
     @cached_property
     def context_limit(self) -> int:
-        """The context length in training or, if rotary frequencies change with length, the length before the change."""
+        """The training context length or, if rotary frequencies change with length, the length at which they change."""
         trained = int(self.metadata(f"{self.architecture}.context_length") or 0)
         original = self.metadata(f"{self.architecture}.rope.scaling.original_context_length")
         scaling = self.metadata(f"{self.architecture}.rope.scaling.type")
@@ -125,14 +125,14 @@ class LlamaFile:
 
     @cached_property
     def described(self) -> str:
-        """llama.cpp's description of the model, which ends with the most common type of weights."""
+        """llama.cpp's description of the model, which ends with the most common weight type."""
         buffer = ctypes.create_string_buffer(256)
         self._functions.llama_model_desc(self.model, buffer, 256)
         return buffer.value.decode(errors="replace")
 
     @cached_property
     def precision(self) -> str:
-        """The less precise dtype of weights and cache. Quantised weights, multiplied in blocks, count as bfloat16."""
+        """The less precise dtype of weights and cache. Quantized weights, multiplied in blocks, count as bfloat16."""
         weights = {"F32": "float32", "F16": "float16"}.get(self.described.split()[-1], "bfloat16")
         return "float16" if weights == "float32" and self.settings.cache != "float32" else weights
 
@@ -190,7 +190,7 @@ class LlamaFile:
         }
 
     def metadata(self, key: str) -> str | None:
-        """Return the value of a metadata key, or None if it is missing or a list."""
+        """Return the value of a metadata key, or None if the key is missing or its value is a list."""
         function, size = self._functions.llama_model_meta_val_str, 256
         while True:
             buffer = ctypes.create_string_buffer(size)

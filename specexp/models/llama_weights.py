@@ -24,7 +24,7 @@ _STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 BLOCK = 32
 """The number of inputs that share one scale."""
 TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
-"""Bits per number and block minimum divided by scale (None if each block stores its minimum), keyed by type."""
+"""For each type, the bits per number, and the block minimum divided by the scale (None if blocks store the minimum)."""
 
 
 class Matrix(ctypes.Structure):
@@ -93,7 +93,7 @@ class LlamaWeights:
         self._pairs = bool(kernels.has_pairs())
         self._kernels = kernels
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
-        self._free = torch.empty(0, dtype=torch.uint8)  # the unused rest of the newest block of memory
+        self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -148,7 +148,7 @@ class LlamaWeights:
         )
 
     def _matrix(self, *joined: Sequence[torch.nn.Parameter]) -> Matrix:
-        """Store weights, stacked as rows, as one matrix. Several groups become matrices with interleaved panels.
+        """Store weights, stacked row-wise, as one matrix. If there are several groups, interleave their panels.
 
         Weights stay packed if the file has blocks for all of them.
         """
@@ -165,7 +165,7 @@ class LlamaWeights:
         return Matrix(self._keep(together), bits)
 
     def _packed(self, blocks: Sequence[Blocks], bits: int) -> torch.Tensor:
-        """Return stacked blocks as bytes ``[panels, n]``, in the order of ``Product::expand`` in C++."""
+        """Return stacked blocks as bytes ``[panels, n]``, in the order that ``Product::expand`` in C++ expects."""
         scales = self._padded(torch.cat([block.scales for block in blocks], dim=1).transpose(0, 1))
         numbers = self._padded(torch.cat([block.numbers for block in blocks]))
         step = 2 if self._pairs else 1  # inputs
@@ -348,6 +348,6 @@ def _blocks(tensor: Any) -> Blocks:
     scale = data[..., :head].contiguous().view(torch.float16)
     scales = torch.stack((scale[..., 0], scale[..., 0] * least if least is not None else scale[..., 1]))
     numbers = data[..., head:]
-    # 4 bits: the low halves of the bytes are the first 16 numbers; 8 bits: signed
+    # 4 bits: the low nibbles are the first 16 numbers; 8 bits: numbers are signed
     numbers = torch.cat((numbers & 15, numbers >> 4), dim=2) if bits == 4 else numbers ^ 128
     return Blocks(bits, scales, numbers.reshape(rows, -1))

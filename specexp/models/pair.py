@@ -42,7 +42,7 @@ class ModelPair:
     mode: str = "auto"
 
     def target_runtime(self) -> Runtime:
-        """Return a runtime for the target with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""
+        """Return a runtime for the target, with an empty cache. Raises ``ValueError`` if it cannot run in ``mode``."""
         return runtime_of(self.target, self.mode)
 
     def draft_runtime(self) -> Runtime | None:
@@ -67,16 +67,16 @@ def load_pair(
     """Load a model pair.
 
     Args:
-        target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with weights from Q4_1
+        target: ``"stdlib"`` for the embedded pair, ``"smollm2"`` for SmolLM2-135M-Instruct with Q4_1 weights
             (fetched on first use, 93 MB), ``"smollm2.gguf"`` for its file, which llama.cpp runs, or the target's hub
             id, folder or GGUF file.
-        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for two layers trained for that target, which
-            use its embeddings. If None, an embedded target has its own draft and other targets have none. Both models
-            must have the same tokenizer. If their vocabularies are padded to different lengths, as Qwen2.5's are, the
-            draft's is resized to the target's. A GGUF draft cannot be resized.
+        draft: the draft's hub id, folder or GGUF file, or ``"smollm2"`` for a two-layer model trained for that target,
+            which uses its embeddings. If None, an embedded target has its own draft and other targets have none. Both
+            models must have the same tokenizer. If their vocabularies are padded to different lengths, as in Qwen2.5,
+            the draft's is resized to the target's. A GGUF draft cannot be resized.
         target_dtype: ``bfloat16``, ``float16`` or ``float32``. In llama.cpp, only the cache has this precision.
         draft_dtype: dtype of the draft, with the same choices as for ``target_dtype``.
-        device: the torch device of both models.
+        device: the torch device for both models.
         device_map: placement of the target's modules, in the format of transformers: ``auto``, or a mapping of modules
             to devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved to the device for each pass.
         offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
@@ -86,11 +86,11 @@ def load_pair(
             ``heavy-path`` (DySpec, appendix C) leave fewer blocks for FlexAttention. The output does not change.
         mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
             ``packed`` does the same, but reads the 4-bit and 8-bit blocks of the target's GGUF file instead of bfloat16
-            weights: the same logits from less memory. ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode
+            weights: less memory, same logits. ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode
             of an artifact's study, or the fastest mode that works. In ``auto``, llama.cpp runs GGUF files if it is
             installed (extra ``llama-cpp``); otherwise they are unpacked once, in float32.
         weights: if False, create the models on the meta device from their configurations, for a dry run. llama.cpp maps
-            its files in either case.
+            its files into memory in either case.
 
     Raises:
         PairError: a model cannot be loaded or cannot run with these arguments, or the vocabularies differ.
@@ -195,7 +195,7 @@ class _Files:
         with _blamed(self.role, f"the tokenizer of {self.name} cannot be loaded"):
             if is_gguf(self.source):
                 return gguf_tokenizer(self.source)
-            # AutoTokenizer chooses the class by the model's type, which need not suit a GGUF file's tokenizer
+            # AutoTokenizer chooses the class by the model's type, which may not suit a GGUF file's tokenizer
             kind: Any = PreTrainedTokenizerFast if is_unpacked(self.source) else AutoTokenizer
             folder = Path(self.source)
             if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -258,7 +258,7 @@ class _Files:
                 **self._options,
                 **placed,
             )
-            # transformers only warns and initialises these at random
+            # transformers only warns and initializes these at random
             made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
             if made_up:
                 raise ValueError(f"{len(made_up)} tensors are missing or misshapen, such as {min(made_up)!r}")

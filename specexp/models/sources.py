@@ -15,14 +15,14 @@ from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 
 PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
-_PATIENCE_SECONDS = 5.0  # timeout of one request to the hub, whose client would retry for most of a minute
+_PATIENCE_SECONDS = 5.0  # timeout for one hub request; by default, the client retries for most of a minute
 NEEDS_BLOCKS = (
     "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
 )
 
 
 class PairError(ValueError):
-    """Raised if a pair cannot be loaded; ``argument`` of :func:`~specexp.models.pair.load_pair` is at fault."""
+    """Raised if a pair cannot be loaded because of one ``argument`` of :func:`~specexp.models.pair.load_pair`."""
 
     def __init__(self, argument: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -33,8 +33,8 @@ def sources_of(target: str, draft: str | None = None) -> tuple[str, str | None]:
     """Return the hub id, folder or file of the target and of the draft (None without a draft).
 
     ``stdlib`` names the embedded target or the embedded draft, and ``stdlib-SIZE`` an embedded model of another size in
-    either role. An embedded target has a default draft from its own family. ``smollm2`` names a file in the cache as a
-    target, and an embedded model as a draft. ``smollm2.gguf`` names that file in either role.
+    either role. An embedded target has a default draft from its own family. As a target, ``smollm2`` names a file in
+    the cache; as a draft, an embedded model. ``smollm2.gguf`` names that file in either role.
 
     Example:
         >>> sources_of("my/target")
@@ -69,7 +69,7 @@ def _embedded(role: str, name: str) -> str | None:
 
 
 def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -> tuple[str, str | None]:
-    """Check and return :func:`sources_of`, with unpacked folders for GGUF files not run by llama.cpp in ``mode``.
+    """Return the checked result of :func:`sources_of`. GGUF files are unpacked unless ``mode`` runs them in llama.cpp.
 
     Raises:
         PairError: a source is invalid or unreachable.
@@ -122,7 +122,7 @@ def check_source(role: str, source: str) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """Return why a saved model's weights cannot be read, judging by their files' headers, or an empty string."""
+    """Return why a saved model's weights cannot be read, judging by the file headers, or an empty string."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and any(folder.glob("*.bin")):
         return "has its weights in .bin files only: save the model as safetensors"

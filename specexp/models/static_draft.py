@@ -84,7 +84,7 @@ class DraftStep(Step):
         self._processors = Processors(temperature, scoring.top_k, scoring.top_p)
         device = runtime.device
         self._own = torch.arange(max([pending, *widths]), device=device)
-        # which new rows attend to which: pending tokens form a chain, and a node attends to itself
+        # attention among new rows: pending tokens form a chain, and a node attends to itself
         width = pending + self.nodes - 1
         self._among = torch.eye(width, device=device, dtype=torch.bool)
         self._among[:pending, :pending] = torch.ones_like(self._among[:pending, :pending]).tril()
@@ -149,7 +149,7 @@ class DraftStep(Step):
     def outputs_of(self, lane: int) -> tuple[NDArray[np.int64], NDArray[np.float32], list[tuple[int, int]]]:
         """Return a lane's ``[nodes, best]`` tokens and log-probabilities, and each non-root node's parent and token.
 
-        The results are valid once the device has finished and until the next replay.
+        The results are valid after the device has finished, until the next replay.
         """
         tokens, places, log_probs = (
             self._results.host[name][lane] for name in ("tokens", "places", "log_probs")
@@ -179,7 +179,7 @@ class GraphedSource(ModelSource):
         self._end = 0  # number of uncommitted rows in the cache
         self._step: DraftStep | None = None
         self._children: dict[tuple[int, int], int] = {}  # (row of the parent, token) -> drafted node
-        self._used = 0  # number of fed nodes that the step had drafted
+        self._used = 0  # number of fed nodes that the step drafted in advance
         self._fed: Counter[int] = Counter()  # depth -> number of fed nodes
         self._requested: dict[int, int] = {}  # depth of the parent -> most candidates requested
         self._scored: tuple[Scoring, float] | None = None
@@ -214,7 +214,7 @@ class GraphedSource(ModelSource):
         ]
 
     def _plan_of(self, context: Context, fed: Fed) -> DraftPlan | None:
-        """Reset the state at a tree's first pass, and return the plan for the tree, or None if there is none."""
+        """Before a tree's first pass, reset the state and return the plan for the tree, if any; else return None."""
         if fed.known:
             return None
         self._begin(fed.pending)
@@ -236,7 +236,7 @@ class GraphedSource(ModelSource):
         """Look up the new nodes in the step's results.
 
         Returns:
-            The logits and row of each new node (logits None: not found), and the pass over the missing nodes, if any.
+            For each new node, its logits (None if not found) and row; and the pass over the missing nodes, if any.
         """
         found: list[tuple[torch.Tensor | None, int]] = []
         missing: list[tuple[int, int, list[int]]] = []  # token, depth and visible rows

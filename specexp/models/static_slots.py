@@ -1,4 +1,4 @@
-"""A key-value cache for captured passes, which takes the rows to write from a tensor, and its attention functions."""
+"""A KV cache for captured passes, which takes the rows to write from a tensor, and its attention functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key_bucket(count: int) -> int:
 
 
 class StaticSlots(Cache, Slots):  # type: ignore[misc]
-    """The keys and values of several slots. The rows that a pass writes are given by a tensor.
+    """The keys and values of several slots. A tensor specifies the rows that a pass writes.
 
     Each slot has one spare row beyond its capacity, where padding is written.
 
@@ -106,7 +106,7 @@ class StaticSlots(Cache, Slots):  # type: ignore[misc]
         return self.storage.nbytes
 
     def open(self, first: int, lanes: int, keys: int, written: torch.Tensor) -> None:
-        """Set the window of slots and keys for the next forward pass, and the cache rows ``[lanes, rows]`` to write."""
+        """Set the window of slots and keys for the next forward pass, and the cache rows ``[lanes, rows]`` to fill."""
         self._window, self._written = (first, lanes, keys), written
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -202,7 +202,7 @@ AttentionInterface.register(_INTERFACE, _attend)
 
 
 def with_static_attention(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy that shares the weights. Its forward method takes ``attention``, a key of :data:`ATTENTIONS`."""
+    """Return a copy that shares the weights and takes ``attention``, a key of :data:`ATTENTIONS`, when called."""
     shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
     other = copy.deepcopy(model, shared)
     other.config._attn_implementation = _INTERFACE

@@ -1,8 +1,8 @@
-"""Passes with static shapes: all values that change between replays are data in one input buffer.
+"""Passes with static shapes: all values that change between replays are held in one input buffer.
 
 A :class:`TreeStep` first moves the accepted rows of the previous pass into place (a *deferred commit*). It then feeds
-its rows and returns logits. For a verifier, it also returns the target's tokens and the top tokens that drafters learn.
-These are copied to pinned host memory. :class:`~specexp.models.static_draft.DraftStep` is the other kind of step. A
+its rows and returns logits. For a verifier, it also returns the target's tokens and the top tokens that drafters learn,
+which are copied to pinned host memory. :class:`~specexp.models.static_draft.DraftStep` is the other kind of step. A
 :class:`Replayer` runs a step repeatedly, as a captured graph or as plain code.
 """
 
@@ -39,7 +39,7 @@ class Window(NamedTuple):
     Attributes:
         first: slot of the first lane.
         lanes: number of lanes, in consecutive slots of the cache.
-        keys: number of rows that are read in each slot.
+        keys: number of rows read from each slot.
     """
 
     first: int
@@ -121,7 +121,7 @@ class Step(ABC):
             array.fill(self.cache.capacity if name in ("moved", "moved_to", "written") else 0)
 
     def stage(self, lane: int, moves: Sequence[tuple[int, int]]) -> None:
-        """Set the moves ``(from, to)`` of rows in a lane's deferred commit."""
+        """Set the row moves ``(from, to)`` of a lane's deferred commit."""
         for place, names in enumerate(moves):
             for name, row in zip(("moved", "moved_to"), names, strict=True):
                 self._inputs.host[name][lane, place] = row
@@ -137,7 +137,7 @@ class Step(ABC):
         rows = self.cache.storage[:, first : first + lanes]  # [2 * layers, lanes, heads, capacity + 1, d]
         size = (rows.shape[0], lanes, rows.shape[2], MOVES, rows.shape[4])
         source, target = (given[name][None, :, None, :, None].expand(size) for name in ("moved", "moved_to"))
-        rows.scatter_(3, target, rows.gather(3, source))  # reads all rows before it writes one
+        rows.scatter_(3, target, rows.gather(3, source))  # reads all rows before writing any
 
     def _pass(
         self,
@@ -183,7 +183,7 @@ class TreeStep(Step):
     """One pass per lane, over a tree or over new rows of a growing tree.
 
     Args:
-        choice: the results to compute for ``verifier``. If None, only logits are computed.
+        choice: the results to compute for ``verifier``. If None, compute only logits.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class TreeStep(Step):
         self._results.fetch()
 
     def tokens(self, lane: int, rows: int, context: Context) -> TargetTokens:
-        """Return a lane's tokens, which are valid once the device has finished and until the next replay."""
+        """Return a lane's tokens. They are valid after the device has finished, until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
         learned = self.choice is not None and self.choice.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
@@ -294,7 +294,7 @@ class Buffer:
         self.host: dict[str, NDArray[Any]] = {}
         self.device: dict[str, torch.Tensor] = {}
         start = 0
-        # the longest dtypes come first, so that each array starts at a multiple of its item size
+        # the widest dtypes come first, so that each array starts at a multiple of its item size
         for name, (shape, kind) in sorted(arrays.items(), key=lambda item: -item[1][1].itemsize):
             end = start + int(np.prod(shape)) * kind.itemsize
             self.host[name] = bytes_of[start:end].view(kind).reshape(shape)
@@ -302,11 +302,11 @@ class Buffer:
             start = end
 
     def send(self) -> None:
-        """Copy the host's bytes to the device, asynchronously."""
+        """Copy the bytes from host to device asynchronously."""
         self.on_device.copy_(self.on_host, non_blocking=True)
 
     def fetch(self) -> None:
-        """Copy the device's bytes to the host, asynchronously."""
+        """Copy the bytes from device to host asynchronously."""
         self.on_host.copy_(self.on_device, non_blocking=True)
 
 
