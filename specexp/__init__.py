@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
-# Imported on first use: importing torch takes seconds, but a mistyped key should be reported within one.
+# Imported on first use: importing torch takes seconds, but a mistyped key should be reported at once.
 _HOME = {
     "Decoder": "specexp.core.loop",
     "GenerationResult": "specexp.core.outcome",

@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": ("specexp.commands.doctor", "show what this machine can do"),
     "dashboard": ("specexp.commands.dashboard", "save a W&B workspace for an experiment"),
 }
-"""Module and description of each command, in the order listed by ``--help``."""
+"""Module and description of each command, in the order in which ``--help`` lists them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def start(*command: str) -> NoReturn:
 
 
 def script() -> NoReturn:
-    """Run the ``specexp`` script. Like ``python -m``, it can import modules from the current folder."""
+    """Run the ``specexp`` script. As with ``python -m``, modules can be imported from the current folder."""
     sys.path.insert(0, "")
     start()
 

@@ -1,8 +1,8 @@
 """Artifacts: the results of studies, stored in folders and read as plain values.
 
-An artifact is a folder with ``artifact.json`` (schema version, kind, provenance, metrics with intervals, fingerprint
-of tokenizer and model, hash of every payload) and payload files in JSON or safetensors. This package imports neither
-torch nor transformers. :mod:`specexp.config.artifacts` constructs the parts that an artifact records.
+An artifact is a folder with ``artifact.json`` and payload files in JSON or safetensors. ``artifact.json`` holds the
+schema version, kind, provenance, metrics with intervals, tokenizer and model fingerprint, and a hash of every payload.
+This package imports neither torch nor transformers; :mod:`specexp.config.artifacts` constructs the recorded parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from specexp.artifacts.validation import ArtifactError
 if TYPE_CHECKING:
     StudyKind = str
     ControllerKind = str
-else:  # the kinds that a configuration may name
+else:  # kinds that a configuration may name
     StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.of_studies)]
     ControllerKind = Literal[
         tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")

@@ -1,4 +1,4 @@
-"""The base classes of all kinds of artifacts: provenance, metrics, fingerprint, and payloads as plain values."""
+"""Base classes for all kinds of artifacts, with provenance, metrics, a fingerprint, and payloads as plain values."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ if TYPE_CHECKING:
 
 
 class Artifact:
-    """The result of a study, read from its folder. A new kind is one class in a file of ``specexp/artifacts/kinds``.
+    """The result of a study, read from its folder. To add a kind, add a class to ``specexp/artifacts/kinds``.
 
-    A kind is defined by its class attributes. Only content that is needed for reading is checked here. Parts check
-    their arguments when :func:`specexp.load_artifact` constructs them.
+    A kind is defined by its class attributes. Only what is needed to read the artifact is checked here. Parts check
+    their own arguments when :func:`specexp.load_artifact` constructs them.
 
     Args:
         manifest: The checked ``artifact.json``.
-        payloads: Contents by file name: JSON values, or arrays by name for safetensors.
-        folder: The folder of the version.
+        payloads: File contents, keyed by file name: JSON values, or a mapping from name to array for safetensors.
+        folder: Folder of this version.
 
     Raises:
         ArtifactError: A payload does not match the kind.
 
     Attributes:
         kind: Name of the kind, e.g. ``static-tree``.
-        required: Payload files that must exist, with the annotations of their JSON values.
+        required: Payload files that must exist, mapped to the type annotations of their JSON values.
         optional: Payload files that may exist.
-        purpose: A clause on how to use a kind that cannot be exported to any format; empty for other kinds.
-        learned: Family of the part with the learned state.
-        made_by: Dotted path of that part's class.
-        of_studies: Whether a study can export the kind, i.e. whether the class overrides :meth:`payloads_of`.
-        holds_state: Whether ``state.json`` may record the learned state of any part, see :mod:`.parts`.
+        purpose: Clause for error messages that explains the use of a kind that cannot be exported; otherwise empty.
+        learned: Family of the part that learned the value; None if the value was not learned while decoding.
+        made_by: Dotted path of the part class that takes the value; empty if no single class does.
+        of_studies: Whether a study can export the kind; by default, whether the class overrides :meth:`payloads_of`.
+        holds_state: Whether ``state.json`` may record learned state of the parts (see :mod:`.parts`).
         plain: Whether the kind represents plain decoding, without a drafter or builder.
-        value: The value for arguments that refer to the artifact (see :class:`~specexp.base.checked.Reference`); None
-            if no argument takes this kind.
-        recorded: The parts of ``parts.json`` by family.
-        state: Learned state of drafter and controller by family; empty if they start without one.
+        value: Value of an argument that refers to the artifact (see :class:`~specexp.base.checked.Reference`); None if
+            no argument takes this kind.
+        recorded: Parts in ``parts.json``, keyed by family.
+        state: Learned state of the drafter and controller, keyed by family; empty if both start without state.
         state_bytes: Size of that state in bytes.
     """
 
@@ -79,7 +79,7 @@ class Artifact:
         self.provenance: dict[str, Any] = manifest.provenance.model_dump(exclude_unset=True)
         self.fingerprint: Fingerprint = {name: dict(one) for name, one in manifest.fingerprint.items()}
         parts = payloads.get(PARTS, {})
-        # a kind may require more of parts.json than the common schema
+        # a kind may require more of parts.json than the common schema does
         validated(self.required.get(PARTS, Recorded), parts, self.where(PARTS))
         self.recorded: dict[str, Spec] = {family: spec for family, spec in parts.items() if spec is not None}
         self.state: dict[str, State] = state_in(payloads, self.where(STATE))
@@ -99,10 +99,10 @@ class Artifact:
 
     @classmethod
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the payloads for a study's candidate, or None if the candidate is of another kind.
+        """Return the payloads that store a study's candidate, or None if it does not fit this kind.
 
         Args:
-            parts: ``class_path`` and ``init_args`` of its four parts, with defaults filled in.
+            parts: ``class_path`` and ``init_args`` of the candidate's four parts, with defaults filled in.
             attributes: The attributes of the :class:`~specexp.sweep.trials.Candidate`.
         """
         return None
@@ -123,34 +123,34 @@ class Artifact:
     def check(
         self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
     ) -> None:
-        """Raise an ArtifactError for the first recorded field that differs from that of the model or tokenizer."""
+        """Raise an ArtifactError if the model or tokenizer differs from a recorded field; the error names the field."""
         difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
         if difference is not None:
             raise ArtifactError(f"{self.folder}: {difference}")
 
     def where(self, file: str) -> str:
-        """Return the folder and file as text for messages."""
+        """Return the folder and file in the form used in error messages."""
         return f"{self.folder}: {file}"
 
     def recorded_init_args(self, family: str) -> dict[str, Any] | None:
-        """Return the arguments of the recorded part of a family if its class is :attr:`made_by`, otherwise None."""
+        """Return the recorded arguments of the part in ``family`` if its class is :attr:`made_by`, otherwise None."""
         return init_args_of(self.recorded.get(family), self.made_by)
 
     def refuse_recorded(self, families: Iterable[str], why: str) -> None:
-        """Raise an ArtifactError if ``parts.json`` contains one of these families."""
+        """Raise an ArtifactError if ``parts.json`` contains any of these families."""
         for family in families:
             if family in self.recorded:
                 raise ArtifactError(f"{self.where(PARTS)}: {family} must not be recorded, because {why}")
 
 
 class LearnedArtifact(Artifact):
-    """The learned state of one part: a mapping of fields, which is passed to one argument of the part's constructor.
+    """The learned state of one part: a mapping of fields, passed as one argument to the part's constructor.
 
     Attributes:
         fields: For each file, the names of its arrays (safetensors) or fields (JSON); None allows any names.
         family: Family of the part that takes the value.
         argument: Argument of that part's constructor that takes the value.
-        start: Additional arguments of that part, which replace the recorded ones.
+        start: Arguments that override the part's recorded ones.
     """
 
     fields: ClassVar[Mapping[str, tuple[str, ...] | None]]

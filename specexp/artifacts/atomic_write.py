@@ -1,4 +1,4 @@
-"""Files shared by several processes: atomic writes, and locks that only one process holds at a time."""
+"""Atomic writes and exclusive locks for files that several processes share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from secrets import token_hex
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Write a file (text as UTF-8) under a temporary name, then rename it. If this fails, the earlier file remains.
+    """Write a file (text as UTF-8) under a temporary name, then rename it. If this fails, the old file is kept.
 
     If several processes write the same file at once, even on different machines, the last one wins.
 
@@ -32,7 +32,7 @@ def held(path: Path) -> Iterator[bool]:
 
     Yields:
         True if this process holds the lock; False if another process holds it or the folder does not exist. Always
-        True without ``fcntl``.
+        True on platforms without ``fcntl``.
     """
     try:
         import fcntl

@@ -19,7 +19,7 @@ from specexp.artifacts.manifest import Provenance
 from specexp.base.start import all_masked
 from specexp.core.noise import NOISE_VERSION
 
-# the packages that results may depend on
+# packages that results may depend on
 PACKAGES = (
     "specexp", "torch", "transformers", "tokenizers", "numpy", "lightning", "optuna", "wandb", "datasets", "pydantic",
 )  # fmt: skip
@@ -28,7 +28,7 @@ PACKAGES = (
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
     """Return the command (by default that of this process), git commit, versions, device and time."""
     commit = git_commit()
-    torch = sys.modules.get("torch")  # only if it is loaded: importing it takes a second
+    torch = sys.modules.get("torch")  # only if already loaded, because importing it takes a second
     return {
         "command": all_masked(list(sys.orig_argv if command is None else command)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,7 +45,7 @@ def environment(device: str = "cpu", command: list[str] | None = None) -> dict[s
 
 
 def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with all fields of an artifact's provenance. Missing fields are looked up, or None if unknown.
+    """Return ``given`` with all provenance fields of an artifact. Missing ones are looked up; unknown ones are None.
 
     A metric may be a bare number instead of ``{"value": ..., "low": ..., "high": ...}``.
     """
@@ -59,7 +59,7 @@ def complete_provenance(given: Mapping[str, Any]) -> dict[str, Any]:
         name: dict(metric) if isinstance(metric, Mapping) else {"value": metric}
         for name, metric in fields["metrics"].items()
     }
-    # JSON turns all keys into text, as in the file. The integer keys of a latency profile would sort differently.
+    # Round-trip through JSON so that all keys are text, as in the file: a profile's integer keys sort differently.
     read_back: dict[str, Any] = json.loads(json.dumps(all_masked(fields)))
     return read_back
 
@@ -90,7 +90,7 @@ def usable_cores() -> int:
 
 
 def high_load() -> float | None:
-    """Return the one-minute load if it exceeds half of the usable cores, which distorts timings, otherwise None."""
+    """Return the one-minute load average if it exceeds half the usable cores (too high for timing), else None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load if load > usable_cores() / 2 else None
 
@@ -102,7 +102,7 @@ def device_name(device: str) -> str:
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")  # on Linux platform.processor() is empty or only the architecture
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux, platform.processor() is empty or only the architecture
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

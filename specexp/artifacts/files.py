@@ -35,7 +35,7 @@ def acceptance_counts(path: Path) -> dict[RankPath, int]:
 
 
 def step_costs(path: Path) -> dict[int, float]:
-    """Read the milliseconds of a step for each number of rows: ``{"2": 27.1, "9": 31.5, ...}``."""
+    """Read the duration of a step, in milliseconds, for each number of rows: ``{"2": 27.1, "9": 31.5, ...}``."""
     costs: dict[int, float] = validated(_StepMs, _json_of(path), str(path))
     return costs
 
@@ -47,9 +47,9 @@ def acceptance_vector(path: Path) -> list[float]:
 
 
 def published_tree(path: Path) -> list[list[int]]:
-    """Read a tree published by another project, as rank paths sorted by length, then rank.
+    """Read a tree published by another project. Return its rank paths, sorted by length, then rank.
 
-    - Medusa and EAGLE-1: a list of rank paths, as JSON, or as the only list in a Python file, which is not run.
+    - Medusa and EAGLE-1: a list of rank paths, as JSON, or as the only list in a Python file, which is not executed.
     - SAMD: ``{"tree_adj": {"0": [1, 2], "1": [3], ...}}``, the children of every row; the root is row 0.
     - Sequoia (Chen et al. 2024) and UMbreLLa: a growmap, ``{"Successors": [[1, 2], [3], ...], ...}``, also the
       children of every row.
@@ -95,7 +95,7 @@ def rank_paths(content: Any, where: str) -> list[list[int]]:
 
 def _json_of(path: Path) -> Any:
     try:
-        return read_json(path.read_bytes(), str(path))  # a user's own file may be a link, unlike a payload
+        return read_json(path.read_bytes(), str(path))  # unlike a payload, a user's own file may be a link
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read ({error.strerror or error})") from error
 
@@ -113,7 +113,7 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
         children = validated(dict[str, list[_Rank]], content[name], where, name)
     paths: dict[int, list[int]] = {0: []}
     rows = [0]
-    for row in rows:  # the list grows: rows in order of depth
+    for row in rows:  # the list grows during the loop, in order of depth
         for rank, child in enumerate(children.get(str(row), ())):
             if child in paths or len(paths) > MOST_NODES:
                 raise ArtifactError(

@@ -26,7 +26,7 @@ def fingerprint(
     """Return a fingerprint of a target's architecture and tokenizer.
 
     It holds a hash of the vocabulary, the special token ids, and sizes from the model's configuration. None of these
-    depends on dtype, device or ``transformers`` version. A fine-tuned model has the fingerprint of its base model.
+    depends on dtype, device or ``transformers`` version. A fine-tuned model has the same fingerprint as its base model.
     """
     sections: Fingerprint = {}
     if tokenizer is not None:
@@ -45,7 +45,7 @@ def fingerprint(
 
 
 def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
-    """Return a recorded fingerprint without the entries that :func:`fingerprint` does not produce."""
+    """Return only the entries of a recorded fingerprint that :func:`fingerprint` produces."""
     keys = {
         "tokenizer": ("vocabulary_sha256", "vocabulary_size", *_SPECIAL),
         "model": ("model_type", *_SIZES),
@@ -58,7 +58,7 @@ def target_fingerprint(recorded: Fingerprint) -> Fingerprint:
 
 
 def first_difference(recorded: Fingerprint, given: Fingerprint) -> str | None:
-    """Describe the first entry present in both with different values. Return None if there is none."""
+    """Describe the first entry that has different values in the two fingerprints, or return None if all agree."""
     for section, entries in given.items():
         known = recorded.get(section, {})
         for key, value in entries.items():

@@ -40,7 +40,7 @@ class _Metric(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The origin of an artifact. More fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
+    """The origin of an artifact. Additional fields are allowed. Older artifacts lack ``runtime`` and ``dtype``.
 
     Attributes:
         config: The resolved configuration.
@@ -81,8 +81,8 @@ class Manifest(BaseModel):
 
     Attributes:
         created: Creation time in UTC, ISO 8601.
-        fingerprint: Fields of the tokenizer and the model, by section; empty if none was recorded.
-        payloads: Hash and size by file name.
+        fingerprint: Fields of the tokenizer and the model, keyed by section; empty if none were recorded.
+        payloads: Hash and size of each payload, keyed by file name.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class Manifest(BaseModel):
 
     @classmethod
     def from_json(cls, data: bytes, label: str) -> Manifest:
-        """Parse and check ``artifact.json``. Raises ArtifactError, which names the folder (``label``) and the field."""
+        """Parse and check ``artifact.json``. Errors name the folder (``label``) and the field."""
         where = f"{label}: {MANIFEST}"
         fields = read_json(data, where)
         version = fields.get("schema_version", 0) if isinstance(fields, dict) else SCHEMA_VERSION
@@ -117,7 +117,7 @@ class Manifest(BaseModel):
 
 
 def manifest_json(fields: Mapping[str, Any]) -> bytes:
-    """Return the contents of an ``artifact.json``: the fields, the schema version, and the hash of all of them."""
+    """Return the contents of an ``artifact.json``: the fields, the schema version, and a hash of both."""
     whole: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **fields}
     whole["sha256"] = sha256(canonical_json(whole))
     return (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode()
@@ -134,7 +134,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def most_bytes(file: str) -> int:
-    """Return the maximum size in bytes of a file of an artifact, given its name."""
+    """Return the maximum size, in bytes, of the artifact file with this name."""
     return MOST_BYTES[file.rpartition(".")[2]]
 
 
@@ -163,10 +163,10 @@ def check_depth(data: bytes, where: str) -> None:
 
 
 def read_bytes(path: Path, where: str, most: int = MOST_BYTES["json"]) -> bytes:
-    """Read a file of an artifact. Errors refer to it as ``where``.
+    """Read a file from an artifact's folder. Errors refer to it as ``where``.
 
     Raises:
-        ArtifactError: The file is missing, a link, not a plain file, or larger than ``most`` bytes.
+        ArtifactError: The file is missing, a symbolic link, not a regular file, or larger than ``most`` bytes.
     """
     # a link that replaces the file after the check is not followed, and opening a named pipe does not block
     flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))

@@ -1,4 +1,4 @@
-"""The recorded form of a decoder's parts and of their learned state in an artifact.
+"""The form in which an artifact records a decoder's parts and their learned state.
 
 ``parts.json`` maps each family to ``class_path`` and ``init_args``. ``state.json`` maps each family to its
 :meth:`~specexp.core.contracts.Part.state_dict`, with ``{"tensor": NAME}`` in place of each array.
@@ -75,7 +75,7 @@ def init_args_of(spec: Spec | None, dotted: str) -> dict[str, Any] | None:
 
 
 def state_payloads(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the payload files of learned states (``state_dict()`` by family); empty if nothing was learned.
+    """Return the payload files for learned states (each family's ``state_dict()``); empty if nothing was learned.
 
     Example:
         >>> state_payloads({"controller": {"length": 4}})
@@ -122,14 +122,14 @@ def _without_arrays(value: Any, name: str, arrays: Arrays) -> Any:
         return {key: _without_arrays(inner, f"{name}.{key}", arrays) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_without_arrays(inner, f"{name}.{number}", arrays) for number, inner in enumerate(value)]
-    if getattr(value, "shape", None):  # a tensor or an array; one without dimensions is a number
+    if getattr(value, "shape", None):  # a tensor or array; one without dimensions is stored as a number
         arrays[name] = np.asarray(value)
         return {_TENSOR: name}
     return value.item() if hasattr(value, "item") else value
 
 
 def _with_arrays(value: Any, arrays: Arrays, where: str) -> Any:
-    """Put arrays back in place of their names, removing each from ``arrays``."""
+    """Replace the names of arrays with the arrays, removing each from ``arrays``."""
     if isinstance(value, dict):
         if value.keys() == {_TENSOR}:
             name = value[_TENSOR]

@@ -1,8 +1,8 @@
-"""Writes and reads artifacts. Writing makes the same checks as reading.
+"""Writes and reads artifacts. Writing performs the same checks as reading.
 
 A folder such as ``artifacts/tree_shape`` holds versions ``v1``, ``v2`` and so on. An alias such as ``best`` is a small
 file ``best.json`` with ``{"version": "v2"}``, which every operating system can replace atomically. The path of an
-alias, ``artifacts/tree_shape/best``, works wherever an artifact is loaded; ``artifacts/tree_shape`` means ``best``.
+alias, ``artifacts/tree_shape/best``, works wherever an artifact is loaded; ``/best`` may be omitted.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def write_artifact(
     """Write the next version in ``folder``, completely or not at all, point the aliases to it, and read it back.
 
     Args:
-        payloads: Contents by file name, as the kind's class requires: JSON values, or arrays by name for safetensors.
+        payloads: File contents by file name, as the kind requires: JSON values, or arrays by name for safetensors.
             Most kinds also take ``parts.json``: ``{"drafter": {"class_path": ..., "init_args": {...}}, ...}``.
-        provenance: Any of study, trial, command, device, config, ``metrics`` (a number, or ``{"value", "low",
-            "high"}``, by name) and any other fields; commit and package versions are added.
-        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without one, loading does not compare models.
-        name: The artifact's name; by default that of the folder.
-        aliases: Aliases to point to this version.
-        check: Function called with the artifact before anything is written; its exceptions are passed on.
+        provenance: Any of study, trial, command, device, config, ``metrics`` (maps a name to a number or to
+            ``{"value", "low", "high"}``) and any other fields. Commit and package versions are added.
+        fingerprint: The result of :func:`specexp.artifacts.fingerprint`; without it, loading does not compare models.
+        name: Name of the artifact; defaults to the folder's name.
+        aliases: Aliases that will point to this version.
+        check: Function called with the artifact before anything is written; its exceptions propagate.
 
     Raises:
         ArtifactError: The content does not match the kind, or it cannot be written; no files are left behind.
@@ -93,7 +93,7 @@ def write_artifact(
         raise ArtifactError(f"{folder}: provenance or fingerprint is not JSON ({error})") from error
     manifest = Manifest.from_json(data[MANIFEST], str(folder))
     _check_payload_names(chosen, manifest, folder)
-    check(_decode(chosen, manifest, data, folder))  # parsed as a reader would, before anything is on disk
+    check(_decode(chosen, manifest, data, folder))  # parsed as when read, before anything is written
     version = _write_version(folder, data)
     for alias in aliases:
         set_alias(folder, alias, version.name)
@@ -107,7 +107,7 @@ def read_artifact(folder: str | Path) -> Artifact:
 
     Args:
         folder: A version (``artifacts/tree_shape/v2``), an alias of one (``artifacts/tree_shape/best``), or the
-            folder of versions.
+            folder that holds the versions.
 
     Raises:
         ArtifactError: The artifact is invalid or unreadable; the message names the folder and the field.
@@ -132,16 +132,16 @@ def read_artifact(folder: str | Path) -> Artifact:
 
 
 def value_of(kind: str, path: str | Path) -> Any:
-    """Return the plain value that a :class:`~specexp.base.checked.Reference` refers to. It is cached; do not modify it.
+    """Return the value that a :class:`~specexp.base.checked.Reference` refers to. Do not modify it: it may be cached.
 
     Args:
         kind: A kind of artifact, or a key of :data:`~specexp.artifacts.files.READERS`.
-        path: Folder of the artifact, as for :func:`read_artifact`, or the file.
+        path: The artifact's folder, as for :func:`read_artifact`, or a file.
 
     Raises:
         ArtifactError: The artifact or file cannot be read, or is of another kind.
     """
-    # static-tree is both: a folder is an artifact, a file a tree of another project
+    # static-tree is both: a folder is an artifact, and a file is another project's tree
     if kind in READERS and (kind not in all_kinds() or Path(path).is_file()):
         return READERS[kind](Path(path))
     folder = resolve(Path(path))
@@ -226,7 +226,7 @@ def _encode(file: str, content: Any, where: str) -> bytes:
 
 
 def resolve(path: Path) -> Path:
-    """Return the folder with ``artifact.json``: the path itself, the version of an alias, or the best version."""
+    """Return the folder with ``artifact.json``: the path itself, an alias's version, or the best version."""
     try:
         if (path / MANIFEST).exists():
             return path
@@ -258,7 +258,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def _names_in(folder: Path) -> list[str]:
-    """Return aliases and versions; empty if there are no versions."""
+    """Return the names of aliases and versions; empty if there are no versions."""
     known = versions(folder)
     return sorted(entry.stem for entry in folder.glob("*.json")) + known if known else []
 

@@ -28,15 +28,15 @@ class Trust:
 
     Attributes:
         packages: Top-level names of installed packages.
-        imported: Whether modules that this process has already imported are also allowed, e.g. to save an artifact of
-            parts that the process is running.
+        imported: Whether modules that this process has already imported are also allowed, e.g. to save an artifact
+            with parts that the process is using.
     """
 
     packages: tuple[str, ...] = ()
     imported: bool = False
 
     def refusal(self, class_path: str, folder: Path) -> str | None:
-        """Return the reason for not importing a class path outside specexp's families, or None if it is allowed."""
+        """Return why a class path outside specexp's families must not be imported, or None if it may be."""
         module = class_path.rpartition(".")[0]
         package = module.partition(".")[0]
         if self.imported and module in sys.modules:

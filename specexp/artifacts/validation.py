@@ -15,10 +15,10 @@ _LONGEST = 1000
 
 
 class ArtifactError(ValueError):
-    """An artifact cannot be read, written or exported. The message is a sentence that names the folder and field.
+    """Raised when an artifact cannot be read, written or exported. The message is a sentence with the folder and field.
 
-    The sentence may quote untrusted text, so control characters are escaped, and the middle of a sentence of more than
-    1,000 characters is left out.
+    The sentence may quote untrusted text, so control characters are escaped, and a sentence of more than 1,000
+    characters is shortened in the middle.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -32,7 +32,7 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
 
     Args:
         where: Folder and file, for messages.
-        key: The value's key in the file; empty if it is the whole file.
+        key: The value's key in the file; empty if the value is the whole file.
 
     Raises:
         ArtifactError: The value is invalid. The message describes the first violation in one sentence.
@@ -43,7 +43,7 @@ def validated(annotation: Any, value: Any, where: str, key: str = "") -> Any:
 
 
 def check_fields(value: Any, names: Iterable[str], where: str, key: str = "") -> None:
-    """Raise an ArtifactError unless ``value`` is a mapping with exactly the keys ``names``, with any values."""
+    """Raise an ArtifactError unless ``value`` is a mapping with exactly the keys ``names``. Values are not checked."""
     names = list(names)
     fields: dict[str, Any] = dict.fromkeys(names, (Any, ...))
     model = create_model("object", __base__=Section, **fields)

@@ -35,14 +35,14 @@ class Arm(ABC):
     name: str
     generation: Generation
     verifier: Verifier
-    dtype: str  # dtype of the target, e.g. ``bfloat16``
+    dtype: str  # the target's dtype, e.g. ``bfloat16``
     device: str
-    latency: LatencyProfile | None = None  # the profile that models seconds; None if they are measured
-    state: str = "stateless"  # state policy of its drafter
+    latency: LatencyProfile | None = None  # profile that models the seconds; None if they are measured
+    state: str = "stateless"  # the drafter's state policy
 
     @property
     def clock(self) -> str:
-        """The clock of the arm's seconds: ``measured``, or the label of its latency profile."""
+        """The clock behind the arm's timings: ``measured``, or the label of its latency profile."""
         return MEASURED if self.latency is None else self.latency.label
 
     @property
@@ -52,7 +52,7 @@ class Arm(ABC):
 
     @property
     def fidelity_note(self) -> str | None:
-        """A clause on the fidelity of replayed counts; None if nothing is replayed."""
+        """A clause about the fidelity of replayed counts; None if nothing is replayed."""
         return None
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Arm(ABC):
         """Answer all turns of a prompt. The context of each turn contains the arm's own earlier answers.
 
         The same ``sample`` always gives the same output. ``max_new_tokens`` overrides the arm's limit in warm-up runs.
-        Raises ValueError if the prompt does not fit.
+        Raises ValueError if the prompt does not fit in the context.
         """
 
     def reset(self) -> None:
@@ -84,7 +84,7 @@ class Arm(ABC):
 
         Args:
             counts: One object for each turn, or for each sequence decoded together, such as a
-                :class:`~specexp.core.outcome.GenerationResult`. It has ``token_ids``, ``finish_reason`` and
+                :class:`~specexp.core.outcome.GenerationResult`. Each has ``token_ids``, ``finish_reason`` and
                 :data:`~specexp.bench.record.COUNTS`, and may have ``drafted_at``, ``accepted_at``,
                 ``prefill_seconds`` and ``memory_bytes``.
             seconds: Decode seconds by phase; None if they are not split.
@@ -120,7 +120,7 @@ class Arm(ABC):
 class LearningArm(Arm):
     """An arm that decodes with our parts. It can learn from prompt to prompt, and analyses can observe it.
 
-    Each reset restores the controller to ``controller_state``, or to its own initial state if that is None.
+    Each reset restores the controller to ``controller_state`` or, without one, to its own initial state.
     """
 
     shows_steps = True  # False for an engine behind a server, which hides its steps
@@ -139,7 +139,7 @@ class LearningArm(Arm):
         self.state = state_of(parts.drafter)
         self.controller_state = dict(controller_state or {})
         self.drafter_state: dict[str, Any] = {}
-        self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome, untimed
+        self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome; not timed
         # called after every prompt with its time line, by arms that have one
         self.timeline_observers: Sequence[TimeLineObserver] = ()
 
@@ -174,7 +174,7 @@ class LearningArm(Arm):
 
 
 def state_of(drafter: Drafter | None) -> str:
-    """Return the state policies of a drafter and its inner drafters, joined as in ``carry+cold``, or ``stateless``."""
+    """Return the state policies of a drafter and its inner ones, joined with ``+``; ``stateless`` if there are none."""
     if drafter is None:
         return "stateless"
     kept = {drafter.state or "stateless", *map(state_of, drafter.inner)}
@@ -182,7 +182,7 @@ def state_of(drafter: Drafter | None) -> str:
 
 
 class ModelledSeconds:
-    """Sums the seconds of steps as modelled by a latency profile. Usable as the loop's clock or as an observer."""
+    """Adds up step durations modelled by a latency profile. It can be used as the loop's clock or as an observer."""
 
     def __init__(self, latency: LatencyProfile) -> None:
         self.latency = latency
@@ -200,7 +200,7 @@ class ModelledSeconds:
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
-    """Return the random key for a prompt's sample, which is the same for all arms."""
+    """Return the random key of a prompt's sample, which is the same for all arms."""
     return f"{prompt.prompt_id}#{sample}"
 
 

@@ -35,11 +35,11 @@ class ArmSpec:
     generation: Generation
     # the four parts, composed from ``config`` if None; a loop other than ours uses only the verifier
     parts: Parts | None = None
-    # the configuration that defines ``parts``; preloading stores it in its artifact
+    # the configuration that defines ``parts``; preloading stores it in the artifact
     config: Config | None = None
     # how several sequences are decoded for each prompt; None decodes one at a time
     execution: Execution | None = None
-    latency: LatencyProfile | None = None  # the profile that models seconds; None measures them
+    latency: LatencyProfile | None = None  # profile that models seconds; None if they are measured
     reference: str | None = None  # name of a loop that decodes instead of ours, e.g. ``hf-assisted``
     settings: Mapping[str, Any] = field(default_factory=dict)
     engine: Any = None  # an engine from ``specexp.engines`` that decodes instead of our loop
@@ -54,8 +54,8 @@ class Backend(ABC):
     """Makes the arms of an experiment, which run on loaded models, on a recording or in an engine."""
 
     runs_models = True  # whether models run, so that any prompt can be decoded, with logits and times
-    references: Collection[str] = ()  # names of the loops other than ours that it can run
-    tokenizer: Any = None  # of the target
+    references: Collection[str] = ()  # names of loops other than ours that it can run
+    tokenizer: Any = None  # the target's tokenizer
 
     @property
     @abstractmethod
@@ -64,7 +64,7 @@ class Backend(ABC):
 
     @abstractmethod
     def arm(self, spec: ArmSpec) -> Arm:
-        """Return the arm for a specification. Raises ValueError if its parts do not fit each other or the models."""
+        """Return the arm for a specification. Raises ValueError if its parts and the models are incompatible."""
 
     @abstractmethod
     def fingerprint(self) -> Fingerprint:
@@ -72,13 +72,13 @@ class Backend(ABC):
 
     @abstractmethod
     def provenance(self, arm: Arm) -> dict[str, Any]:
-        """Return where an arm's figures come from, which an artifact records in addition to device and versions."""
+        """Return the origin of an arm's figures, which an artifact records in addition to device and versions."""
 
 
 def make_arm(spec: ArmSpec, backend: Backend) -> Arm:
-    """Make an arm: compose its parts, preload them if requested, and connect them with the models.
+    """Make an arm: compose its parts, preload them if requested, and connect them to the models.
 
-    Raises ConfigError if parts cannot be made, do not fit each other or the models, or cannot be preloaded. If the
+    Raises ConfigError if parts cannot be made or preloaded, or are incompatible with each other or the models. If the
     specification has no ``where``, it raises ValueError instead.
     """
     try:

@@ -1,4 +1,4 @@
-"""The clock of a run's seconds: measured, or modelled by a latency profile. Modelled figures are labelled."""
+"""The clock behind a run's timings: measured, or modelled by a latency profile. Modelled figures are marked as such."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 ROUNDING = 1e-5
-"""The largest gap in float32 at which rounding in passes of different sizes may, rarely, lead to different tokens."""
+"""The largest gap in float32 at which rounding in passes of different sizes occasionally leads to different tokens."""
 NEAR_TIE = {"bfloat16": 0.125, "float16": 0.125 / 8, "float32": 0.0, "float64": 0.0}
-"""For each dtype, the largest gap of a near tie (its rounding), in logits + T * noise. float32 has no near ties."""
+"""For each dtype, the largest gap that counts as a near tie (its rounding), in logits + T * noise; 0 in float32."""
 SECONDS = 15.0
-"""Time limit in seconds for the comparison in float32. A prompt that has been started is still finished."""
+"""Time limit in seconds for the comparison in float32. A prompt that is already being decoded is finished."""
 _SPARE = 1.25  # memory that must be free, as a multiple of the copy's size
 
 ArmsOf = Callable[["ModelPair"], "tuple[LearningArm, Sequence[LearningArm]]"]
@@ -51,7 +51,7 @@ def near_tie_sentence(dtype: str) -> str:
 
 
 def divergence(records: Iterable[PromptRecord]) -> str | None:
-    """Return a clause on float32 outputs that differ from plain decoding's beyond rounding; None if there are none."""
+    """Return a clause about float32 outputs that differ from plain decoding's beyond rounding; None if none do."""
     found = [
         (record, one.index)
         for record in records
@@ -84,7 +84,7 @@ def compare(
 ) -> PromptRecord:
     """Return the record with its difference from ``reference`` added, if there is one.
 
-    ``reference`` is the record of the same prompt and sample by ``plain``, the plain-decoding arm. The scores at the
+    ``reference`` is the record of the same prompt and sample from the plain-decoding arm, ``plain``. The scores at the
     first difference are recomputed by decoding the prompt again up to that position.
     """
     if not _comparable(record, reference):
@@ -187,7 +187,7 @@ def token_equality(records: Iterable[PromptRecord], arm: str, baseline: str = PL
 
 
 def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str) -> str:
-    """Return a sentence on whether the arms' outputs equal the baseline's."""
+    """Return a sentence that states whether the arms' outputs equal the baseline's."""
     records = list(records)
     found = Equality.sum(token_equality(records, arm, baseline) for arm in arms if arm != baseline)
     if not found.compared:
@@ -232,7 +232,7 @@ def in_float32(
     """Decode up to ``most`` prompts again in float32, if outputs of a 16-bit target differ from plain decoding's.
 
     ``arms_of`` makes the arms for the pair with a float32 copy of the target. Returns the comparison, or the reason
-    there is none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops
+    why there is none. Returns None if every output is equal or already in float32, or if only Hugging Face's own loops
     differ, which are not compared.
     """
     if not any(one.difference is not None and one.dtype in ("bfloat16", "float16") for one in records):

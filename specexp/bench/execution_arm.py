@@ -76,7 +76,7 @@ class Solver:
         """Search for the answer to one item. Each request of the search is one run of the executor.
 
         The same ``sample`` always gives the same answer. ``max_new_tokens`` overrides the solver's limit in warm-up
-        runs. Raises ValueError if a prompt does not fit the target.
+        runs. Raises ValueError if a prompt does not fit in the target's context.
         """
         most = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         runs: list[tuple[Component, Run]] = []

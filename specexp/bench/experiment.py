@@ -49,7 +49,7 @@ class ExperimentArms:
 
     arms: Sequence[Arm]  # plain decoding first, then Hugging Face's, then the file's own
     baselines: Sequence[str]  # names of the arms over which speedups are computed
-    # seeds of the arms that have their own order of prompts, by name; None is the data set's order
+    # shuffle seeds of arms with their own prompt order, by name; None means the data set's order
     shuffle_seeds: Mapping[str, int | None]
     analyses: Sequence[Observer] = ()  # observers of our arms
     left_out: Sequence[str] = ()  # names of arms that the backend cannot run
@@ -70,7 +70,7 @@ def _check_published(config: Config) -> None:
 def check_experiment(config: Config) -> list[ComposedArm]:
     """Return the file's arms, after checking them without models or data.
 
-    Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a section that all share.
+    Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a shared section.
     It is also raised if an analysis or arm does not support the number of sequences decoded per prompt.
     """
     if config.get("published"):
@@ -179,7 +179,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
 def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     """Make the arms. Loops that the backend cannot run are left out.
 
-    Raises ConfigError if :func:`check_experiment` does, if parts do not fit the models, or if an arm or an analysis
+    Raises ConfigError if :func:`check_experiment` does, if parts and models are incompatible, or if an arm or analysis
     needs models that the backend does not run.
     """
     composed, analyses = check_experiment(config), build_analyses(config)
@@ -234,7 +234,7 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError, naming the prompt and a fix, if a prompt with its answers exceeds the target's context."""
+    """Raise ConfigError, with a suggested fix, if a prompt and its answers do not fit in the target's context."""
     from specexp.core.cache import context_limit
 
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
@@ -265,7 +265,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 
 def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
-    """Read the prompts. Raises ConfigError if the data set cannot be read or a prompt does not fit the target."""
+    """Read the prompts. Raises ConfigError if they cannot be read or do not fit in the target's context."""
     from specexp.data import PromptSetError
 
     data = build_data(config, pair.tokenizer)
@@ -308,7 +308,7 @@ def rehearse(config: Config) -> LiveBackend:
 
 
 def use_threads(config: Config) -> None:
-    """Make torch use ``generation.threads`` threads, if that is set."""
+    """Make torch use ``generation.threads`` threads if this is set."""
     import torch
 
     if (threads := config.get("generation.threads")) is not None:

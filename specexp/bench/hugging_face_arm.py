@@ -57,7 +57,7 @@ class KeyedNoise(LogitsProcessor):  # type: ignore[misc]
 
 
 class Repetition(StoppingCriteria):  # type: ignore[misc]
-    """Stops a call of ``generate`` when the tokens after the first ``prompt_tokens`` repeat (:func:`repeats`)."""
+    """Stops a ``generate`` call when the tokens after the first ``prompt_tokens`` repeat (:func:`repeats`)."""
 
     def __init__(self, prompt_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
@@ -86,7 +86,7 @@ _COMPOSITIONS = {
 
 
 class _Passes(BaseStreamer):  # type: ignore[misc]
-    """The passes of one call of ``generate``, and the time of its first tokens."""
+    """Records the passes of one ``generate`` call and the time of its first tokens."""
 
     def __init__(self) -> None:
         # [1, rows] token ids of every target pass: the prompt and its first candidates, then root and candidates
@@ -109,7 +109,7 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
 
 @dataclass
 class GenerateRun(GenerationResult):
-    """Counts of one call of ``generate``. Decode seconds count from the first tokens and are not split by phase."""
+    """Counts from one ``generate`` call. Decode seconds start at the first tokens and are not split by phase."""
 
     tokens_of_pass: list[int] = field(default_factory=list)  # new tokens of every target pass
     beyond_profile: int = 0
@@ -122,7 +122,7 @@ class HuggingFaceArm(Arm):
     are not counted in ``decode_tokens`` (see :class:`PromptRecord`). Every turn of a conversation is prefilled from
     scratch, because assisted generation cannot continue from a cache.
 
-    Drafting stops when its confidence falls below ``assistant_confidence_threshold``; with 0, it never does.
+    Drafting stops when the draft's confidence falls below ``assistant_confidence_threshold``; with 0, it never does.
     ``cache_implementation`` is transformers' name for a cache; None selects its dynamic cache. Raises ValueError if
     ``hf-assisted`` has no draft model, or if Hugging Face's loops cannot produce the verifier's tokens.
     """
@@ -189,7 +189,7 @@ class HuggingFaceArm(Arm):
         )
 
     def generate(self, context: list[int], sequence: str, max_new_tokens: int | None) -> GenerateRun:
-        """Call ``generate`` once and return its counts. Raises ValueError if the prompt does not fit."""
+        """Call ``generate`` once and return its counts. Raises ValueError if the prompt does not fit in the context."""
         size = len(context)
         room = self._limit - size
         if room < 1:

@@ -1,4 +1,4 @@
-"""The backend that runs models: a pair of models, loaded once for all arms, and the arm of our loop."""
+"""The backend that runs models, with one pair loaded for all arms, and the arm that uses our loop."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class DecoderArm(LearningArm):
 
 
 class LiveBackend(Backend):
-    """A backend with a pair of models, loaded once. All arms share the target's cache and its single self-check.
+    """A backend that loads a pair of models once. All arms share the target's cache and its single self-check.
 
     ``problems`` maps prompt ids to task items. Multi-sequence arms solve these by search, and continue all other
     prompts.
@@ -134,7 +134,7 @@ class LiveBackend(Backend):
             stop_at_repetition=generation.stop_at_repetition,
             seed=generation.seed,
             max_new_tokens=reasoning.max_new_tokens,
-            chat_template=config.get("data.chat_template") is True,  # a task's prompts are continued
+            chat_template=config.get("data.chat_template") is True,  # a task's prompts are text to continue
         )
         if problems is None and (tasks := build_task_items(config)) is not None:
             problems = tasks.problems

@@ -53,8 +53,8 @@ def records_by_prompt(
     Args:
         arms: Arms with distinct names. They are reset at the start but not closed.
         baseline: Name of the plain-decoding arm that outputs are compared with.
-        orders: All prompts in an arm's own order, keyed by arm name. An earlier record is then yielded again once it
-            is found to differ from plain decoding.
+        orders: All prompts in an arm's own order, keyed by arm name. If an earlier record is later found to differ from
+            plain decoding, it is yielded again.
         every: For each arm name, n if the arm decodes only every n-th prompt; 1 by default.
         analyses: Observers of every step of our arms after the warm-up.
     """

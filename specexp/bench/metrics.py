@@ -1,6 +1,6 @@
 """The metrics of a comparison, each declared once.
 
-Summaries, tables, CSV, W&B, objectives, constraints and documentation read :data:`METRICS`. To add a metric, decorate
+Summaries, tables, CSV, W&B, objectives, constraints and documentation use :data:`METRICS`. To add a metric, decorate
 a function with :func:`metric`. ``python -m specexp.report.comparison`` prints all metrics.
 """
 
@@ -101,7 +101,7 @@ METRICS: list[Metric] = []
 
 
 def metric(unit: str, **given: Any) -> Callable[[Callable[[Any], Value]], Callable[[Any], Value]]:
-    """Register a function of a record as a metric of the same name. ``given`` holds more fields of :class:`Metric`.
+    """Register a function of a record as a metric of the same name. ``given`` holds other fields of :class:`Metric`.
 
     The function's docstring becomes the metric's description.
     """
@@ -230,7 +230,7 @@ def metric_named(name: str) -> Metric:
 
 
 def figures_of(records: Sequence[PromptRecord]) -> dict[str, float]:
-    """Return the metrics of one arm's answered prompts by key, leaving out those without a value.
+    """Return one arm's metrics over its answered prompts, by key, leaving out those without a value.
 
     Raises ValueError if some of the seconds are measured and others modelled.
     """
@@ -249,7 +249,7 @@ def objectives() -> dict[str, str]:
     """Return the possible objectives of a study, each with its default direction for Optuna.
 
     ``speedup`` is the mean over prompts of log(seconds per token of plain decoding / seconds per token of the
-    candidate); the others are the metrics with a better direction.
+    candidate); the others are the metrics for which one direction is better.
     """
     ways = {metric.name: metric.direction for metric in METRICS}
     return {SPEEDUP: "maximize"} | {name: way for name, way in ways.items() if way is not None}
@@ -261,7 +261,7 @@ def constraints() -> tuple[str, ...]:
 
 
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
-    """Return by how much a limit is violated, negative if it is not; None if ``figures`` (by key) lack the metric."""
+    """Return the amount by which a limit is violated (negative if it is not), or None if the metric is missing."""
     end, _, name = constraint.partition("_")
     value = figures.get(name, figures.get(f"{MODELLED}{name}"))
     if value is None:

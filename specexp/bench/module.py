@@ -31,7 +31,7 @@ class EvaluationModule(LightningModule):
 
     Args:
         arms: Arms with distinct names, including plain decoding.
-        records_path: JSONL file that records are appended to after every prompt.
+        records_path: JSONL file to which records are appended after every prompt.
         orders: All prompts in the arm's own order, keyed by arm name. Other arms use the test's order.
         analyses: Observers of every step of our arms after the warm-up.
     """
@@ -63,13 +63,13 @@ class EvaluationModule(LightningModule):
     def on_test_start(self) -> None:
         self._found.clear()
         self._next: deque[Prompt] = deque()
-        prompts = iter(self._next.popleft, None)  # those of the test, as they arrive
+        prompts = iter(self._next.popleft, None)  # the test's prompts, as they arrive
         self._rounds = records_by_prompt(
             self.arms, prompts, samples=self.samples, orders=self.orders, analyses=self.analyses
         )
 
     def close(self) -> None:
-        """Stop the processes of the arms."""
+        """Stop the arms' processes."""
         for arm in self.arms:
             arm.close()
 

@@ -29,16 +29,16 @@ GRAFTED = "grafted phrases"
 class Observer(metaclass=Checked):
     """Observes our arms during ``python -m specexp.run``, outside measured time and without side effects."""
 
-    # True: it observes single steps, of arms that decode one sequence at a time; False: time lines and records
+    # True: it observes single steps of arms that decode one sequence at a time; False: time lines and records
     watches_steps: ClassVar[bool] = True
     needs_models: ClassVar[bool] = False  # whether it uses logits or measured times, which recordings lack
 
     @abstractmethod
     def begin(self, arms: Mapping[str, Parts]) -> None:
-        """Start a run after the warm-up, forgetting earlier runs.
+        """Start a run after the warm-up, discarding data from earlier runs.
 
-        ``arms`` maps each observed arm, including plain decoding, to its parts. Raises ValueError if an arm that the
-        analysis is configured with is missing.
+        ``arms`` maps each observed arm, including plain decoding, to its parts. Raises ValueError if an arm named in
+        the analysis's configuration is missing.
         """
 
     def observe(self, arm: str, outcome: Outcome) -> None:
@@ -46,7 +46,7 @@ class Observer(metaclass=Checked):
         return None
 
     def observe_run(self, arm: str, prompt_id: str, timeline: TimeLine) -> None:
-        """Observe the joint time line of all of an arm's runs for one prompt."""
+        """Observe one time line that covers all of an arm's runs for a prompt."""
         return None
 
 

@@ -93,7 +93,7 @@ class SequenceGroup:
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """Record of one prompt and one arm, summed over its turns. Created by :meth:`specexp.bench.arm.Arm.record`.
+    """Record of one prompt and one arm, summed over the turns. Created by :meth:`specexp.bench.arm.Arm.record`.
 
     Seconds per token, ``decode_seconds / decode_tokens``, are the steady-state cost of a token after a cached prompt.
     In our arms, the prefill feeds all prompt tokens but the last, and steps produce every new token:
@@ -196,8 +196,8 @@ def write_records(path: str | Path, records: Iterable[PromptRecord]) -> None:
 def read_records(path: str | Path) -> list[PromptRecord]:
     """Return the records in a JSONL file, in the order of their first lines.
 
-    If arm, prompt and sample repeat, the last record counts. A last line cut short by a kill is ignored. Older
-    records call plain decoding ``engine``; it gets its current name. Raises RecordError if any other line is not a
+    If records share arm, prompt and sample, the last one counts. A last line cut short by a kill is ignored. In older
+    records, plain decoding is named ``engine``; the name is updated. Raises RecordError if any other line is not a
     record.
     """
     lines = Path(path).read_text(encoding="utf-8").split("\n")

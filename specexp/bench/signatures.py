@@ -13,7 +13,7 @@ from statistics import median
 from specexp.bench.record import PromptRecord, by_position
 
 LEAST, _CHANCE, _RARE = 100, 0.02, 0.15
-"""Minimum number of steps for judging a rate, and the rates that are too low."""
+"""Minimum number of steps for judging a rate, and thresholds below which a rate is too low."""
 # standard deviations for bounds (high, as a prompt's steps are dependent); a length that every draft was trained on
 _SURE, _LONG = 4.0, 512
 
@@ -29,7 +29,7 @@ def likely_cause(
     Args:
         drafted_at: Number of steps that drafted each position, starting with position 1.
         accepted_at: Number of steps that accepted each position.
-        lengths: The counts for position 1 by prompt length.
+        lengths: The counts for position 1, by prompt length.
         chain: Whether drafts are chains. In a tree, later positions may have fewer candidates, so only the first one
             is judged.
     """
@@ -86,7 +86,7 @@ def template_cause(one: tuple[int, int], other: tuple[int, int]) -> str | None:
 
 
 def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | None:
-    """Compare each position's acceptance rate, given that the previous one was accepted, with the previous rate."""
+    """Compare each position's acceptance rate, given that the previous one was accepted, with the rate before it."""
     before, after = drafted[0], accepted[0]
     for position, (tried, kept) in enumerate(zip(drafted[1:], accepted[1:], strict=False), 2):
         if after < LEAST or tried < 0.75 * drafted[0]:  # drafts of different lengths are not comparable

@@ -1,4 +1,4 @@
-"""Statistics of a run's records: paired speedups with intervals, metrics of an arm, and the time of a step by phase."""
+"""Statistics of a run's records: paired speedups with intervals, metrics of an arm, and step time by phase."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Speedup:
     baseline: str
     mean_log_ratio: float  # mean over prompts of log(baseline seconds per token / arm seconds per token)
     ratio: float  # exp(mean_log_ratio), the geometric mean of the ratios
-    low: float  # lower end of the 95 % bootstrap interval of the ratio; for a single prompt the ratio itself
+    low: float  # lower end of the 95% bootstrap interval of the ratio; the ratio itself for a single prompt
     high: float  # upper end of the same interval
     n: int
     refused: str | None = None  # why there is no speedup; all numbers are then NaN
@@ -56,7 +56,7 @@ class Speedup:
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
-        """Return a refused speedup with the reason for refusing it."""
+        """Return a refused speedup with the reason for the refusal."""
         nan = float("nan")
         return cls(arm, baseline, nan, nan, nan, nan, 0, reason, left_out)
 
@@ -134,7 +134,7 @@ def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float6
 
 
 def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseline: str) -> str | None:
-    """Return the reason two arms' seconds cannot be compared, or None if they can."""
+    """Return the reason why two arms' seconds cannot be compared, or None if they can."""
     pairs = [(first, second) for first, second in pairs if not first.error and not second.error]
     if not pairs:
         return f"no prompt was answered by both {arm} and {baseline}"

@@ -1,6 +1,6 @@
 """Prompts to decode: a prompt set defines their source, and a workload selects and orders them.
 
-Importing this package does not import ``datasets``. The modules of prompt sets are imported on first use.
+Importing this package does not import ``datasets``. Modules that define prompt sets are imported on first use.
 """
 
 from __future__ import annotations

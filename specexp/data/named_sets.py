@@ -24,7 +24,7 @@ MT_BENCH_CATEGORIES = frozenset(
 class PromptColumns(NamedTuple):
     """The names of the columns that contain the prompts."""
 
-    turns: str  # column of the turns: a text or a list of texts
+    turns: str  # column with the turns: one text or a list of texts
     prompt_id: str | None = None  # None: the prompt id is the row number, from 0
     category: str | None = None  # None: ``name`` is the category of all rows
     name: str = ""
@@ -58,7 +58,7 @@ class TablePrompts(PromptSet):
     @property
     @abstractmethod
     def columns(self) -> tuple[PromptColumns, ...]:
-        """The possible layouts of the table; the first with an existing ``turns`` column is used, or else the last."""
+        """Possible layouts of the table. The first with an existing ``turns`` column is used, otherwise the last."""
 
     @property
     def limit(self) -> int | None:
@@ -66,7 +66,7 @@ class TablePrompts(PromptSet):
         return None
 
     def category_of(self, name: str) -> str | None:
-        """Map the category in a table row to the prompt's category; None skips the row."""
+        """Map a table row's category to the prompt's category. Return None to skip the row."""
         return name
 
     def turns_of(self, row: Row, column: str) -> list[str]:
@@ -170,7 +170,7 @@ class GSM8K(TablePrompts):
 
 @dataclass(frozen=True)
 class Alpaca(TablePrompts):
-    """Alpaca (Taori et al. 2023). The prompt is the instruction, plus a blank line and the input if there is one.
+    """Alpaca (Taori et al. 2023). The prompt is the instruction; any input follows after a blank line.
 
     The prompt id is the row number, counted from 0.
     """
@@ -187,8 +187,8 @@ class Alpaca(TablePrompts):
 class EverydayTasks(PromptSet):
     """Prompts for common uses of a model, twelve per task. They ship with specexp and need no network access.
 
-    The tasks are the categories: edit a file, summarise, write code, chat, explain. The tasks alternate, so the first
-    five prompts cover all of them.
+    Each task is a category: edit a file, summarise, write code, chat, explain. The tasks alternate, so the first five
+    prompts cover all of them.
     """
 
     @override
@@ -204,8 +204,8 @@ class EverydayTasks(PromptSet):
 class RawText(TablePrompts):
     """Raw text: the first ``items`` texts of a source, each cut to its first ``prompt_tokens`` tokens.
 
-    DySpec and Sequoia are measured this way, with 128 prompt tokens and 128 new tokens. Hub data sets are streamed. The
-    prompt id is the row number, counted from 0.
+    DySpec and Sequoia were evaluated this way, with 128 prompt tokens and 128 new tokens. Hub data sets are streamed.
+    The prompt id is the row number, counted from 0.
 
     Args:
         key: column with the text; ``text`` for a ``.txt`` file, which has one text per line.
@@ -255,7 +255,7 @@ class CNNDailyMail(RawText):
 
 @dataclass(frozen=True)
 class OpenWebText(RawText):
-    """OpenWebText (Gokaslan and Cohen 2019): the first texts."""
+    """OpenWebText (Gokaslan and Cohen 2019): the first texts of the data set."""
 
     # the hub's conversion to parquet, since datasets no longer runs the repository's loading script
     path: str = "hf://datasets/Skylion007/openwebtext@refs/convert/parquet/**/*.parquet"

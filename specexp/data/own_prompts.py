@@ -24,7 +24,7 @@ FIELDS = (
     *("messages", "conversations", "conversation", "body"),
 )
 """The fields from which prompts are read by default."""
-_LISTED = 8  # fields of a row listed in an error
+_LISTED = 8  # maximum number of fields listed in an error
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
 ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
     role: role for role in ("system", "user", "assistant")
@@ -44,7 +44,7 @@ class OwnPrompts(PromptSet):
     The field with the prompts is detected from the first row. It is ``prompt``, ``text``, ``question``, ``instruction``
     (with its ``input``), ``article``, ``turns``, ``messages``, ``conversations``, or the ``body`` of an OpenAI request.
     If the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
-    chat messages up to the user's last message, with the system prompt and earlier answers. The prompt id is read from
+    chat messages up to the user's last one, including the system prompt and earlier answers. The prompt id is read from
     ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
     ``category``.
 
@@ -54,8 +54,8 @@ class OwnPrompts(PromptSet):
     Args:
         path: a file, its URL, a folder saved by ``datasets``, or the name of a hub data set. Files may be ``.jsonl``,
             ``.json``, ``.csv``, ``.parquet`` or ``.txt`` (one prompt per line), optionally compressed.
-        subset: subset of a hub data set; files have none.
-        split: split of a hub data set or saved folder; files have none.
+        subset: subset of a hub data set; not allowed for files.
+        split: split of a hub data set or saved folder; not allowed for files.
     """
 
     def __init__(self, path: str, subset: str | None = None, split: str = "train") -> None:
@@ -121,7 +121,7 @@ class OwnPrompts(PromptSet):
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield one row per request. AIPerf sessions are split into their requests, the ``payloads``.
+    """Yield one row per request. AIPerf sessions are split into their requests (``payloads``).
 
     The request for a later turn contains the earlier turns and answers, so each request is a separate prompt.
     """

@@ -3,10 +3,10 @@
 A row has five columns:
 
 - ``prompt_id``: an id that is unique within the set
-- ``category``: the group in result tables
+- ``category``: the group under which results are reported
 - ``turns``: the user's texts, one for each turn
 - ``context``: the messages before the first turn, such as a system prompt
-- ``chat``: true for chat messages, false for a text to be continued, null if ``data.chat_template`` decides
+- ``chat``: true for chat messages, false for a text to be continued, null to let ``data.chat_template`` decide
 
 The model's own answers to earlier turns are part of the context of each later turn.
 """
@@ -28,7 +28,7 @@ class PromptSetError(ValueError):
     """Raised if a prompt set cannot be read. The message is one sentence that names the file and the row or key.
 
     Args:
-        key: path to the wrong argument of :class:`~specexp.data.workload.Workload`; empty if a file's content is wrong.
+        key: path to the invalid argument of :class:`~specexp.data.workload.Workload`; empty if a file is invalid.
     """
 
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
@@ -54,11 +54,11 @@ class PromptRow(NamedTuple):
 
 
 class PromptSet(metaclass=Checked):
-    """A set of prompts. A subclass's constructor is its configuration schema and must not read files.
+    """A set of prompts. A subclass's constructor defines its configuration schema and must not read files.
 
     Attributes:
-        prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None for
-            whole prompts.
+        prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None to
+            keep prompts whole.
         continued: whether the prompts are texts to be continued rather than messages to a chat model.
 
     Example::
@@ -78,7 +78,7 @@ class PromptSet(metaclass=Checked):
 
     @classmethod
     def reader_of(cls, given: str) -> str | None:
-        """Return the name of the class that reads ``given`` if it is a path or hub name, or None for a class name."""
+        """Return the name of the class that reads ``given`` if it is a path or hub name; None if it is a class name."""
         # the part after the last dot is capitalized in a class path, but not in a file name
         is_file = "." in given and not given.rpartition(".")[2][:1].isupper()
         is_path = is_file or any(mark in given for mark in "/\\~") or Path(given).exists()

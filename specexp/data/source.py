@@ -1,8 +1,8 @@
 """Reads rows of prompts from local files and URLs and, with ``datasets``, from folders and hub data sets.
 
-Single files are not read with ``datasets``, for three reasons. It gives each column one type, but a prompt may be a
-text in one row and a list of messages in the next. It turns ``"007"`` in a CSV file into 7. Its errors have no line
-numbers.
+Single files are not read with ``datasets``, for three reasons. It assigns one type to each column, but a prompt may be
+a text in one row and a list of messages in the next. It turns ``"007"`` in a CSV file into 7. Its errors do not contain
+line numbers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Row:
     Attributes:
         where: name of the source in error messages.
         number: position among the rows, from 1.
-        values: values by column; missing fields may be None.
-        place: position in error messages, such as ``line 3``; by default the row number.
+        values: values, keyed by column; missing fields may be None.
+        place: position in error messages, such as ``line 3``; defaults to the row number.
     """
 
     where: str
@@ -71,7 +71,7 @@ class Row:
         return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}.")
 
     def refusal(self, sentence: str) -> PromptSetError:
-        """Return an error with the row's position followed by ``sentence`` as its message."""
+        """Return an error with the row's position, followed by ``sentence``, as its message."""
         return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
 
 
@@ -111,7 +111,7 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a source.
 
-    All CSV values are read as texts. A ``.txt`` file has one text per line, in the column ``text``; blank lines are
+    All CSV values are read as strings. A ``.txt`` file has one text per line, in the column ``text``; blank lines are
     skipped.
 
     Args:
@@ -135,7 +135,7 @@ def read_rows(
             yield Row(path, number, values, place)
     except PromptSetError:
         raise
-    except Exception as error:  # datasets, pyarrow, pandas, fsspec and the hub client each raise their own
+    except Exception as error:  # datasets, pyarrow, pandas, fsspec and the hub client raise various errors
         cause: BaseException = error
         while cause.__cause__ is not None:  # the original error has the most specific message
             cause = cause.__cause__
@@ -267,6 +267,6 @@ def _near(path: Path) -> str:
     names: list[str] = []
     with suppress(OSError, ValueError):
         names = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
-    # the default cutoff is so low that a common extension suffices
+    # with the default cutoff, a shared extension would be enough for a match
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
     return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""

@@ -46,8 +46,8 @@ TEST_MODULES = frozenset(_TEST.split())
 def split_of(module: str) -> Split:
     """Return the split that a standard library module belongs to, given its dotted name.
 
-    The name of the top-level package, without leading underscores, determines the split. A test module is in the split
-    of the module that it tests, such as ``test.test_zipfile64`` in that of ``zipfile``.
+    The name of the top-level package, without leading underscores, determines the split. A test module belongs to
+    the split of the module that it tests, so ``test.test_zipfile64`` follows ``zipfile``.
     """
     parts = [part.lstrip("_") for part in module.split(".")]
     for part in parts[:1] if not is_test_module(module) else parts:
@@ -173,7 +173,7 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
     """Return prompts made from standard library functions, excluding tests, in a fixed shuffled order.
 
     A prompt is the signature, the docstring and the first part of the body, cut after a line break. Its category is the
-    module. ``root`` is the library's folder, by default that of the running interpreter.
+    module's name. ``root`` is the library's folder, by default that of the running interpreter.
 
     Raises:
         PromptSetError: the folder has no functions in the split.
@@ -195,7 +195,7 @@ def openings(split: Split, root: Path | None = None) -> tuple[PromptRow, ...]:
 
 
 def prompt_of(function: str) -> str | None:
-    """Return the beginning of a function's source as a prompt, or None if either part would have an invalid length.
+    """Return the beginning of a function's source as a prompt, or None if no cut gives both parts a valid length.
 
     The cut is at the line break nearest to 40% of the source, after the docstring and at least one line of the body.
     The line after the cut is not blank, since the tokenizer merges consecutive line breaks.

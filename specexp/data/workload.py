@@ -31,7 +31,7 @@ class Prompt:
 
     Attributes:
         turns: the user's texts, one for each turn, unchanged.
-        token_ids: the model's input for the first turn, with chat template or special tokens, cut by the workload.
+        token_ids: the model's input for the first turn, with any chat template or special tokens, cut if too long.
         index: row number in the set's own order, from 0; part of the key for random numbers.
         chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
@@ -165,7 +165,7 @@ def first_turn_ids(
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    """Return whether trailing whitespace in a text, as in ``"Answer: "``, is tokenized differently before a word.
+    """Return whether trailing whitespace in a text, as in ``"Answer: "``, is tokenized differently if a word follows.
 
     If so, the model has rarely seen these tokens before a word, and continues the text poorly.
     """
@@ -191,8 +191,8 @@ class Preparation:
         taken: number of loaded prompts.
         rendered: number of prompts that are rendered with the tokenizer's chat template.
         not_rendered: number of other prompts, keyed by reason; empty if the tokenizer has no template.
-        cut: original lengths in tokens of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id.
-        skipped: lengths in tokens of prompts that were skipped as too long, keyed by prompt id.
+        cut: original lengths, in tokens, of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id.
+        skipped: lengths, in tokens, of prompts that were skipped as too long, keyed by prompt id.
         prompt_tokens: number of tokens to which raw texts are cut; None for other prompts.
         openings: ids of raw texts that were longer than ``prompt_tokens``.
         repeated: number of prompts with the same text as an earlier one.
@@ -214,7 +214,7 @@ class Preparation:
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
-        """Return one sentence per kind of change, and one on the chat template if there is one."""
+        """Return one sentence for each kind of change, and one about the chat template if there is one."""
         taken, longest = counted(self.taken, "prompt"), max(self.cut.values(), default=0)
         end, skipped = self.too_long.removeprefix("keep-"), counted(len(self.skipped), "prompt")
         notes = {
@@ -230,7 +230,7 @@ class Preparation:
         return [*self.chat_template(), *self.remarks, *found, *self.warnings()]
 
     def chat_template(self) -> list[str]:
-        """Return a list with one sentence on the use of the chat template; empty if the tokenizer has none."""
+        """Return a list with one sentence about the use of the chat template; empty if the tokenizer has none."""
         use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
         others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
         return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
@@ -245,7 +245,7 @@ class Preparation:
         ]
 
     def files(self) -> dict[str, str]:
-        """Return the text of the file :data:`PROMPTS`, keyed by its name; empty if there are no :meth:`notes`."""
+        """Return the text of the file :data:`PROMPTS`, keyed by file name; empty if there are no :meth:`notes`."""
         if not self.notes():
             return {}
         found = asdict(self)
@@ -258,7 +258,7 @@ class Workload(metaclass=Checked):
 
     The prompts are ordered first (as in the file, or shuffled by ``shuffle_seed``). Then ``offset`` prompts are
     skipped, and at most ``max_prompts`` are taken. To search and confirm on different prompts, use two workloads with
-    the same seed, and set the ``offset`` of the second to the ``max_prompts`` of the first.
+    the same seed, and set the second one's ``offset`` to the first one's ``max_prompts``.
 
     Args:
         prompts: the prompt set.
@@ -270,10 +270,10 @@ class Workload(metaclass=Checked):
         too_long: policy for longer prompts. ``refuse``: raise an error before decoding starts. ``keep-last``: keep the
             last tokens, where the question usually is, and a leading BOS token. ``keep-first``: keep the first tokens.
             ``skip``: drop the prompt without a replacement. Changed prompts are counted and reported.
-        chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if it has one, except for
+        chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if there is one, except for
             texts to be continued and texts that start with a special token, which are already rendered. If false,
             messages are joined with blank lines.
-        field: the field with the prompts, for your own prompts; detected automatically if null.
+        field: name of the field that contains your own prompts; detected automatically if null.
 
     Attributes:
         preparation: report of the changes made when the prompts were last loaded.
@@ -394,7 +394,7 @@ class Workload(metaclass=Checked):
             self.preparation.rendered += 1
         elif tokenizer.chat_template:
             self.preparation.not_rendered[why] = self.preparation.not_rendered.get(why, 0) + 1
-        # with a template, its own text follows the turn, and a cut raw text ends at the end of a token
+        # a template adds its own text after the turn, and raw text is cut between tokens
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
             self.preparation.end_inside_a_token.append(prompt_id)

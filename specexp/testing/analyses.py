@@ -1,4 +1,4 @@
-"""Conformance tests for analyses; implementations inside and outside this project inherit them."""
+"""Conformance tests for analyses, to be inherited by the tests of any implementation."""
 
 import io
 import json
@@ -115,7 +115,7 @@ def watch(
 ) -> list[PromptRecord]:
     """Decode two prompts with each arm and return the records.
 
-    An analysis that does not watch steps gets single-sequence groups and time lines, made up to match the records.
+    An analysis that does not watch steps receives groups of one sequence and time lines, both built from the records.
     """
     if analysis is not None:
         analysis.begin({arm.name: arm.decoder.parts for arm in arms})
@@ -149,7 +149,7 @@ def _unwatched() -> list[tuple[int, ...]]:
 
 
 def made_time_line(record: PromptRecord) -> TimeLine:
-    """Return a time line: a prefill, then a draft, a target pass and a decision per step. Drafts overlap prior work."""
+    """Return a time line with a prefill, then a draft, target pass and decision per step. Drafts overlap prior work."""
     line, at, length = TimeLine(), 0.002, 0.001  # seconds
     line.start = 0.0
     line.add(TARGET, "prefill", 0.0, at, "only", record.prompt_tokens)
@@ -182,7 +182,7 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:
-    """Observe a step and check that this leaves the arrays of its outcome unchanged."""
+    """Observe a step and check that the arrays in its outcome remain unchanged."""
     before = [array.copy() for array in _arrays(outcome)]
     look(outcome)
     assert all((one == other).all() for one, other in zip(before, _arrays(outcome), strict=True))

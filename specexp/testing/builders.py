@@ -1,4 +1,4 @@
-"""Conformance tests for tree builders; implementations inside and outside this project inherit them."""
+"""Conformance tests for tree builders, to be inherited by the tests of any implementation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -40,9 +40,9 @@ def grow(
         guess: function that maps a path of tokens (root first) to its candidates, best first or in draw order.
         plan: limits for the step; None keeps the builder's own.
         stop_after: number of requests that are answered with candidates; later answers are None.
-        requests: list that receives copies of the requests.
-        swap: a rank path and a rank. Below that node, the candidates at this rank and the next (if any) trade places,
-            along with their probabilities.
+        requests: list to which copies of the requests are appended.
+        swap: a rank path and a rank. Below the node at that path, the candidates at that rank and the next one (if any)
+            are swapped, along with their probabilities.
     """
     number = count()
 
@@ -92,7 +92,7 @@ def _phrases(request: Request, guess: Guess, root: int) -> Candidates:
 
 def plenty(path: tuple[int, ...]) -> list[int]:
     """Return 64 distinct candidates that depend on the path."""
-    start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY  # any arithmetic that differs from path to path
+    start = (31 * sum(path) + 7 * len(path)) % _VOCABULARY  # any formula that differs from path to path
     return [(start + number) % _VOCABULARY for number in range(64)]
 
 
@@ -186,7 +186,7 @@ class TreeBuilderContract(ABC):
                 assert all(token >= 0 for token in request.path_tokens(row))
 
     def test_the_controller_may_stop_it_at_any_request(self, builder: TreeBuilder) -> None:
-        """A tree that is stopped at the first request, or gets no candidates, consists of the root alone."""
+        """A tree that is stopped at the first request, or receives no candidates, consists only of the root."""
         assert grow(builder, none).tokens.tolist() == [7]
         sizes = [grow(builder, plenty, stop_after=answers).num_nodes for answers in range(5)]
         assert sizes[0] == 0
@@ -262,7 +262,7 @@ class DrawingTreeBuilderContract(TreeBuilderContract):
             tree = grow(builder, guess)
             assert tree.num_nodes > 0
             for row, below in enumerate(tree.shape.children):
-                order = tree.draw_order(row)  # with a repeated child for a token drawn again
+                order = tree.draw_order(row)  # a child appears again if its token was drawn again
                 assert tuple(dict.fromkeys(order)) == below
                 if builder.kind is NodeKind.DRAWN:
                     assert tree.shape.ranks[list(below)].tolist() == list(range(len(below)))

@@ -1,4 +1,4 @@
-"""Conformance tests for controllers; implementations inside and outside this project inherit them."""
+"""Conformance tests for controllers, to be inherited by the tests of any implementation."""
 
 from abc import abstractmethod
 
@@ -126,7 +126,7 @@ class ControllerContract(LearnedStateContract):
     def observe_steps(
         self, controller: Controller, seed: int = 1, speed: float = 1.0, answers: bool = True
     ) -> Context:
-        """Plan and observe ten steps as a decoder would, each with a chain of three nodes, and return their context."""
+        """Plan and observe ten steps as a decoder would, each with a chain of three nodes, and return the context."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)
         controller.begin(context, None)

@@ -1,4 +1,4 @@
-"""Conformance tests for drafters; implementations inside and outside this project inherit them."""
+"""Conformance tests for drafters, to be inherited by the tests of any implementation."""
 
 import json
 from abc import abstractmethod
@@ -71,7 +71,7 @@ class DrafterContract(LearnedStateContract):
                 assert all(0 <= token < self.vocab_size for token in filled)
 
     def test_log_probabilities_fall_with_the_rank(self, drafter: Drafter) -> None:
-        """Log-probabilities, if declared, have shape ``[f, k]``, are at most 0, and do not rise with the rank."""
+        """Log-probabilities, if declared, have shape ``[f, k]``, are at most 0, and do not increase with the rank."""
         context = self.observe_steps(drafter)
         answer = drafter.propose(context, self._request(context, [0, 1], drafter.max_candidates))
         assert (answer.log_probs is not None) == drafter.gives_log_probs
@@ -111,7 +111,7 @@ class DrafterContract(LearnedStateContract):
         json.dumps(stored)
 
     def test_draft_passes_are_counted_where_they_are_declared(self, drafter: Drafter) -> None:
-        """No draft pass runs if ``costs_pass`` is False, or if neither the drafter nor an inner one runs a model."""
+        """No draft pass runs if ``costs_pass`` is False, or if no drafter, inner ones included, runs a model."""
         context = self.observe_steps(drafter)
         request = self._request(context, [0], 1)
         costs_pass = drafter.costs_pass(request)
@@ -174,8 +174,8 @@ class DrafterContract(LearnedStateContract):
 
         Args:
             seed: seed for all random numbers.
-            other: if not 0, the tokens of rejected nodes and the target's logits after them are shifted by this number.
-            after_accepted: whether the logits after accepted nodes are shifted too; the committed tokens do not change.
+            other: shift applied to the tokens of rejected nodes and to the target's logits after them; 0 for none.
+            after_accepted: whether to shift the logits after accepted nodes too; the committed tokens do not change.
         """
         generator = np.random.default_rng(seed)
         prompt = generator.integers(self.vocab_size // 3, size=12)
@@ -287,7 +287,7 @@ class DrawingDrafterContract(DrafterContract):
             tokens = other.propose(elsewhere, self._request(elsewhere, [0], 6, kind)).tokens
             drawn.add(tuple(tokens[0].tolist()))
         assert answer.q is not None
-        assert len(drawn) > 1 or answer.q[0].max() > 0.99  # a confident draft draws the same everywhere
+        assert len(drawn) > 1 or answer.q[0].max() > 0.99  # a confident draft always draws the same
 
 
 class PhraseDrafterContract(DrafterContract):

@@ -1,4 +1,4 @@
-"""Conformance tests for execution strategies; implementations inside and outside this project inherit them."""
+"""Conformance tests for execution strategies, to be inherited by the tests of any implementation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ JOBS = (
 
 
 def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
-    """Return a target with logits that depend mostly on the last token; it calls ``pause`` before each row."""
+    """Return a target with logits that depend mostly on the last token; ``pause`` is called before each row."""
 
     def next_logits(tokens: tuple[int, ...]) -> list[float]:
         pause()
@@ -66,7 +66,7 @@ def target_model(pause: Callable[[], None] = lambda: None) -> FakeCausalLM:
 
 
 def draft_model() -> FakeCausalLM:
-    """Return a draft model that shares the last-token part of the target's logits."""
+    """Return a draft model that shares the part of the target's logits that depends only on the last token."""
     # right often enough that drafts are accepted, and wrong often enough that some are rejected
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
@@ -94,7 +94,7 @@ COMPOSITIONS: dict[str, Callable[[], Parts]] = {
     "lookup": lambda: Parts(PromptLookup(), Chain(3)),
     "union": lambda: Parts(Union([PromptLookup(), TokenRecycling(k=2)]), StaticTree(TREE)),
 }
-"""Compositions, keyed by name. Those with *carry* in the name share learned state across sequences."""
+"""Compositions, keyed by name. Those with *carry* in the name share learned state between sequences."""
 DRAWN: dict[str, Callable[[], Parts]] = {
     "chain, drawn": lambda: Parts(DraftModel(draft_model()), Chain(3, candidates="drawn")),
     "k-config, drawn": lambda: Parts(DraftModel(draft_model()), KConfig([2, 2, 1], candidates="drawn")),
@@ -119,7 +119,7 @@ def plain_outputs(verifier: str) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def rejection_sampled(composition: str) -> tuple[tuple[int, ...], ...]:
-    """Return the outputs of rejection sampling when sequences are decoded one after another."""
+    """Return a composition's outputs with rejection sampling, when sequences are decoded one at a time."""
     parts = DRAWN[composition]()._replace(verifier=RejectionSampling(1.0))
     with SerialSpeculative().open(LanguageModel(target_model()), parts) as executor:
         return outputs_of(executor.run(JOBS, eos_token_ids=EOS))
@@ -139,8 +139,8 @@ class ExecutionContract:
     """Base class for execution strategy tests. Subclasses define the fixture ``execution``.
 
     Attributes:
-        concurrent: whether several sequences are decoded at a time, so that the order in which they update shared
-            state depends on timing.
+        concurrent: whether several sequences are decoded at once, so that the order in which they update shared state
+            depends on timing.
 
     Example::
 

@@ -91,7 +91,7 @@ class FakeCausalLM(torch.nn.Module):
             position_ids = torch.arange(rows)[None]
             attention_mask = torch.ones(rows, rows).triu(1)[None, None]
         fed = self.base_model(torch.stack((input_ids, position_ids), dim=-1).to(self.dtype))  # [b, rows, 2]
-        # a key is a token and its position, so that the cache holds all inputs of the logits
+        # a key is a token and its position, so that the cache holds everything the logits depend on
         keys, _ = past_key_values.update(fed[:, None], fed[:, None], 0)  # [b, 1, past + rows, 2]
         shown = self.visible(attention_mask[:, 0]).tolist()  # [b, rows, past + rows]
         logits = torch.tensor(
@@ -212,7 +212,7 @@ class FakeDrafter(Drafter):
 
 
 class DistributionDrafter(Drafter):
-    """A drafter that ranks or draws tokens by distributions from a function. Draws are keyed by the node's rank path.
+    """A drafter that ranks or draws tokens, given distributions from a function. Draws are keyed by rank path.
 
     Args:
         distribution: function that maps the tokens up to and including the frontier node to the probabilities ``[V]``
@@ -242,7 +242,7 @@ class DistributionDrafter(Drafter):
         return any(request.path_tokens(row) not in self._known for row in request.rows.tolist())
 
     def propose(self, context: Context, request: Request) -> Candidates:
-        """Rank or draw candidates. This counts as one pass if any row is new."""
+        """Rank or draw candidates. This counts as one pass if any path is new."""
         self.requests.append(replace(request, tokens=request.tokens.copy(), rows=request.rows.copy()))
         committed = tuple(context.token_ids.tolist())
         paths = [request.path_tokens(row) for row in request.rows.tolist()]

@@ -30,7 +30,7 @@ class LearnedStateContract(ABC):
 
     @abstractmethod
     def observe_steps(self, part: Any, seed: int = 1) -> Context:
-        """Let a part observe some steps that depend only on ``seed``, and return their context."""
+        """Let a part observe some steps that depend only on ``seed``, and return the context."""
 
     @abstractmethod
     def answers(self, part: Any, context: Context) -> Any:

@@ -1,4 +1,4 @@
-"""Conformance tests for prompt sets; implementations inside and outside this project inherit them."""
+"""Conformance tests for prompt sets, to be inherited by the tests of any implementation."""
 
 import inspect
 
@@ -47,6 +47,6 @@ class PromptSetContract:
 
 
 def unannotated(part: object) -> list[str]:
-    """Return the constructor parameters without annotations, which a configuration could not check."""
+    """Return the names of constructor parameters without annotations, which a configuration cannot check."""
     parameters = inspect.signature(type(part)).parameters.values()
     return [one.name for one in parameters if one.annotation is inspect.Parameter.empty]

@@ -1,4 +1,4 @@
-"""Conformance tests for runtimes; implementations inside and outside this project inherit them."""
+"""Conformance tests for runtimes, to be inherited by the tests of any implementation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RuntimeContract(ABC):
             path = [int(tree.tokens[one]) for one in (0, *SHAPE.path(row))]
             self._same(answers[row], _alone(runtime, [*prompt, *path]))
 
-        runtime.commit(0, PATH)  # only the kept rows stay
+        runtime.commit(0, PATH)  # only the committed rows remain
         assert runtime.length(0) == len(prompt) + len(PATH)
         kept = [int(tree.tokens[row]) for row in PATH]
         self._same(_answer(runtime, 0, 5), _alone(runtime, [*prompt, *kept, 5]))

@@ -1,4 +1,4 @@
-"""Conformance tests for searches over thoughts; implementations inside and outside this project inherit them."""
+"""Conformance tests for searches over thoughts, to be inherited by the tests of any implementation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Worth = Callable[[State], float]
 
 
 def text_of(state: State, number: int) -> str:
-    """Return the text of a state's continuation: the state's path and the continuation's number."""
+    """Return the text of a continuation, composed of the state's path and the continuation's number."""
     return "thought " + ".".join(map(str, (*state.path, number)))
 
 
@@ -32,7 +32,7 @@ def alike(state: State) -> float:
 
 
 def deeper_is_worse(state: State) -> float:
-    """Return a value that falls with the depth, which tempts a search to return to the root."""
+    """Return a value that decreases with depth, which tempts a search to return to the root."""
     return -float(state.depth)
 
 
@@ -106,7 +106,7 @@ class SearchContract(ABC):
     def test_requests_stay_within_the_budget(
         self, search: Search, depth: int, driven: tuple[list[Request], SearchResult]
     ) -> None:
-        """``max_expansions`` must bound the expanded states, so that the cost of a run is known before it starts."""
+        """``max_expansions`` must bound the number of expanded states, so that a run's maximum cost is known."""
         requests, _ = driven
         continued = [request for request in requests if isinstance(request, Continuations)]
         expanded = [state for request in continued if not request.last for state in request.states]
@@ -148,7 +148,7 @@ class SearchContract(ABC):
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
         others = [
             state for state in result.tree.states if state != result.final
-        ]  # max() takes the first of equals
+        ]  # max() returns the first maximum
         deepest = [state for state in others if state.depth == max(other.depth for other in others)]
         assert result.best == max(deepest, key=lambda state: worth(state) if state.depth else 0.0)
         assert result.final == result.best.child(0, text_of(result.best, 0))

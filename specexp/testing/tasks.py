@@ -1,4 +1,4 @@
-"""Conformance tests for reasoning tasks; implementations inside and outside this project inherit them."""
+"""Conformance tests for reasoning tasks, to be inherited by the tests of any implementation."""
 
 from __future__ import annotations
 

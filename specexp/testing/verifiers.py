@@ -1,4 +1,4 @@
-"""Conformance tests for verifiers; implementations inside and outside this project inherit them."""
+"""Conformance tests for verifiers, to be inherited by the tests of any implementation."""
 
 from abc import ABC, abstractmethod
 from functools import lru_cache
@@ -174,7 +174,7 @@ def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Gener
         probability = q[row] / q[row].sum(dtype=np.float64)  # choice() checks the sum in float64
         again = kind is NodeKind.DRAWN_WITH_REPLACEMENT
         drawn = generator.choice(vocab_size, len(below), replace=again, p=probability)
-        # the first child of each token; a later draw of the same token is the same node
+        # the first child with each token; later draws of the same token refer to this node
         first = {int(token): child for child, token in reversed(list(zip(below, drawn, strict=True)))}
         tokens[list(below)] = drawn
         draws[row] = tuple(first[int(token)] for token in drawn)

@@ -1,4 +1,4 @@
-"""Kinds that describe how to decode: parts, a tree, thresholds, a strategy, plain decoding, an engine's settings."""
+"""Kinds that describe how to decode: parts, a tree, thresholds, a strategy, plain decoding, or an engine's settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONE_SOURCE = "the kind's own payload defines it"
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the fixed shape of a study's candidate as a ``StaticTree``, or None if it has no rank paths."""
+    """Return a ``StaticTree`` specification for a study's candidate, or None if its shape is not fixed."""
     paths, candidates = attributes.get("rank_paths"), attributes.get("candidates")
     if paths is None or candidates not in get_args(Selection):
         return None
@@ -35,10 +35,10 @@ class _Composed(WithDrafter):
 
 
 class CompositionArtifact(Artifact):
-    """Only ``parts.json``: ``class_path`` and ``init_args`` of drafter, builder, verifier and controller.
+    """Only ``parts.json``: ``class_path`` and ``init_args`` of the drafter, builder, verifier and controller.
 
-    For studies that compare methods, where the winner may be a tree, a threshold or a chain. A fixed tree is recorded
-    as rank paths, whichever builder found it. Deployment chooses the draft model: ``artifact.decoder(target, draft)``.
+    Used by studies that compare methods, where the winner may be a tree, a threshold or a chain. A fixed tree is
+    recorded as rank paths, whichever builder produced it. ``artifact.decoder(target, draft)`` sets the draft model.
 
     Example:
         >>> decoder = load_artifact("artifacts/fastest").decoder(pair.target, pair.draft)  # doctest: +SKIP
@@ -60,7 +60,7 @@ class CompositionArtifact(Artifact):
 class StaticTreeArtifact(Artifact):
     """``tree.json``: rank paths as Medusa and EAGLE list them, e.g. ``[[0], [1], [0, 0]]``, without the root.
 
-    The value is the list of paths, sorted by length, then rank. The builder is a ``StaticTree`` with these paths.
+    The value is the list of rank paths, sorted by length, then rank. The builder is a ``StaticTree`` with these paths.
     """
 
     kind = "static-tree"
@@ -71,7 +71,7 @@ class StaticTreeArtifact(Artifact):
     @classmethod
     @override
     def payloads_of(cls, parts: Mapping[str, Any], attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-        # any builder with a fixed shape, except when drawing with replacement: then a path does not identify a node
+        # any builder with a fixed shape that does not draw with replacement, where a path would not identify a node
         tree = fixed_tree(attributes)
         if tree is None:
             return None
@@ -88,7 +88,7 @@ class StaticTreeArtifact(Artifact):
 
     @override
     def specs(self) -> dict[str, Spec]:
-        # only the recorded builder has the kind of candidates; both files have the paths
+        # both files have the paths; only the recorded builder has the value of `candidates`
         recorded = (self.recorded.get("builder") or {}).get("init_args") or {}
         chosen = {"candidates": recorded["candidates"]} if "candidates" in recorded else {}
         tree = {"class_path": self.made_by, "init_args": {"rank_paths": self.rank_paths, **chosen}}
@@ -182,7 +182,7 @@ class PlainVerdict(Section):
     """The reason for using plain decoding.
 
     Attributes:
-        reason: A sentence with the figures and their interval.
+        reason: A sentence that gives the figures and their interval.
         best_found: Version of the fastest composition found, e.g. ``v1``.
         several_sequences: Whether several sequences were decoded for each prompt.
     """
@@ -229,9 +229,9 @@ class _Settings(Section):
 
 
 class EngineSettingsArtifact(Artifact):
-    """``settings.json``: ``engine``, the ``version`` that was measured, and its ``settings``, named as in the engine.
+    """``settings.json``: the ``engine``, the ``version`` measured, and its ``settings``, under the engine's own names.
 
-    ``python -m specexp.export ARTIFACT --to ENGINE`` checks the settings by the engine's rules and writes the file
+    ``python -m specexp.export ARTIFACT --to ENGINE`` checks the settings against the engine's rules and writes the file
     that the engine's deployment loads. This kind has no decoder.
     """
 

@@ -1,4 +1,4 @@
-"""Latency profiles: the time of decoding steps on a device, measured by ``specexp.profile`` or written by hand."""
+"""Latency profiles: the duration of decoding steps on a device, measured by ``specexp.profile`` or written by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILE = "profile.json"
 
 @dataclass(frozen=True)
 class MeasuredPass:
-    """A measured pass over ``tokens`` tokens after ``prefix`` cached ones: the median ``ms`` and its 95 % interval."""
+    """A measured pass over ``tokens`` tokens after ``prefix`` cached ones: the median ``ms`` and its 95% interval."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -31,15 +31,15 @@ class MeasuredPass:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured in the same run.
+    """A device's limits for target passes (Williams, Waterman and Patterson, 2009), measured with the profile.
 
     Attributes:
         parameters: Number of weights that each row is multiplied by.
-        weight_bytes: Bytes of these weights, which each pass reads.
+        weight_bytes: Size of these weights in bytes; each pass reads all of them.
         bandwidth: Bytes per second when that many bytes are read repeatedly.
-        memory_bandwidth: The same for more bytes than the caches hold.
-        flops: Floating-point operations per second of torch's matrix product.
-        bandwidths: 10th and 90th percentile of ``bandwidth`` over the run; None if not measured.
+        memory_bandwidth: The same when more bytes are read than the caches hold.
+        flops: Floating-point operations per second in torch's matrix product.
+        bandwidths: 10th and 90th percentiles of ``bandwidth`` over the run; None if not measured.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -66,9 +66,9 @@ class Measured:
     """The measurements on which a profile is based.
 
     Attributes:
-        threads: Number of CPU threads of torch.
-        draft_dtype: Dtype of the draft; None without a draft.
-        roofline: Limits of the device; None for an engine that holds the weights itself.
+        threads: Number of CPU threads that torch used.
+        draft_dtype: Dtype of the draft model; None if there is none.
+        roofline: Limits of the device; None if an engine holds the weights.
     """
 
     __pydantic_config__ = ConfigDict(extra="ignore")  # older profiles have `arms`
@@ -83,10 +83,10 @@ class Measured:
 
 
 class LatencyProfileArtifact(Artifact):
-    """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`, with token counts as text keys.
+    """``profile.json``: all arguments of :class:`~specexp.core.latency.LatencyProfile`, with token counts as strings.
 
-    A measured profile also has ``measured``: the points with their intervals, device and dtypes. The value is the
-    profile, which an experiment uses as ``latency: {artifact: PATH}``. This kind has no decoder.
+    A measured profile also has ``measured``: the points with their intervals, the device and the dtypes. The value is
+    the profile, which an experiment uses as ``latency: {artifact: PATH}``. This kind has no decoder.
 
     Example:
         >>> load_artifact("artifacts/profile/best").profile.target_seconds(8)  # doctest: +SKIP
@@ -102,7 +102,7 @@ class LatencyProfileArtifact(Artifact):
         where = self.where(PROFILE)
         content = validated(dict[str, Any], payloads[PROFILE], where)
         values = {name: value for name, value in content.items() if name != "measured"}
-        for name in ("modelled", "artifact"):  # they belong to the run that uses a profile
+        for name in ("modelled", "artifact"):  # these belong to the run that uses the profile
             if name in values:
                 raise ArtifactError(f"{where}: {name} is a key of an experiment, not of a profile")
         for name in ("name", "source", "target_ms", "draft_ms"):

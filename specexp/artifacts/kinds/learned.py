@@ -1,4 +1,4 @@
-"""Kinds of artifacts with the learned state of one part, which is passed to one argument of the part's constructor."""
+"""Kinds of artifacts that store the learned state of one part, passed as one argument to the part's constructor."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class PhraseCacheArtifact(LearnedArtifact):
     """``phrases.safetensors``: the tensors ``counts``, ``keys``, ``phrases`` and ``uses`` of
     ``PhraseCache.store.state_dict()``.
 
-    The value is the mapping of these tensors. The drafter is the recorded phrase cache (by default one without an inner
-    drafter), which starts every prompt with these phrases.
+    The value maps these names to the tensors. The drafter is the recorded phrase cache (by default one without an inner
+    drafter), and starts every prompt with these phrases.
     """
 
     kind = "phrase-cache"
@@ -75,10 +75,10 @@ class PhraseCacheArtifact(LearnedArtifact):
 
 
 class QTableArtifact(LearnedArtifact):
-    """``q.safetensors``: ``q`` (float64) and ``visits`` (int64), ``[states, 2]``; ``bins.json``: ``bins`` (edges and
-    actions), ``steps`` learned, running ``means`` and measured ``costs``.
+    """``q.safetensors``: ``q`` (float64) and ``visits`` (int64), each ``[states, 2]``; ``bins.json``: ``bins`` (edges
+    and actions), the number of ``steps`` learned from, running ``means`` and measured ``costs``.
 
-    The value is the entire ``QLearning.state_dict()``. The controller is the recorded QLearning with this table, which
+    The value is the entire ``QLearning.state_dict()``. The controller is the recorded QLearning with this table, and it
     no longer learns.
     """
 
@@ -105,8 +105,8 @@ class AcceptanceHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the arrays ``weights``, ``squares`` and ``recent`` of
     ``SpecDecPlusPlus.state_dict()``.
 
-    The value is the mapping of these arrays. The controller is the recorded one, or one with default arguments, and no
-    longer learns.
+    The value maps these names to the arrays. The controller is the recorded one, or one with default arguments, and it
+    no longer learns.
     """
 
     kind = "acceptance-head"
@@ -121,7 +121,7 @@ class SuffixCorpusArtifact(LearnedArtifact):
     """``corpus.safetensors``: the int32 arrays ``tokens`` and ``suffixes`` of a
     :class:`~specexp.drafters.suffix_index.SuffixArray`, which REST calls a data store.
 
-    The value is the mapping of these arrays. The drafter is the recorded suffix automaton, or one with default
+    The value maps these names to the arrays. The drafter is the recorded suffix automaton, or one with default
     arguments, and drafts from this corpus.
     """
 
@@ -136,7 +136,7 @@ class DraftHeadArtifact(LearnedArtifact):
     """``head.safetensors``: the arrays of a small network that drafts from one target's hidden states;
     ``parts.json`` names the drafter that uses them.
 
-    The value is the mapping of these arrays.
+    The value maps the arrays' names to the arrays.
     """
 
     kind = "draft-head"

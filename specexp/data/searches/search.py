@@ -38,7 +38,7 @@ class State:
 
 @dataclass(frozen=True)
 class Continuations:
-    """A request for ``n`` continuations of each of several distinct states. The answer has texts ``[states][n]``.
+    """A request for ``n`` continuations of each of several distinct states. The answer holds texts ``[states][n]``.
 
     Text i leads to the state with the path ``(*state.path, i)``. If ``last``, this is the last generation of the search
     (SEED's Algorithm 1, line 9).
@@ -51,7 +51,7 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Values:
-    """A request for the values of distinct states. The answer has finite numbers ``[states]``; higher is better.
+    """A request for the values of distinct states. The answer is one finite number per state; higher is better.
 
     The root and the final state are never evaluated.
     """
@@ -122,7 +122,7 @@ Growth = Generator[Request, Answer, None]
 
 
 class Search(metaclass=Checked):
-    """A search over a tree of thoughts. It yields requests for texts and values, which its driver answers.
+    """A search over a tree of thoughts. It yields requests for texts and values, which the caller answers.
 
     A search is deterministic given the answers, and keeps no state between explorations. Ties go to the first state.
     Each search ends with the last generation, which continues the best of the deepest states.
@@ -204,7 +204,7 @@ def _check_count(what: str, given: int, wanted: int, states: Sequence[State]) ->
 class BreadthFirst(Search):
     """Breadth-first (beam) search: expand the kept states of a level, evaluate all new states, and keep the best ones.
 
-    This is the search of Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1). A request contains all states of a
+    Tree of Thoughts (Yao et al. 2023) and SEED (Algorithm 1) use this search. A request contains all states of a
     level, so ``breadth * thoughts`` sequences can be decoded together.
 
     Args:
@@ -227,5 +227,5 @@ class BreadthFirst(Search):
         kept: Sequence[State] = [tree.root]  # S_0 of SEED's Algorithm 1, line 2
         for _ in range(levels):  # line 3
             new = yield from self.expand(tree, kept)  # S'_i and its values E_i, lines 4 to 6
-            # S_i, line 7: the set of b states with the highest sum of values is the b highest states
+            # S_i, line 7: the b states with the highest sum of values are the b best states
             kept = sorted(new, key=tree.sort_key, reverse=True)[: self.breadth]

@@ -22,9 +22,9 @@ class CreativeWriting(Task):
     """Creative Writing: write four paragraphs, each ending with one of four given random sentences.
 
     A thought is a plan for the whole passage, and the last generation is the passage, which follows the best plan. The
-    evaluator scores a plan from 1 to 10. With the published prompts, a thought is a plan with its passage. The passage
-    is scored, and the last generation is a passage that follows the best plan. A passage is correct if it has four
-    paragraphs and each one ends with its sentence.
+    evaluator scores a plan from 1 to 10. With the published prompts, a thought also includes a passage, and only that
+    is scored; the last generation is a new passage for the best plan. A passage is correct if it has four paragraphs
+    and each one ends with its sentence.
 
     Args:
         path: the original file ``data_100_random_text.txt``, with four sentences per line.
@@ -83,7 +83,7 @@ class CreativeWriting(Task):
 
     @override
     def check(self, item: Item, thoughts: Sequence[str]) -> Check:
-        # the comparison ignores quotation marks, case, white space and the final punctuation
+        # the comparison ignores quotation marks, case, whitespace and final punctuation
         written = paragraphs(thoughts[-1]) if thoughts else []
         if len(written) != len(item.reference):
             return Check(False, f"the passage must have {len(item.reference)} paragraphs, got {len(written)}")

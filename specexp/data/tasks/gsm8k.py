@@ -31,8 +31,8 @@ class GSM8K(Task):
         path: a file with the columns ``question`` and ``answer``, where the final number follows ``####``.
         unparsable: value of a state if its score cannot be parsed.
         generations: number of generations per thought.
-        prompts: ``published`` selects SEED's prompts (appendix C), which need two generations. The paper prints none
-            for the last generation; it gets the sub-answer prompt, with the steps so far as the sub-question.
+        prompts: ``published`` selects SEED's prompts (appendix C), which need two generations. The paper has none for
+            the last generation, so it uses the sub-answer prompt, with the steps so far as the sub-question.
     """
 
     name: ClassVar[str] = "GSM8K"

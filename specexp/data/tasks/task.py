@@ -37,7 +37,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Ending:
-    """Defines the end of a generation: before the first stop string, or after ``max_new_tokens`` tokens."""
+    """Defines where a generation ends: before the first stop string, or after ``max_new_tokens`` tokens."""
 
     stop: tuple[str, ...]
     max_new_tokens: int
@@ -65,14 +65,14 @@ class Value(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The verdict on a complete path. If the path is not correct, ``reason`` is one sentence."""
+    """The verdict on a complete path. ``reason`` is a sentence that explains why a path is wrong."""
 
     correct: bool
     reason: str = ""
 
 
 class Task(metaclass=Checked):
-    """A reasoning task. A new task is one module with its prompt files, and needs no registration.
+    """A reasoning task. To add one, add a module and its prompt files; no registration is needed.
 
     A path has ``depth`` generations: thoughts, which a search selects by their values, and the last generation, which
     continues the best path (SEED, Algorithm 1). If there is a :meth:`completion_prompt`, each thought takes two
@@ -122,7 +122,7 @@ class Task(metaclass=Checked):
 
     @abstractmethod
     def value_prompt(self, item: Item, thoughts: Sequence[str]) -> str:
-        """Return the prompt for evaluating a state with at least one thought, with a focus on the newest thought."""
+        """Return the prompt for evaluating a state with at least one thought, focusing on the newest thought."""
 
     def read_value(self, answer: str) -> float | None:
         """Parse the value (by default a score) from an evaluation cut at its ending; return None if this fails."""
