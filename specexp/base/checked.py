@@ -1,6 +1,6 @@
 """Argument checks: pydantic validates arguments against their annotations, both in Python code and in configurations.
 
-The last functions find families of classes, which are the public classes that the modules of a package define.
+The last functions find a family of classes, i.e. the public classes defined in the modules of a package.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REQUIRED = inspect.Parameter.empty
 IntegerKey = typing.Annotated[
     int, BeforeValidator(lambda key: int(key) if isinstance(key, str) and key.isdecimal() else key)
 ]
-"""An integer key of a mapping, which is text in JSON and on the command line."""
+"""An integer key of a mapping. In JSON and on the command line, it is given as a string."""
 
 
 class Reader(Protocol):
@@ -130,7 +130,7 @@ class Reference(_Marker):
 
 
 class Checked(ABCMeta):
-    """Metaclass for classes that validate their arguments against their annotations, once per object. A class
+    """Metaclass that validates constructor arguments against their annotations, once per object. For example, a class
     ``Window`` with ``size: Annotated[int, Field(ge=1)]`` raises ``ValueError: Window: size must be >= 1, got 0``.
     """
 
@@ -186,7 +186,7 @@ def _is_nested(annotation: Any) -> bool:
 def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
     """Return the arguments of a class or function by name, or None if it accepts any.
 
-    ``**kwargs`` stands for arguments of the base classes. Annotations keep their bounds (``Annotated``).
+    ``**kwargs`` is replaced by the arguments of the base classes. Annotations keep their bounds (``Annotated``).
     """
     if isinstance(component, type) and issubclass(component, BaseModel):
         return {
@@ -314,7 +314,7 @@ def to_values(value: Any) -> Any:
 
 
 def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for arguments that annotations do not allow; unknown and missing ones are left to Python."""
+    """Raise ``ValueError`` for arguments that violate their annotations; unknown or missing ones are left to Python."""
     known = arguments_of(component) or {}
     given = {
         name: value
@@ -323,7 +323,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
     }
     if not given:
         return
-    # Convert only if needed: strict validation rejects tuples and numpy numbers, and lax validation accepts "8".
+    # Convert only if needed: strict validation rejects tuples and numpy numbers, but lax validation would accept "8".
     for values in (given, _as_in_a_file(given)):
         try:
             model_of(component).__pydantic_validator__.validate_python(values)
@@ -336,7 +336,7 @@ def check_arguments(component: Callable[..., Any], args: Sequence[Any], kwargs: 
 
 
 def _as_in_a_file(value: Any) -> Any:
-    """Return sequences as lists and numpy numbers as Python numbers, as a file would contain them."""
+    """Convert sequences to lists and numpy numbers to Python numbers, as a file would contain them."""
     if isinstance(value, Mapping):
         return {name: _as_in_a_file(inner) for name, inner in value.items()}
     if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
@@ -361,7 +361,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     """Return the key and the message of a validation error. All such messages are worded here.
 
     Args:
-        given: the validated value.
+        given: the value that failed validation.
         within: keys that lead to that value, for suggestions.
 
     Returns:
@@ -370,7 +370,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     errors = error.errors(include_url=False)
     errors = [one for one in errors if one["type"] != "missing"] or errors
     found = [(_steps(one, given), one) for one in errors]
-    key = max((steps for steps, _ in found), key=len)  # probably the intended alternative of a union
+    key = max((steps for steps, _ in found), key=len)  # deepest: probably the intended alternative of a union
     details = [one for steps, one in found if steps == key]
     first = details[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -412,7 +412,7 @@ def _expected(message: str) -> str:
 
 
 def _steps(details: Any, given: Any) -> Key:
-    """Return the path of keys to an error, without the names that pydantic gives to a union's alternatives."""
+    """Return the keys that lead to an error, without the names that pydantic gives to a union's alternatives."""
     steps: list[str] = []
     last = details["loc"][-1] if details["loc"] else None
     ours = details["type"] in ("sentence", "refused", "unknown_key", "missing")
@@ -431,8 +431,8 @@ _MEANING = re.compile(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ ]+.*)*)", re.MULTILINE)
 
 
 def argument_docs(component: Callable[..., Any]) -> dict[str, str]:
-    """Return the description of each argument, keyed by name. It comes from ``Args:`` in the docstrings or, for a
-    :class:`Section`, from ``Attributes:``.
+    """Return the description of each argument, keyed by name. It is taken from ``Args:`` in the docstrings or, for
+    a :class:`Section`, from ``Attributes:``.
     """
     is_section = isinstance(component, type) and issubclass(component, Section)
     heading = "Attributes:\n" if is_section else "Args:\n"
@@ -467,7 +467,7 @@ def import_object(dotted: str) -> Any:
 
 
 def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs, as ``object_pairs_hook``; raises ``ValueError`` if a key is repeated."""
+    """Build a dictionary from pairs, for use as ``object_pairs_hook``; raises ``ValueError`` if a key is repeated."""
     found = dict(pairs)
     for name, _ in pairs if len(found) < len(pairs) else ():
         if sum(other == name for other, _ in pairs) > 1:
@@ -491,7 +491,7 @@ def classes_of(package: str) -> dict[str, type]:
 
 @cache
 def class_named(package: str, name: str) -> type | None:
-    """Return the public class of a package that has this name, or None if there is none."""
+    """Return a package's public class with this name, or None if there is none."""
     # Try __init__ and the class's own module first, because importing all modules of the family may take seconds.
     found = vars(import_module(package)).get(name)
     own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"

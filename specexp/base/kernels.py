@@ -29,15 +29,15 @@ FLAGS = (
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
-"""The maximum number of libraries in the cache. The least recently used ones are deleted."""
+"""Maximum number of libraries in the cache. The least recently used ones are deleted."""
 
 
 class CannotRunError(ValueError):
-    """Raised if a runtime cannot run a model, either at all or on this machine."""
+    """Raised if a runtime cannot run a model on this machine, or on any."""
 
 
 class CannotCompileError(CannotRunError):
-    """Raised if a model's passes cannot be compiled, either at all or on this machine."""
+    """Raised if a model's passes cannot be compiled on this machine, or on any."""
 
 
 @cache
@@ -53,8 +53,8 @@ def library(
         tell: called with a progress line before compiling.
 
     Raises:
-        CannotCompileError: there is no C++ compiler, it fails, the library is damaged, or another user could have
-            written it.
+        CannotCompileError: there is no C++ compiler, compilation fails, the library is damaged, or another user could
+            have written it.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if not compiler:
@@ -78,7 +78,7 @@ def library(
 
 
 def address(array: Any) -> int:
-    """Return the address of a writable array; this is faster than ``array.ctypes.data``."""
+    """Return the address of a writable array. This is faster than ``array.ctypes.data``."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
@@ -119,7 +119,7 @@ def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) ->
             why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
             raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
         made.chmod(0o700)  # regardless of the umask
-        made.replace(file)  # atomic: another process never loads half a library
+        made.replace(file)  # atomic: another process never loads a partial library
     _make_room(file.parent)
 
 

@@ -1,4 +1,4 @@
-"""Helpers for messages: counts, suggestions for misspelled names, and other libraries' errors as one line."""
+"""Helpers for messages: counts, suggestions for misspelled names, and one-line versions of other libraries' errors."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ SAME_MEANING = tuple(
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Return ``; did you mean 'nodes'?`` or, if no name is close, ``; allowed are ...`` (``""`` for none or too many).
 
-    A name is close if its last component is equal, a synonym (:data:`SAME_MEANING`), or spelled similarly. The dotted
-    prefix that all names share is ignored.
+    A name is close if its last component matches, is a synonym (:data:`SAME_MEANING`), or is spelled similarly. The
+    dotted prefix that all names share is ignored.
 
     Example:
         >>> did_you_mean("node", ["nodes", "depth"]), did_you_mean("nodes", ["budget", "branches"])
@@ -102,7 +102,7 @@ def _comparable(name: str, shared: int) -> tuple[str, str]:
 
 
 def shown(value: object) -> str:
-    """Return a value as one line, shortened if it is long."""
+    """Return a value as one line of text, shortened if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 

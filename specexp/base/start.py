@@ -1,7 +1,7 @@
-"""The start of every command, before slow imports: handles signals and hides passwords in URLs.
+"""Start-up code that every command runs before slow imports: handles signals, and hides passwords in URLs.
 
-Before the command acts, and while it imports modules, a signal ends the process at once. Otherwise, the signal raises
-:class:`Interrupted`, so that open files and databases are closed.
+Before the command acts, and while it imports modules, a signal ends the process at once. At other times, a signal
+raises :class:`Interrupted`, so that open files and databases are closed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def begin() -> None:
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
-    # imports create many long-lived objects; with the default of 700, they take a fifth longer
+    # imports create many long-lived objects; with the default threshold of 700, they take a fifth longer
     gc.set_threshold(20_000)
     os.environ["MPLBACKEND"] = "agg"  # another backend may not be importable here
 
@@ -77,14 +77,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     sys.stderr.write(masked("".join(format_exception(kind, error, trace))))
 
 
-HIDDEN = "***"  # replaces a password
+HIDDEN = "***"  # replaces each password
 
 _IN_FRONT_OF_HOST = re.compile(r"(\w[\w+.-]*://[^\s:/@'\"]*):[^\s'\"]*@")
 _IN_QUERY = re.compile(r"([?&]\w*(?:password|passwd|pwd|secret|token)=)[^\s&'\"]+", re.IGNORECASE)
 
 
 def masked(text: str) -> str:
-    """Return a text with the passwords in its URLs masked.
+    """Return a text with all passwords in URLs masked.
 
     Example:
         >>> masked("postgresql://me:pass@word@host/studies?sslpassword=x is locked")

@@ -1,7 +1,7 @@
-"""A supervisor process, which kills a command and its process group when the process that started it exits.
+"""A supervisor process, which kills a command and its process group when the supervisor's parent process exits.
 
 ``python supervisor.py GRACE COMMAND ...`` starts the command in its own process group, and ends the group when the
-supervisor's standard input closes. The starter holds that pipe, which closes even if the starter is killed.
+supervisor's standard input closes. The parent holds the other end of that pipe, which closes even if it is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the starter decides when the command ends
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)  # the parent process decides when the command ends
 
 
 def start(command: Sequence[str], grace: float = 5.0, **options: Any) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ def _begin() -> None:
 
 
 def _supervise(grace: float, command: list[str]) -> int:
-    """Run the command until it ends or the process that started it is gone, and return the exit code."""
+    """Run the command until it ends or the parent process is gone, and return the exit code."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM sends it to all processes, and submitit handles it
@@ -83,7 +83,7 @@ def _group_lives(child: subprocess.Popen[bytes]) -> bool:
 
 if __name__ == "__main__":
     code = _supervise(float(sys.argv[1]), sys.argv[2:])
-    if code < 0:  # exit by the signal that ended the command
+    if code < 0:  # exit with the signal that ended the command
         with contextlib.suppress(OSError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -1,4 +1,4 @@
-"""Configuration: YAML files, checked against the constructors of the parts without importing torch."""
+"""Configuration files in YAML, checked against the constructors of the parts without importing torch."""
 
 from specexp.config.build import (
     build_analyses,

@@ -71,8 +71,8 @@ class LoadedArtifact:
 
     Attributes:
         recorded: The specifications (``class_path`` and ``init_args``) in ``parts.json``, by family.
-        execution_spec: The specification of the strategy for several sequences; None if there is none.
-        drafter: The recorded drafter. Accessing it, like builder and execution, raises an ArtifactError if none exists.
+        execution_spec: The specification of the strategy that decodes several sequences; None if there is none.
+        drafter: The recorded drafter. Accessing a missing drafter, builder or execution raises an ArtifactError.
         verifier: The recorded verifier; None means greedy.
     """
 
@@ -97,7 +97,7 @@ class LoadedArtifact:
         self._made = self._make(specs)
 
     def __getattr__(self, name: str) -> Any:
-        # copying and unpickling look names up before content is set
+        # copying and unpickling look up attributes before content is set
         if name.startswith("_") or name == "content":
             raise AttributeError(name)
         return getattr(self.content, name)
@@ -147,13 +147,13 @@ class LoadedArtifact:
             raise ArtifactError(f"{self.folder}: {first_line(error)}") from error
 
     def runtime(self, target: PreTrainedModel | Runtime) -> Runtime:
-        """Return a runtime of the target in the study's mode, with an empty cache of its own.
+        """Return a runtime for the target in the study's mode, with an empty cache of its own.
 
         A model loaded in mode ``eager`` or ``compiled`` keeps that mode, and a runtime is returned unchanged. If the
         runtime or dtype differs from the recorded one, a warning is logged. If none is recorded, ``auto`` is used.
 
         Raises:
-            ValueError: The target cannot be run in the mode that it was loaded in.
+            ValueError: The target cannot be run in the mode in which it was loaded.
         """
         from specexp.models.runtime import runtime_of, tell_once
 
@@ -179,10 +179,10 @@ class LoadedArtifact:
         return self._draft
 
     def open(self, target: PreTrainedModel | Runtime, draft: PreTrainedModel | None = None) -> Executor:
-        """Start the execution strategy on the artifact's model. Close the executor, or use it in a ``with`` statement.
+        """Start the execution strategy on the target. Close the executor, or use it in a ``with`` statement.
 
         Each executor has its own parts and shares no learned state. Arguments and errors are those of
-        :meth:`decoder`. An artifact without a strategy also raises an ArtifactError.
+        :meth:`decoder`. An ArtifactError is also raised if the artifact has no strategy.
         """
         self._check_model(target)
         return self.execution.open(self.runtime(target), self.new_parts(draft))
@@ -234,7 +234,7 @@ class LoadedArtifact:
 
 
 class _Checker(Checker):
-    """Checks and builds an artifact's parts. Untrusted classes and paths are rejected before import or reading."""
+    """Checks and builds an artifact's parts. Untrusted classes and paths are rejected before they are used."""
 
     def __init__(self, where: str, folder: Path, trust: Trust) -> None:
         super().__init__(lambda key: where)
@@ -274,8 +274,8 @@ def load_artifact(path_or_reference: str | Path, trust: Sequence[str] = ()) -> L
     The hashes detect damage; they do not prove who wrote the artifact.
 
     Args:
-        path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias of one
-            (``artifacts/tree_shape/best``), the folder with all versions, or ``wandb:entity/project/name:alias``.
+        path_or_reference: Folder of a version (``artifacts/tree_shape/v2``), an alias for one
+            (``artifacts/tree_shape/best``), the folder of all versions, or ``wandb:entity/project/name:alias``.
         trust: Installed packages that may also define its parts. Nothing is imported from the artifact's folder or
             the working directory.
 
@@ -301,7 +301,7 @@ def save_artifact(
 ) -> LoadedArtifact:
     """Write the next version of an artifact, provided that its parts can be constructed.
 
-    Arguments are those of :func:`~specexp.artifacts.write_artifact`. Parts of any imported package can be saved, but
+    Arguments are those of :func:`~specexp.artifacts.write_artifact`. Parts from any imported package can be saved, but
     loading them requires trust.
 
     Raises:

@@ -38,7 +38,7 @@ build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier
 build_workload: Callable[[Config], Workload] = partial(_build, section="data")
 """Return the workload, i.e. the prompts to decode. Their files are not read yet."""
 build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
-"""Return the strategy for decoding several sequences per prompt, or None if there is one per prompt."""
+"""Return the strategy for decoding several sequences per prompt, or None if each prompt has one."""
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
 """Return the latency profile, or None if seconds are measured."""
@@ -48,7 +48,7 @@ def build_generation(config: Config) -> Generation:
     """Return the ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
     generation: Generation = _build(config, section="generation")
     arms = ({"engine": config.get("engine")}, *(config.get("arms") or {}).values())
-    # engines cannot stop there, and all arms must have the same outputs
+    # engines cannot stop at a repetition, and all arms must have the same outputs
     if any((arm or {}).get("engine") for arm in arms):
         return generation.model_copy(update={"stop_at_repetition": False})
     return generation
@@ -165,7 +165,7 @@ def check_parts(config: Config) -> None:
 
     def latency_of(config: Config) -> LatencyProfile | None:
         artifact = config.get("latency.artifact", None)
-        # a replay's profile may be measured after its recording is made
+        # a replay's profile may be measured after the recording is made
         unmeasured = is_replayed(config) and artifact is not None and not Path(artifact).exists()
         return None if unmeasured else build_latency(config)
 

@@ -36,7 +36,7 @@ from specexp.base.checked import (
 from specexp.base.messages import did_you_mean, first_line, with_article
 from specexp.config.layers import ConfigError, Key, SourceOf
 
-# packages of the families with parts that are not in the package of their contract
+# packages of the families that keep their parts outside the package of their contract
 FOLDERS = {
     "Drafter": "specexp.drafters",
     "TreeBuilder": "specexp.builders",
@@ -74,7 +74,7 @@ def _is_own(contract: type) -> bool:
 
 
 def _package_of(contract: type) -> str | None:
-    """Return the package of a family's parts; None if it is missing, like ``experiments`` outside a checkout."""
+    """Return the package of a family's parts; None if it is missing, e.g. ``experiments`` outside a checkout."""
     home, _, own = contract.__module__.rpartition(".")
     package = FOLDERS.get(contract.__name__, home) if _is_own(contract) else home or own
     return None if package.startswith("experiments") and find_spec("experiments") is None else package
@@ -114,7 +114,7 @@ class Checker:
         return self._worded(given, key, lambda: _Context(self).call(component, given))
 
     def build(self, value: Any, annotation: Any, key: Key) -> Any:
-        """Return the object that a checked value describes."""
+        """Build the object that a checked value describes."""
         if value is None:  # a section that is not used
             return value
         adapter = adapter_of(annotation)
@@ -123,7 +123,7 @@ class Checker:
         )
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
-        """Return the part that a checked specification describes."""
+        """Build the part that a checked specification describes."""
         return self._worded(value, key, lambda: _Context(self, builds=True).part(base, value))
 
     def call(self, component: Callable[..., Any], arguments: Mapping[str, Any], key: Key) -> Any:
@@ -153,7 +153,7 @@ class Checker:
         return found
 
     def follow(self, reference: Reference, given: str) -> Any:
-        """Return the value that a reference names; raises a ValidationError if it is unreadable or the wrong kind."""
+        """Return the value that a reference names; raises ValidationError if it is unreadable or of the wrong kind."""
         from specexp.artifacts import ArtifactError, value_of
         from specexp.config.named_artifacts import local
 
@@ -172,7 +172,7 @@ class Checker:
             # other errors are about one value; these two are raised by constructors and validators of sections
             if error.errors()[0]["type"] not in ("refused", "value_error"):
                 raise self.error(whole, sentence) from error
-            # A constructor may reject any combination of its arguments, so all files that set one of them are named.
+            # A constructor may reject any combination of its arguments, so name all files that set one of them.
             for step in steps:
                 given = given[int(step) if isinstance(given, list) else step]
             inside = ("init_args",) if isinstance(given, Mapping) and "init_args" in given else ()
@@ -235,7 +235,7 @@ class _Context:
                     steps, sentence = violation(error, value)
                     raise refusal((*inside, name, *steps), sentence) from error
         try:
-            # the values are checked already, so the check of the metaclass is skipped
+            # the values have already been checked, so skip the metaclass's check
             return type.__call__(component, **built) if isinstance(component, Checked) else component(**built)
         except ValidationError:
             raise

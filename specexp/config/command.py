@@ -102,7 +102,7 @@ def run_command(
     Args:
         arguments: Configuration file, options and overrides; None for the arguments of the process.
         act: Called with the configuration and whether this is a dry run; returns the exit code.
-        short: Dotted keys, keyed by short option such as ``n-trials``.
+        short: Dotted key for each short option, such as ``n-trials``.
 
     Returns:
         The exit code, as in :func:`answering`.
@@ -156,7 +156,7 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
     """Print the usage, or the explanation of the key that follows ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
-    # without arguments the usage is shown too, but with the exit code of a mistake
+    # without arguments, the usage is shown too, but the exit code is that of a mistake
     at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
     if at + 1 >= len(given):
         say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
@@ -222,7 +222,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
     """Collect a command's result, then print it as selected by the options in ``given`` (see :data:`SHOWING`)."""
     found = CommandResult()
     token = _CURRENT.set(found)
-    silent = QUIET in given or JSON in given  # then only the result is printed, and errors on stderr
+    silent = QUIET in given or JSON in given  # only the result is printed; errors go to stderr
     try:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere) if silent else nullcontext():
             yield found
@@ -251,7 +251,7 @@ def say(text: str, end: str = "\n") -> int:
 
 
 def check_here(config: Config, *written: str) -> None:
-    """Raise a ConfigError if this machine does not have the configured threads, models, prompt files or folders.
+    """Raise a ConfigError if this machine lacks required cores, models or prompt files, or cannot write a folder.
 
     Args:
         written: Keys of the folders that the command writes in addition to ``output``.
@@ -313,7 +313,7 @@ def check_writable(folder: Path, error: ConfigError) -> None:
     """Raise a ConfigError that begins with ``error`` if a folder cannot be created or written to."""
     there = next(path for path in (folder, *folder.parents, Path()) if path.exists() or path.is_symlink())
     try:
-        with TemporaryDirectory(dir=there):  # permissions alone do not suffice: a file system may refuse
+        with TemporaryDirectory(dir=there):  # checking permissions is not enough: a file system may refuse
             return
     except PermissionError:
         why = f"no permission in {there}"

@@ -54,7 +54,7 @@ class Config:
             hint = did_you_mean(str(unknown), keys_below(Experiment))
             raise self.checker.error((str(unknown),), f" is unknown{hint}")
         sections = SECTIONS.keys() if checked is None else sections
-        if "name" in sections:  # the file's name, without its ending, is the default
+        if "name" in sections:  # the file's name, without its extension, is the default
             given.setdefault("name", Path(file).stem)
             check_folder_name(given["name"], self.checker.error(("name",), ""))
         # data replaces its default as a whole, so a file without data.prompts gets the default prompts here
@@ -158,7 +158,7 @@ def _keys_in(value: Any, at: Key) -> Iterator[Key]:
 
 
 def check_trainer(given: Mapping[str, Any], checker: Checker) -> None:
-    """Raise a ConfigError for arguments that Lightning's Trainer does not accept. It is imported only if needed."""
+    """Raise a ConfigError for arguments that Lightning's Trainer does not accept. Lightning is imported on demand."""
     if not given:
         return
     from lightning import Trainer
@@ -185,7 +185,7 @@ _UNEXPANDED = re.compile(r"~|.*\$\w|.*\$\{|%\w+%|.*[\x01-\x1f]" + (r"|[A-Za-z]:"
 
 
 def check_folder_name(name: Any, error: ConfigError) -> None:
-    """Raise a ConfigError that begins with ``error`` unless the name of a run is a simple folder name."""
+    """Raise a ConfigError that begins with ``error`` unless the name of a run is a plain folder name."""
     if name is None or (isinstance(name, str) and not (_FOLDER_NAME.fullmatch(name) and name.isprintable())):
         given = "null" if name is None else repr(name)
         raise ConfigError(f"{error} must be a plain folder name such as tree_shape, got {given}")
@@ -200,8 +200,8 @@ def check_expanded(path: str, error: ConfigError) -> None:
 def check_written(path: str, error: ConfigError, file: Path | None = None) -> None:
     """Raise a ConfigError that begins with ``error`` if an output path lies outside the working directory.
 
-    An absolute path set in ``file`` may also be in the file's folder, or be one of the two folders above it. A run's
-    ``config.yaml`` relies on this. Without a file (on the command line), any absolute path is allowed.
+    An absolute path set in ``file`` may also lie in the file's folder, or be one of the two folders above it. The
+    ``config.yaml`` of a run relies on this. Without a file (on the command line), any absolute path is allowed.
     """
     check_expanded(path, error)
     whole = Path(os.path.normpath(path))

@@ -29,7 +29,7 @@ Schema = dict[str, Any]
 
 
 class Documented(NamedTuple):
-    """An argument of ``owner`` (a class or function) and its JSON schema, in which a ``PartOf`` represents a part."""
+    """An argument of ``owner`` (a class or function) with its JSON schema, in which a ``PartOf`` represents a part."""
 
     owner: str
     name: str
@@ -109,7 +109,7 @@ def _documented(schema: Schema, definitions: Mapping[str, Schema]) -> list[Docum
 
 
 def explain(key: str, config: Config | None = None) -> str:
-    """Return the explanation of a dotted key, or of a part given by its name.
+    """Return an explanation of a dotted key, or of the part with this name.
 
     Args:
         key: A key or a name, such as ``generation.max_new_tokens``, ``builder`` or ``ParametricTree``.

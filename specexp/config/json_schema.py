@@ -12,8 +12,8 @@ from specexp.config.explain import schema_of, without_markup
 from specexp.config.schema import OVERRIDES, Experiment
 from specexp.config.sweep import Confirm, CountAcceptances, Learn
 
-# No key is required in the JSON schema, because one file may override another. Arguments of classes in other packages
-# are unknown here.
+# No key is required in the JSON schema, because a file may contain only overrides. Arguments of classes in other
+# packages are not known here.
 
 _LAID_OVER = {
     "ArmSection": {**{name: name for name in OVERRIDES}, "preload": "data"},
@@ -44,7 +44,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _resolved(node: Any, definitions: dict[str, Any]) -> Any:
-    """Replace the marks of parts in a schema with references to ``definitions``, and add these definitions."""
+    """Replace the markers for parts in a schema with references to ``definitions``, and add the definitions."""
     if isinstance(node, list):
         return [_resolved(item, definitions) for item in node]
     if not isinstance(node, dict):

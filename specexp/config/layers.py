@@ -21,10 +21,10 @@ SourceOf: TypeAlias = Callable[[Key], str]
 """Returns the layer that set a key."""
 
 PARTS = ("drafter", "builder", "verifier", "controller")
-"""Sections that contain one part each. If such a section is just a string, it names the part's class."""
+"""Sections that contain one part each. If such a section is just a string, it is the name of the part's class."""
 _ALWAYS_PARTS = (("data", "prompts"), ("reasoning", "search"))
 
-# A mapping that changes one of these keys replaces the old mapping, because arguments belong to one class.
+# A mapping that changes one of these keys replaces the old mapping, because arguments apply to one class only.
 _KINDS = ("class_path", "type", "reference")
 _SPACE_FIELDS = ("type", "low", "high", "log", "step", "at_most", "choices")
 COMMAND_LINE = "command line"
@@ -261,7 +261,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
-    """Return the sections of one file, ignoring the files it composes. Errors from reading it begin with ``where``."""
+    """Return the sections of one file, ignoring the files it composes. Errors in reading it begin with ``where``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:

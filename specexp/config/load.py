@@ -39,7 +39,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read, compose, override and check a YAML file.
 
     Args:
-        overrides: ``--dotted.key value`` or ``--dotted.key=value``; later ones win.
+        overrides: ``--dotted.key value`` or ``--dotted.key=value``; later ones take precedence.
 
     Example:
         >>> load_config("experiments/tree_shape.yaml", ["--generation.seed", "1"])  # doctest: +SKIP
@@ -79,10 +79,10 @@ def _check_replay(config: Config) -> None:
 
 
 def with_prompts_of(config: Config, stage: str | None) -> Config:
-    """Return the experiment with the prompts of a stage of its sweep: one of :data:`STAGES`, or None for the search.
+    """Return the experiment with the prompts of one stage of its sweep (see :data:`STAGES`; None for the search).
 
-    A stage that sets neither ``prompts`` nor ``offset`` continues in the search's set of prompts. The confirmation
-    follows the search, and the other stages follow the confirmation.
+    A stage that sets neither ``prompts`` nor ``offset`` takes further prompts from the search's prompt set. The
+    confirmation's prompts come after the search's, and those of other stages come after the confirmation's.
     """
     if stage is None:
         return config
@@ -120,7 +120,7 @@ class ComposedArm:
 
 
 def arms_of(config: Config) -> list[ComposedArm]:
-    """Return the arms in file order, one per grid point; without ``arms:``, return the composition itself."""
+    """Return the arms in file order, one per grid point. Without ``arms:``, the file's composition is the only arm."""
     if not config.get("arms"):
         return [ComposedArm(config.get("name"), config.get("name"), config, None, {})]
     found = []
@@ -138,7 +138,7 @@ def arms_of(config: Config) -> list[ComposedArm]:
 
 
 def _compose_arm(config: Config, name: str, extra: Mapping[str, Any]) -> Config:
-    """Return the composition of an entry of ``arms:``, with the ``extra`` overrides of one grid point."""
+    """Return the composition for one entry in ``arms:``, with the ``extra`` overrides for one grid point applied."""
     arm = config.get("arms")[name]
     overrides = {key: arm[key] for key in OVERRIDES if key in arm}
     return apply_overrides(config, {**overrides, **extra}, _source(config, ("arms", name)))
@@ -203,7 +203,7 @@ def build_sweep(config: Config) -> Sweep | None:
 
 
 def _check_sweep(config: Config) -> None:
-    """Check the search space in all of its compositions, and the configurations to measure first."""
+    """Check the search space in all of its compositions, and the configurations in ``enqueue``."""
     sweep = build_sweep(config)
     if sweep is None:
         return
@@ -243,12 +243,12 @@ def _check_sweep(config: Config) -> None:
 
 
 def _source(config: Config, at: Key) -> SourceOf:
-    """Return a function that names, for error messages, the source of overrides at a key of the file."""
+    """Return a function that gives the source of overrides at a key of the file, for error messages."""
     return lambda key: f"{config.source_of((*at, *key))}: {'.'.join(at)}"
 
 
 def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
-    """Return the composition with one choice of the space, after checking that a method's parts fit together."""
+    """Return the composition with one choice of the space applied, checking that a method's parts fit together."""
     source = f"{config.source_of(('sweep', 'space', key))}: sweep.space.{key}"
     source += f": {choice['name']}" if key == METHOD else ""
     overrides = {part: _with_own_counts(value, sweep) for part, value in overrides_of(key, choice).items()}
@@ -259,7 +259,7 @@ def _chosen(config: Config, key: str, choice: Any, sweep: Sweep) -> Config:
 
 
 def with_counts(value: Any, counts: str) -> Any:
-    """Return a builder's specification, using ``counts`` if its acceptance counts are missing or :data:`COUNTS`.
+    """Return a builder's specification, with ``counts`` as its acceptance counts if they are missing or :data:`COUNTS`.
 
     Any other value is returned unchanged.
     """
@@ -291,7 +291,7 @@ def awaits_counts(config: Config, sweep: Sweep) -> bool:
 
 
 def with_artifact(config: Config) -> Config:
-    """Return the experiment with the parts of its ``artifact``, if it names one, and without arms and search.
+    """Return the experiment with the parts of its ``artifact``, if it has one, and without arms or a search.
 
     Like the parts of a file, these start without learned state.
     """

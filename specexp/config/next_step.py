@@ -22,7 +22,7 @@ _MODEL_KEYS = (
     "target_dtype",
     "draft_dtype",
     "device",
-)  # keys of pair that are options of a deployment too
+)  # keys of pair that are also options of a deployment
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
@@ -39,14 +39,14 @@ def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -
 
 
 def _text(value: Any) -> str:
-    """Return a value as typed on the command line: unquoted if YAML reads it unchanged, otherwise as JSON."""
+    """Return a value as typed on the command line: a string as is if YAML reads it unchanged, otherwise JSON."""
     if isinstance(value, str) and value and yaml.safe_load(f"- {value}") == [value]:
         return value
     return json.dumps(value)
 
 
 def model_options(config: Config) -> list[str]:
-    """Return a deployment's options for the models and device of the experiment that differ from the defaults."""
+    """Return a deployment's options for the experiment's models and device, leaving out defaults."""
     drafts = config.get("pair.draft") is not None or config.get("pair.target") == "stdlib"
     return _options(config, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
 

@@ -30,7 +30,7 @@ class Pair(Section):
         device_map: Placement of a target too large for one device: a strategy such as ``auto``, or a mapping from
             modules to devices, ``cpu`` or ``disk``. The draft model stays on ``device``.
         offload_folder: Folder for weights placed on ``disk`` that cannot be read from the model's own files.
-        attn_implementation: Attention implementation; only these two accept the mask of a draft tree.
+        attn_implementation: Attention implementation. Only these two support the attention mask of a draft tree.
         row_order: Order of a tree's rows in the target pass; used only in modes ``eager`` and ``graphed``.
         mode: Runtime of both models. ``eager`` runs their own code. ``compiled`` runs passes compiled for this CPU
             (Llama family). ``packed`` does the same with the quantized blocks of a GGUF file. ``graphed`` replays CUDA
@@ -59,9 +59,9 @@ class Generation(Section):
         seed: Random seed for verifiers and drafters that sample.
         samples: Number of continuations generated for each prompt.
         stop_at_eos: Whether to stop at the EOS token.
-        stop_at_repetition: Whether to end an answer once it repeats itself. Its last tokens, at least 24, must be three
-            or more copies of one block of at most 32 tokens. Ignored if any arm is an ``engine``, because engines
-            cannot stop there.
+        stop_at_repetition: Whether to end an answer once it repeats itself, i.e. once its last 24 or more tokens are at
+            least three copies of a block of up to 32 tokens. Ignored if any arm is an ``engine``, because engines
+            cannot do this.
         threads: Number of CPU threads for torch; null for torch's default.
     """
 
@@ -86,7 +86,7 @@ class Reasoning(Section):
 
     Attributes:
         search: Search strategy, which selects the states to expand in the tree of thoughts.
-        max_new_tokens: Maximum number of tokens per generation if the task allows more; null for the task's own limits.
+        max_new_tokens: Limit on tokens per generation, in addition to the task's own limits; null for no further limit.
     """
 
     search: Annotated[Any, PartOf("specexp.data.searches.search.Search")] = Field(
@@ -96,7 +96,7 @@ class Reasoning(Section):
 
 
 class Tracking(Section):
-    """Settings of W&B runs.
+    """Settings for W&B runs.
 
     Attributes:
         project: W&B project that runs are logged to.
@@ -115,10 +115,10 @@ class Verify(Section):
     """Settings for the tests that ``specexp.verify`` runs.
 
     Attributes:
-        level: Significance level: the probability of rejecting a composition that is lossless.
-        total_variation: Total variation distance that the test must detect or rule out, for the joint distribution of
+        level: Significance level, i.e. the probability of rejecting a lossless composition.
+        total_variation: Total variation distance that the test must detect or rule out in the joint distribution of
             three tokens on the toy targets.
-        toy_triples: Maximum number of token triples per toy target; null for as many as it takes to decide.
+        toy_triples: Maximum number of token triples per toy target; null for as many as the test needs.
         toy_tokens: Number of tokens compared on the toy targets if the verifier is deterministic.
         prompts: Number of prompts used to test the first output tokens of the configured models.
         samples: Number of continuations sampled for each of these prompts.
@@ -164,8 +164,8 @@ class Record(Section):
 
     Attributes:
         to: Folder of the recording; null for ``recordings/<name>``.
-        coverage: Builders to run once at every root; replayed builders can then use the nodes of their trees. If null,
-            a chain of 24 nodes is used, or the experiment's builder if the drafter learns from its own drafts.
+        coverage: Builders to run once at every root, so that replayed builders can use the nodes of these trees. If
+            null, a chain of 24 nodes is used, or the experiment's builder if the drafter learns from its own drafts.
         candidates: Number of draft candidates recorded per output token; this limits the width of a replayed tree.
         target_top_k: Number of the target's top tokens recorded per token, for drafters that learn from them. If null,
             the number that the drafter learns from, or 8 if it does not learn from them.
@@ -208,7 +208,7 @@ class ArmSection(Section):
         engine: Engine that replaces specexp's decoder; drafter and builder must then be null.
         grid: Lists of values by dotted key; each combination is one arm.
         preload: Overrides of ``data`` that select prompts to decode before the run. Token Recycling and phrase caches
-            start every prompt in the state learned from them; the controller only starts the run in it.
+            start every prompt in the state learned from these; the controller only starts the run in that state.
         reference: Hugging Face decoding loop that replaces specexp's decoder. The arguments below configure it.
         num_assistant_tokens: Number of tokens that ``hf-assisted`` drafts.
         assistant_confidence_threshold: Probability below which ``hf-assisted`` stops drafting.
@@ -280,7 +280,7 @@ class Fit(Section):
     Attributes:
         epochs: Number of times each prompt is decoded.
         checkpoint_every: Number of prompts between checkpoints.
-        export: Artifact to save the learned table in; null to save none.
+        export: Artifact in which to save the learned table; null to save nothing.
     """
 
     epochs: Count = 1
@@ -308,10 +308,10 @@ class Experiment(Section):
             one group of ``generation.samples`` continuations. If any arm has one, arms without one use
             ``SerialSpeculative``. The only baseline is then plain decoding with ``Serial``, because Hugging Face's
             loops cannot decode groups. Null decodes one sequence at a time.
-        reasoning: How to search the items of ``TaskItems``.
+        reasoning: How to search for solutions to the items of ``TaskItems``.
         generation: Length limit, number of samples, seed and when to stop.
         engine: Engine that replaces specexp's decoder. ``specexp.sweep`` then searches the engine's settings.
-        latency: Latency profile of a device and its models, used to model times; null to measure them.
+        latency: Latency profile of a device and models, used to model times; null to measure them.
         trainer: Arguments of Lightning's Trainer.
         output: Folder of the results.
         tracking: W&B settings.

@@ -78,7 +78,7 @@ class IntRange(_Range):
     """A range of integers in a search space.
 
     Attributes:
-        at_most: Earlier key of the space; the value drawn for it is an upper bound for this key.
+        at_most: Earlier key of the space; the value drawn for it is an upper bound on this key's value.
 
     Example:
         >>> str(IntRange(type="int", low=4, high=64, log=True))
@@ -145,7 +145,7 @@ class Categorical(Section):
 
     @cached_property
     def by_label(self) -> dict[Any, Any]:
-        """The choices, keyed by label; a study stores only labels. The choice of a method maps sections to parts."""
+        """The choices, keyed by label; a study stores only labels. A method's choice maps sections to parts."""
         return {
             _label(choice): {key: inner for key, inner in choice.items() if key != "name"}
             if _is_named(choice)
@@ -190,7 +190,7 @@ class _Stage(Section):
 
 
 class Learn(_Stage):
-    """The stage in which every candidate's drafter and controller learn from prompts before it is measured."""
+    """The stage in which a candidate's drafter and controller learn from prompts before the candidate is measured."""
 
 
 class CountAcceptances(_Stage):
@@ -209,7 +209,7 @@ class Confirm(_Stage):
     Attributes:
         best: Number of trials to measure again.
         again: Whether to confirm a finished study once more, and pool the results (``--confirm-again``).
-        of_each: Categorical key of the space; the best trial with each of its choices is confirmed too.
+        of_each: Categorical key of the space; the best trial for each of its choices is confirmed too.
     """
 
     best: Count = 3
@@ -246,7 +246,7 @@ class Sweep(Section):
         space: The search space: how to draw a value for each dotted key of the composition.
         direction: Direction of ``speedup`` if ``objectives`` does not set it.
         n_trials: Number of distinct finished trials after which the search ends, including those in ``enqueue``.
-        minutes: Time limit, in minutes, each time the study is started (``--minutes``). Prompts, trials and confirmed
+        minutes: Time limit, in minutes, for each start of the study (``--minutes``). Prompts, trials and confirmed
             candidates are reduced to fit; null for no limit.
         objectives: Metrics to optimize: a list, or a mapping of metrics to directions. Several metrics disable pruning.
         sampler: Optuna sampler; null for ``TPESampler(seed=0)``.
@@ -255,9 +255,9 @@ class Sweep(Section):
         enqueue: Configurations to measure first, each given as overrides and an optional ``name``.
         constraints: Limits by name: ``max_draft_nodes``, or a metric with the prefix ``min_`` or ``max_``.
         count_acceptances: Stage before the search that counts accepted rank paths; null to skip it.
-        learn: Stage in which every candidate learns from prompts before it is measured; null to skip it.
+        learn: Stage in which every candidate learns from prompts before being measured; null to skip it.
         confirm: Stage that measures the best trials again; null to skip it.
-        export: Artifact to export the winner to; null for none.
+        export: Artifact to which the winner is exported; null to export nothing.
         require_gain: Whether to exit with code 3 if no gain over plain decoding is confirmed (``--require-gain``).
     """
 

@@ -1,4 +1,4 @@
-"""Optuna studies over compositions: space, storage, trials, confirmation of the best few, and export of the winner.
+"""Optuna studies that search over compositions: space, storage, trials, confirmation of the best, and export.
 
-Importing this package imports neither Optuna nor torch, so that ``--dry-run`` and error messages take about a second.
+Importing this package does not import Optuna or torch, so ``--dry-run`` and error messages take only about a second.
 """

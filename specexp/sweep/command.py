@@ -43,7 +43,7 @@ FLAGS = {
     "--cold": "sweep.export.cold",
     "--require-gain": "sweep.require_gain",
 }
-"""Keys that are set to true by options without a value."""
+"""Options without a value, mapped to the keys that they set to true."""
 
 SHORT = {"n-trials": "sweep.n_trials", "minutes": "sweep.minutes", "storage": "sweep.storage"}
 
@@ -52,7 +52,7 @@ NO_GAIN = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Return 1 if the study cannot continue, 2 for a mistake, 3 if a required gain is missing."""
+    """Run the command. Return 1 if the study cannot continue, 2 for a user error, 3 if a required gain is missing."""
     try:
         cluster, arguments = take_options(sys.argv[1:] if argv is None else argv)
     except ConfigError as error:
@@ -102,7 +102,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
-    """Return an experiment's study and its sweep section; raises ConfigError if the file has none."""
+    """Return an experiment's study configuration and sweep section; raises ConfigError if it has no such section."""
     sweep = build_sweep(config)
     if sweep is None:
         command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
@@ -115,7 +115,7 @@ def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
 
 
 def _check_folders(config: StudyConfig, settings: Sweep) -> None:
-    """Raise ConfigError if a folder cannot be written, or contains another study's results or its alias ``best``."""
+    """Raise ConfigError if a folder cannot be written, or holds the results or the alias ``best`` of another study."""
     check_here(config, "sweep.export.to")
     check_study_folder(config, config.folder)
     if settings.export is None:
@@ -152,7 +152,7 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
 
 
 def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
-    """Print the plan of a study."""
+    """Print what a study would search and measure."""
     from rich.table import Table
 
     console.print(f"study {config.name}: {settings.n_trials} trials, including known configurations")
@@ -177,10 +177,10 @@ def run_study_workers(
     typed: Sequence[str],
     console: Console,
 ) -> tuple[int, StudyResult | None]:
-    """Run a study with workers on a cluster, and print its conclusion.
+    """Run a study with workers on a cluster, and print its result.
 
-    Returns the exit code (1 if a worker failed), and the conclusion or None. Raises ConfigError if the cluster rejects
-    the workers or a worker cannot reach the database, and StudyError if the database is gone.
+    Returns the exit code (1 if a worker failed) and the result, which is None if no worker concluded the study. Raises
+    ConfigError if the cluster rejects the workers, and ConfigError or StudyError if the database cannot be used.
     """
     from optuna import load_study
     from sqlalchemy import make_url

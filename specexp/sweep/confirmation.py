@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from specexp.scheduling import TimeLine
 
 BASELINES = {PLAIN: "plain decoding", EAGER: "Hugging Face's loop (hf-eager)"}
-"""Labels of the arms that decode without drafts."""
+"""Labels of the arms that decode without drafting."""
 
 
 class Watch(Observer):
-    """Counts the accepted rank paths of the confirmed candidates, and keeps the time lines of the first prompt.
+    """Counts each arm's accepted rank paths, and keeps each arm's time line for the first prompt.
 
     Attributes:
         acceptance_counts: Each arm's counts of accepted rank paths; empty if several sequences are decoded together.
@@ -66,7 +66,7 @@ class Confirmation:
     """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]  # fastest first
-    records: Sequence[PromptRecord]  # of all arms, with the records of earlier pooled confirmations
+    records: Sequence[PromptRecord]  # of all arms, including those of earlier, pooled confirmations
     arms: Mapping[str, LearningArm]  # the candidates' arms by name; already closed
     watch: Watch
     confirmations: int = 1
@@ -78,7 +78,7 @@ class Confirmation:
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
-    """Return the trials to confirm: the ``best`` fastest, then the fastest with each choice of the key ``of_each``.
+    """Return the trials to confirm: the ``best`` fastest, then the fastest for each choice of the key ``of_each``.
 
     If ``of_each`` is None, every known configuration follows instead. Only trials that were measured on every prompt
     and meet the constraints are returned. If a study has several objectives, the trials on the Pareto front come first.
@@ -106,12 +106,12 @@ def confirm(
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts in the state of its deployment; see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
-    confirmation draws new samples for the same prompts. It repeats plain decoding too, so that pairs stay comparable.
+    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
+    confirmation draws new samples for the same prompts, and repeats plain decoding on them too.
 
     Args:
         tick: Called after every prompt.
-        earlier: Records of the earlier confirmations that are pooled with this one.
+        earlier: Records of earlier confirmations, to be pooled with this one.
         confirmations: Number of pooled confirmations, including this one.
     """
     arms = {}
@@ -136,13 +136,13 @@ def confirm(
         for one in compared:
             one.close()
     confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
-    # Fastest first. A refused comparison has the speedup NaN and comes last.
+    # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch, confirmations)
 
 
 def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
-    """Return tokens per step and speedup of a candidate that is reset before every prompt, as for a first request.
+    """Return a candidate's tokens per step and speedup if it is reset before every prompt, as for a first request.
 
     Decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not learn
     from one prompt to the next.
@@ -182,7 +182,7 @@ def _confirmed(
         chosen=tuple(
             value if isinstance(value, str) else f"{key.rpartition('.')[2]}={value:.3g}"
             for key, value in params.items()
-            # A fixed tree's numbers are in the table's columns already.
+            # A fixed tree's numbers already have their own columns in the table.
             if isinstance(value, str) or not fixed_tree or key.startswith("execution.")
         ),
         attributes=attributes,
@@ -201,11 +201,11 @@ def table(
     predicted_plain: Predicted | None = None,
     float32: InFloat32 | None = None,
 ) -> Table:
-    """Return a table of the candidates, fastest first, and the baselines, which come first if no candidate is faster.
+    """Return a table of candidates (fastest first) and baselines; the baselines come first if no candidate is faster.
 
     Args:
         predicted_plain: Figures that replay predicts for plain decoding; None if nothing was replayed.
-        float32: The comparison of outputs repeated in float32; None if it was not repeated.
+        float32: Result of comparing outputs again in float32; None if this was not done.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
     own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmed[0]
@@ -284,7 +284,7 @@ def table(
 
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
-    """Compare the winner with the best of each other choice, or with the best chain and each known configuration."""
+    """Compare the winner with the best of each other choice, or with the best chain and every known configuration."""
     winner = confirmed[0]
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
@@ -310,7 +310,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
 
 
 def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the verdict: a warning if replay mispredicted, the winner, and a warning if the machine was busy."""
+    """Return the verdict on the winner, with warnings if replay mispredicted a speedup or the machine was busy."""
     best = confirmed[0]
     verdict = (
         f"{best.label} decodes {best.over_plain} as fast as plain decoding, with the same output."
@@ -343,7 +343,7 @@ def _clocked(one: Confirmed) -> str:
 
 
 def about_plain(best: Confirmed, noun: str) -> str:
-    """Return why the fastest candidate does not beat plain decoding; ``noun`` is the word for a candidate."""
+    """Return a sentence that explains why no candidate beats plain decoding; ``noun`` is the word for a candidate."""
     speedup = best.over_plain
     if speedup.refused is not None:
         return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
@@ -353,7 +353,7 @@ def about_plain(best: Confirmed, noun: str) -> str:
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
-    """Return the word for a candidate in sentences: ``method``, ``setting`` or ``tree``."""
+    """Return the word that sentences use for a candidate: ``method``, ``setting`` or ``tree``."""
     if any(one.choice is not None for one in confirmed):
         return "method"
     return "setting" if _is_multi_sequence(records) else "tree"

@@ -46,7 +46,7 @@ BEST_TREE = "best-tree"
 
 
 def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
-    """Return commands to suggest for an exported artifact; ``best`` may decode plainly, ``best-tree`` always drafts."""
+    """Return commands to suggest for an exported artifact, keyed by purpose. ``best`` may be plain decoding."""
     if settings.export is None:
         return {}
     to = settings.export.to
@@ -89,7 +89,7 @@ def track_trial(
 
 
 def what_trial(trial: FrozenTrial) -> str:
-    """Return a label for a trial: its known name or the parts chosen for it, and its number of nodes."""
+    """Return a label for a trial: its known configuration or the parts chosen for it, and its number of nodes."""
     chosen = [value for value in trial.params.values() if isinstance(value, str)]
     nodes = trial.user_attrs.get("attributes", {}).get("nodes")
     named = [str(trial.user_attrs["known"])] if "known" in trial.user_attrs else chosen
@@ -111,7 +111,7 @@ def summary_of(winner: Confirmed) -> dict[str, Any]:
 
 
 def method_of(config: Config, winner: Confirmed) -> str:
-    """Return the method by which W&B groups studies: the winner's choice, else the class of its drafter or engine."""
+    """Return the method by which W&B groups studies: the winner's choice, or else its class of drafter or engine."""
     part = config.get("drafter") or config.get("engine") or {"class_path": "plain"}
     return winner.choice or str(part["class_path"]).rpartition(".")[2]
 
@@ -120,8 +120,8 @@ def method_of(config: Config, winner: Confirmed) -> str:
 class Deployed:
     """The artifact versions to which a study's aliases ``best`` and ``best-tree`` point."""
 
-    export: str  # digest of the export's settings: the kind, the folder, whether it starts cold
-    trial: int | None  # the trial in ``best``; None if it decodes plainly
+    export: str  # digest of the export settings: kind, folder, and whether it starts cold
+    trial: int | None  # the trial in ``best``; None if that is plain decoding
     tree: int  # the trial in ``best-tree``
     folder: str
 
@@ -130,7 +130,7 @@ class Exported(NamedTuple):
     """The result of an export."""
 
     sentences: Sequence[str] = ()
-    now: Deployed | None = None  # the current aliases; None if no candidate is of the configured kind
+    now: Deployed | None = None  # the current aliases; None if no candidate fits the configured kind
     written: Sequence[LoadedArtifact] = ()  # new artifacts; empty if the earlier ones are kept
 
 
@@ -141,7 +141,7 @@ def payloads_of(
 
     Args:
         attributes: See :class:`~specexp.sweep.trials.Candidate`.
-        state: State of controller and drafter; None if nothing was learned before the prompts.
+        state: State of the controller and drafter; None if the study has no ``learn`` stage.
     """
     learned = {} if state is None else {"learned": state}
     return kind_named(kind).payloads_of(specs_of(config, attributes), {**attributes, **learned})
@@ -157,8 +157,8 @@ def promoted(
 ) -> Confirmed | None:
     """Return the candidate to deploy, or None for plain decoding.
 
-    This is the fastest candidate with a speedup interval above 1. A deployed candidate with such an interval is kept,
-    unless the interval of the fastest one's paired speedup over it is also above 1.
+    This is the fastest candidate with a speedup interval that lies above 1. A deployed candidate with such an interval
+    is kept, unless the fastest one's paired speedup over it also has an interval above 1.
 
     Args:
         candidates: The confirmed candidates that can be exported, fastest first.
@@ -175,8 +175,8 @@ def promoted(
 class Exporter:
     """Writes the artifacts of a study.
 
-    The alias ``best-tree`` names the fastest composition found, and ``best`` the version to deploy. If nothing is
-    faster than plain decoding, ``best`` decodes plainly and records the reason; otherwise the two are the same.
+    The alias ``best-tree`` points to the fastest composition found, and ``best`` to the version to deploy. If nothing
+    is faster than plain decoding, ``best`` is plain decoding and records the reason; otherwise both are the same.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:

@@ -1,4 +1,4 @@
-"""The report page of a sweep: its charts, the winner's tree and time line, and the text that is printed again later."""
+"""The report page of a sweep: charts, the winner's tree and time line, and the text that later commands print again."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from specexp.data import Prompt
 
 SECONDS_SHOWN = 0.5
-"""Seconds shown in a picture of a time line, few enough to see single passes. The Perfetto file has the whole run."""
+"""Seconds shown in the picture of a time line; more would hide single passes. The Perfetto file has the whole run."""
 
 
 def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
-    """Return a table and the sentences below it as printed text."""
+    """Return a table and the sentences below it as they are printed."""
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, force_jupyter=False)
     console.print(shown.to_rich())
@@ -40,7 +40,7 @@ def text_of(shown: Table, sentences: Sequence[str], width: int) -> str:
 def charts_of(
     study: optuna.Study, settings: Sweep, confirmation: Confirmation, texts: Mapping[str, str]
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the charts of a study's page: the confirmation, prompt by prompt, and the search."""
+    """Return the charts of a study's page: the confirmation prompt by prompt, the search, and parameter importances."""
     titles = {one.name: one.label for one in confirmation.confirmed}
     rows = [trial_row(trial, list(settings.objectives)) for trial in study.get_trials(deepcopy=False)]
     choice = None if settings.confirm is None else settings.confirm.of_each

@@ -1,4 +1,4 @@
-"""The plan of a study: the number of prompts in each stage, how long they take, and how much fits the time limit."""
+"""The plan of a study: the number of prompts in each stage, how long these take, and how many fit in the time limit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from specexp.sweep.study import Study
 
 PLAN = "plan"
-"""The name of the study's attribute that holds the plan."""
+"""Name of the study attribute that holds the plan."""
 FEWEST = 6
-"""The minimum number of prompts in a trial. With fewer, the pruner and the intervals have too little to compare."""
+"""Minimum number of prompts in a trial. With fewer, there is too little data for the pruner and the intervals."""
 FEWEST_CONFIRMED = 8
 SEARCHING = 0.6
 """Share of the time that the search and its preparation may take. The rest is left for the confirmation."""
@@ -57,7 +57,7 @@ class StudyPlan:
 
     @property
     def trial(self) -> float:
-        """Number of prompts that a trial decodes, including those on which plain decoding is repeated."""
+        """Number of prompts that a trial decodes, including the warm start and repeated plain decoding."""
         return self.prompts * (1 + 1 / EVERY) + self.learned
 
     @property
@@ -93,7 +93,7 @@ class StudyPlan:
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 
     def forecast(self, seconds: float, minutes: float | None) -> str:
-        """Return a sentence that bounds the duration, and one with plain decoding's ``seconds`` per prompt."""
+        """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'at least '}{counted(self.trials, 'trial')}"
         confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"

@@ -1,4 +1,4 @@
-"""Prepares a sweep: models, prompts, and the choices of the space that can be built. A dry run does only this."""
+"""Prepares a sweep: loads models and prompts, and drops choices that cannot be built. A dry run does only this."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specexp.sweep.study_config import StudyConfig
 if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
-_LISTED = 3  # names in a sentence
+_LISTED = 3  # maximum number of names in a sentence
 
 
 def without_impossible(
@@ -29,18 +29,18 @@ def without_impossible(
 ) -> tuple[Sweep, dict[str, str]]:
     """Remove choices of whole parts, and known configurations, that cannot be built.
 
-    A choice is removed if it fails in every combination with the other choices, with all numbers at their lowest and at
-    their highest. Two choices that fail only together are kept; a trial that draws both fails immediately. A candidate
-    that needs acceptance counts is kept too, because it cannot be built before they are counted.
+    A choice is removed if it fails in every combination with other choices, with all numbers at their lowest and with
+    all at their highest. Two choices that fail only together are kept; a trial that draws both fails at once.
+    A candidate that needs acceptance counts is kept too, because it cannot be built before they are counted.
 
     Args:
         compose: Composes a candidate from overrides; raises ValueError if it cannot be built.
 
     Returns:
-        The sweep without them, and the reason for each removed choice and configuration.
+        The sweep without them, and the reason for removing each choice or configuration, by name.
 
     Raises:
-        ConfigError: A key of the space has no choice left.
+        ConfigError: A key of the space has no choices left.
     """
 
     def refusal(overrides: Mapping[str, Any]) -> str | None:
@@ -91,7 +91,7 @@ def branches(
 
 
 class _Fixed:
-    """A deterministic trial that suggests the given labels and the low (``end`` 0) or high (1) end of every range."""
+    """A deterministic trial that suggests given labels and one end of each range (0: the low end, 1: the high end)."""
 
     def __init__(self, labels: Mapping[str, Any], end: int) -> None:
         self._labels, self._end = labels, end
@@ -107,7 +107,7 @@ class _Fixed:
 
 
 def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """Return a study on a recording or on models; raises ConfigError if they cannot be loaded."""
+    """Return a study that replays a recording or runs the models; raises ConfigError if these cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
         return live_study(config, pair or build_pair(config), latency)
@@ -117,7 +117,7 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
 
 
 def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each reason that branches of the space or known configurations cannot be built."""
+    """Return one sentence for each reason why choices of the space or known configurations cannot be built."""
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)
@@ -131,7 +131,7 @@ def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
 
 
 def check_prompts(study: Study) -> None:
-    """Read the prompts of all stages; raises ConfigError if one does not fit, or is in both search and confirmation."""
+    """Read the prompts of all stages; raises ConfigError if one does not fit or is in both search and confirmation."""
     config = study.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
@@ -161,7 +161,7 @@ def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str
 
 
 def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
-    """Raise ConfigError if no candidate can be exported as this kind. One that awaits acceptance counts passes."""
+    """Raise ConfigError if no candidate can be exported as this kind. One that still needs acceptance counts passes."""
     config, kinds = study.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):

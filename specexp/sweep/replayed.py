@@ -1,4 +1,4 @@
-"""A study that replays a recording, with seconds from a latency profile."""
+"""A study that replays a recording and takes its times from a latency profile."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 
 
 class ReplayedStudy(Study):
-    """A study on a recording. The best trials are confirmed live if the models can be loaded.
+    """A study that replays a recording. The best trials are confirmed live if the models can be loaded.
 
     A fixed tree with a draft model is evaluated from a table of ranks in about a millisecond. All other candidates are
     replayed step by step.
 
     Attributes:
-        live: The study that confirms; None if the models cannot be loaded, or there is nothing to confirm.
+        live: The study that confirms on the models; None if they cannot be loaded, or there is nothing to confirm.
     """
 
-    # A W&B run takes a thousand times as long as a replayed trial, so trials are rows of the study's run.
+    # A W&B run takes a thousand times as long as a replayed trial, so trials are rows in the study's run.
     tracks_trials = False
     latency: LatencyProfile
 
@@ -131,7 +131,7 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:
-        """The confirmation's prompts and False or, if they were not recorded, the search's prompts and True."""
+        """The confirmation's prompts and False, or the search's prompts and True if the former were not recorded."""
         prompts = self.data("confirm").prompts
         searched = first_not_recorded(prompts, self.recording, self.samples) is not None
         return (self.data().prompts if searched else prompts), searched

@@ -95,7 +95,7 @@ WIDTH = 120
 class StudyResult:
     """The result of a study, stored with the claim to its confirmation so that all workers can read it."""
 
-    of: str  # digest of the study, its confirmed trials, and the settings of the export
+    of: str  # digest of the study, its confirmed trials, and the export settings
     measured_on: str  # digest of everything that pooled confirmations must share
     confirmations: int
     text: str  # table and sentences, as they were printed
@@ -116,8 +116,8 @@ class StudyResult:
 def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> list[PromptRecord]:
     """Return the records of the earlier confirmations to pool with a new one.
 
-    Each confirmation decoded ``samples`` further samples of every prompt. Samples from a confirmation that was killed
-    have higher numbers and are left out.
+    Each confirmation decodes ``samples`` new samples of every prompt. Samples from a confirmation that was killed have
+    higher numbers and are left out.
     """
     if pooled is None or not (folder / CONFIRM).exists():
         return []
@@ -143,8 +143,8 @@ class SweepRun:
     def run(self) -> StudyResult | None:
         """Run or resume the study, or print the result of one that has ended.
 
-        Returns the result; None if another worker confirms it, or nothing is confirmed. Raises StudyError if the study
-        cannot continue, and ConfigError for a mistake in its settings.
+        Returns the result, or None if another worker is confirming the study or confirmation is off. Raises StudyError
+        if the study cannot continue, and ConfigError for a mistake in its settings.
         """
         with self._opened():
             ended = self._ended()
@@ -166,7 +166,7 @@ class SweepRun:
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
-        """Lock the folder of a study that uses no database, and convert the storage's errors to StudyErrors."""
+        """Lock the study's folder if there is no database, and convert storage errors to StudyErrors."""
         quiet_libraries()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not sys.warnoptions:
@@ -184,7 +184,7 @@ class SweepRun:
             raise ConfigError(str(error)) from error
 
     def _ended(self) -> StudyResult | None:
-        """Return the result of a study that has ended; None if a stage is still missing. No models are loaded."""
+        """Return the result of a study that has ended, or None if a stage is incomplete. No models are loaded."""
         journal = self.config.folder / "journal.log"
         if self.exclusive and (damage := check_journal(journal)):
             self.say(damage)
@@ -254,10 +254,10 @@ class SweepRun:
                 self.say(busy)
 
     def _plan(self, seconds: float | None, done: int) -> None:
-        """Print the expected duration, limit it to ``sweep.minutes``, and store the plan for later starts and workers.
+        """Fit the study into ``sweep.minutes``, print its expected duration, and store the plan for other processes.
 
         Args:
-            seconds: Plain decoding's seconds per prompt; None if they are modelled, so that only the search is limited.
+            seconds: Plain decoding's seconds per prompt. If None, they are modelled, and only the search is limited.
             done: Number of finished trials; if there are any, the prompts of a trial are not reduced.
         """
         minutes, kept = self.settings.minutes, self.trials.user_attrs.get(PLAN, {})
@@ -277,7 +277,7 @@ class SweepRun:
             self.say(plan.forecast(seconds, minutes))
 
     def _search(self) -> None:
-        """Measure the missing trials, and write all trials to ``trials.csv``."""
+        """Run the remaining trials, and write all trials to ``trials.csv``."""
         trials, study, objectives = self.trials, self.study, list(self.settings.objectives)
         setting = tracked_config(self.config)
 
@@ -304,7 +304,7 @@ class SweepRun:
         write_trials(trials, objectives, self.config.folder / "trials.csv")
 
     def _unchanged(self) -> StudyResult | None:
-        """Return the stored result if nothing has changed since; None if there is something left to measure."""
+        """Return the stored result if nothing has changed since it was stored; None if something is left to measure."""
         kept = StudyResult.last(self.confirmations)
         again = self.settings.confirm is not None and self.settings.confirm.again
         return kept if kept is not None and kept.of == self._digest() and not again else None
@@ -337,14 +337,14 @@ class SweepRun:
 
         Raises:
             StudyError: No trial can be confirmed, or outputs differ from plain decoding's in float32, so nothing is
-                exported. If prompts of the confirmation failed, it is raised after publishing.
+                exported. Also raised, after publishing, if prompts of the confirmation failed.
         """
         kept, measured_on = StudyResult.last(self.confirmations), self._measured_on()
         pooled = kept if kept is not None and kept.measured_on == measured_on else None
         confirmation = self._confirm(pooled)
         claim.check()
         report = self._publish(confirmation)
-        claim.check()  # it may have expired while pictures were drawn
+        claim.check()  # the claim may have expired while pictures were drawn
         exported = self._export(confirmation, None if pooled is None else pooled.deployed)
         closing = [str(line) for part in report.whole() for line in part.closing()]
         result = StudyResult(
@@ -362,7 +362,7 @@ class SweepRun:
         )
         failed = failed_answers(confirmation.records)
         if failed is None:
-            claim.sign(CONCLUDED, asdict(result))  # before W&B, where the process may die
+            claim.sign(CONCLUDED, asdict(result))  # before the W&B upload, during which the process may die
         self._track(report, exported, confirmation)
         if failed is not None:
             reasons = f"the reasons are in {self.config.folder / CONFIRM}"
@@ -371,7 +371,7 @@ class SweepRun:
         return result
 
     def _confirm(self, pooled: StudyResult | None) -> Confirmation:
-        """Measure the best few trials on other prompts, and predict them if the search was replayed."""
+        """Measure the best few trials on other prompts, and add predictions if the search was replayed."""
         assert self.settings.confirm is not None
         study, confirming, trials = self.study, self.study.confirming, self._selected(pooled)
         earlier = earlier_records(self.config.folder, pooled, confirming.samples)

@@ -26,7 +26,7 @@ ENUMERATING = (BruteForceSampler, GridSampler)
 NEAREST, FARTHER = 0.2, 0.1
 """After n repeats in a row, a parameter is drawn at random with probability ``NEAREST + FARTHER * n``."""
 FINISHED_PER_WORKER = 2
-"""Finished trials per worker before several workers use the inner sampler. Until then, random values are better."""
+"""Number of finished trials per worker before several workers use the inner sampler instead of random values."""
 
 _NO_FILE = Checker(lambda key: "sweep")
 _SAMPLER: dict[str, Any] = {"class_path": "optuna.samplers.TPESampler", "init_args": {"seed": 0}}
@@ -84,8 +84,8 @@ def check_sampler(settings: Sweep, checker: Checker) -> None:
 class ExploringSampler(BaseSampler):
     """Mixes random values into another sampler's suggestions for as long as these repeat earlier trials.
 
-    Different parameters can yield the same configuration, as with depths that a small tree never reaches. A sampler
-    that has found the best configuration keeps suggesting it. A repeated trial costs nothing, because it copies the
+    Different parameters can yield the same configuration, for example two depths that a small tree never reaches. A
+    sampler that has found the best configuration keeps suggesting it. A repeated trial costs nothing, as it copies the
     measured values, but it adds no information. Each consecutive repeat makes random values more likely.
 
     Attributes:

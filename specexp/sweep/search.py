@@ -51,7 +51,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """Create a study, or load the one with this name to continue it.
 
     ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
-    study, or has one of this name with a different workload, space or device.
+    study, or already has one with this name but another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -100,8 +100,8 @@ class StudySearch:
 
     Args:
         after_trial: Called with every trial that has ended.
-        until: Seconds since the epoch at which the search ends, once a trial can be confirmed; None for no limit. The
-            trial in flight is pruned.
+        until: End of the search, in seconds since the epoch, at which the running trial is pruned; None for no limit.
+            If no trial can be confirmed by then, the search continues until one can.
     """
 
     def __init__(
@@ -121,17 +121,17 @@ class StudySearch:
         self._barren = self._failed = (
             0  # trials since the last new configuration, and how many of them failed
         )
-        self._full: OSError | None = None  # the error of a full disk
+        self._full: OSError | None = None  # the error raised by a full disk
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
 
     def run(self) -> str:
         """Run trials until ``n_trials`` distinct ones are finished, time is up or the space is exhausted.
 
-        Known configurations left by dead workers are measured in any case. Returns a sentence if the space has fewer
+        Known configurations left by dead workers are always measured. Returns a sentence if the space has fewer
         configurations than requested, otherwise an empty string.
 
         Raises:
-            StudyError: Nearly every trial fails.
+            StudyError: No trial has finished, or all trials since the last new configuration have failed.
             OSError: The storage or a trial's file cannot be written. The trial is queued again.
         """
         with warnings.catch_warnings():
@@ -219,8 +219,8 @@ class StudySearch:
     def _recover(self, error: Exception) -> None:
         """Prepare to continue after an error in Optuna's loop, or raise the storage's error.
 
-        The search can continue if the database was unreachable for a while. It can also continue if this process was
-        stopped for so long that another worker marked its trial as failed.
+        The search can continue if the database was temporarily unreachable. It can also continue if this process was
+        suspended for so long that another worker marked its trial as failed.
         """
         number, self._current = self._current, None
         self._barren, self._failed = self._barren + 1, self._failed + 1
@@ -231,7 +231,7 @@ class StudySearch:
             trials = self._trials.get_trials(deepcopy=False)
             continues = number is not None and trials[number].state.is_finished()
         if not continues or self._barren >= self._patience:
-            # If the storage raises, Optuna then fails an assertion, so search the causes for the storage's error.
+            # After a storage error, Optuna fails an assertion, so look for the storage error among the causes.
             storage = (OSError, StorageInternalError, SQLAlchemyError)
             raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
 
@@ -241,8 +241,8 @@ class StudySearch:
     def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with the candidate's digest; return a trial that already measured this candidate, or None."""
         same: list[FrozenTrial] = []
-        # If two workers sign at the same moment, the earlier trial continues, unless the later one has attributes
-        # already and so is being measured. The second round finds an earlier trial that signed in between.
+        # If two workers sign at the same moment, the earlier trial continues, unless the later one already
+        # has attributes and so is being measured. The second round finds an earlier trial that signed in between.
         for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
             trial.set_user_attr(name, value)
             same = [
@@ -301,7 +301,7 @@ class StudySearch:
         return [value for value in values.values() if value is not None]
 
     def _refuse_too_large(self, trial: Trial, candidate: Candidate) -> None:
-        """Prune a tree with too many nodes; its constraint's value shows the sampler that it is infeasible."""
+        """Set the trial's constraint on the number of nodes, and prune the trial if its tree has too many."""
         limit = self._settings.constraints.get(MAX_DRAFT_NODES)
         nodes = candidate.attributes.get("nodes")
         if limit is None or nodes is None:

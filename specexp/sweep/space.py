@@ -19,7 +19,7 @@ MAX_DRAFT_NODES = "max_draft_nodes"
 
 
 class Space:
-    """All keys of a study in the order in which they are drawn: whole parts before the keys inside them."""
+    """All searched keys of a study, in the order in which they are drawn: whole parts before the keys inside them."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.entries: dict[str, SpaceEntry] = dict(
@@ -80,7 +80,7 @@ def _flatten(overrides: Mapping[str, Any], keys: set[str], prefix: str = "") -> 
 
 
 def check_goals(settings: Sweep, checker: Checker) -> None:
-    """Raise a ConfigError if an objective or a constraint is not a metric, or two constraints contradict each other."""
+    """Raise ConfigError if an objective or constraint is not a metric, or if two constraints contradict each other."""
     allowed: tuple[tuple[str, Iterable[str], Iterable[str]], ...] = (
         ("objectives", settings.objectives, objectives()),
         ("constraints", settings.constraints, (MAX_DRAFT_NODES, *constraints())),
@@ -100,7 +100,7 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
 
 
 def directions_of(settings: Sweep) -> dict[str, str]:
-    """Return the direction of each objective, as configured or else as defined by the metric."""
+    """Return the direction of each objective: as configured, or else the metric's own."""
     given = settings.objectives
     ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)

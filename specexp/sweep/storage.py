@@ -50,13 +50,13 @@ ATTEMPTS = 6
 DATABASES = ("sqlite", "postgresql")
 EXAMPLES = "sqlite:///study.db or postgresql://user@host/name"
 _LIBPQ = {
-    # A lost server is noticed within a minute.
+    # Notice a lost server within a minute.
     "connect_timeout": 10,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
-    # Text is Unicode even if the database has another encoding.
+    # Text is Unicode even if the database uses another encoding.
     "client_encoding": "utf8",
 }
 
@@ -67,7 +67,7 @@ class JournalFile(JournalFileBackend):
     """Optuna's journal file, written by one process at a time and in whole lines only. The file's folder must exist.
 
     Optuna's file lock waits thirty seconds for a dead process, so the study's folder is locked instead. An incomplete
-    last line, left by a process that died, is cut off, because Optuna cannot read it. Its entry was never acknowledged.
+    last line, left by a process that died, is removed, because Optuna cannot read it. Its entry was never acknowledged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +85,7 @@ class JournalFile(JournalFileBackend):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(before)  # either all entries are written or none
+                file.truncate(before)  # write either all entries or none
                 raise
 
 
@@ -189,7 +189,7 @@ def open_storage(
 
 
 def retry_creation(make: Callable[[], Made]) -> Made:
-    """Call a function that creates tables or a study, and retry if another worker is creating the same ones."""
+    """Call a function that creates tables or a study, and retry it if another worker creates them at the same time."""
     for attempt in range(1, ATTEMPTS):
         try:
             return make()

@@ -64,29 +64,29 @@ CANDIDATES = {
 }
 """Labels for how the ranked candidates of a fixed tree are chosen, keyed by kind of node."""
 REFERENCE = "reference.json"
-"""The file in a study's folder with plain decoding's seconds per token."""
+"""Name of the file in a study's folder that holds plain decoding's seconds per token."""
 WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65)
 """Sizes of the trees that are timed, in rows including the root."""
 STEPS, ROUNDS = 6, 3
 """Each tree is timed for this many steps per round, in this many rounds."""
 FIRST = 4
-"""The number of prompts to decode plainly before forecasting the study's duration."""
+"""Number of prompts on which plain decoding is timed before the study's duration is forecast."""
 WINDOW = 3
-"""The median of this many plain decoding runs is the machine's current speed, so one disturbed run has no effect."""
+"""The machine's speed is the median over this many runs of plain decoding, so a single disturbed run has no effect."""
 EVERY = 4
 """During a search, plain decoding is repeated on every fourth prompt."""
 
 
 class EnoughError(Exception):
-    """Raised to end an answer once enough of its steps have been observed."""
+    """Raised to stop decoding an answer once enough of its steps have been observed."""
 
 
 class Study:
-    """The candidates of an experiment and the prompts of its stages, with a backend that makes arms.
+    """An experiment's candidates and the prompts of its stages, with the backend that makes the arms.
 
     Attributes:
-        latency: The profile that models seconds; None if they are measured.
+        latency: The profile that models the seconds; None if they are measured.
         samples: Number of continuations decoded, or searches run, for each prompt. A group of sequences counts as one.
         tracks_trials: Whether a trial takes long enough to get its own W&B run.
         confirming: The study that confirms the best few trials, on the models if they can be loaded.
@@ -115,7 +115,7 @@ class Study:
 
     @property
     def device(self) -> str:
-        """The device that holds the models."""
+        """The device on which the models are placed."""
         assert self.pair is not None
         return placement(self.pair.target)
 
@@ -137,11 +137,11 @@ class Study:
 
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
-        """The prompts from which every candidate learns before it is measured."""
+        """The prompts from which every candidate learns before being measured."""
         return self.data("learn").prompts if self.config.get("sweep.learn") else ()
 
     def compose(self, name: str, config: Config) -> LearningArm:
-        """Return a candidate in its initial state, to be closed by the caller; raises ValueError if it is invalid."""
+        """Return a new arm for a candidate, which the caller closes; raises ValueError if the candidate is invalid."""
         if self.config.of_engine:
             return self._arm(name, self._plain_parts, engine=build_engine(config))
         parts = build_parts(config, self.backend.draft)
@@ -161,7 +161,7 @@ class Study:
         return Parts(verifier=build_verifier(self.config))
 
     def other_arms(self) -> list[Arm]:
-        """Return Hugging Face's plain ``generate`` as the only arm, or an empty list if it cannot be compared."""
+        """Return a list with Hugging Face's plain ``generate`` as an arm, or an empty list if it cannot be compared."""
         plain = self._plain_parts
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
@@ -187,14 +187,14 @@ class Study:
         return arm
 
     def warm_started(self, arm: LearningArm) -> LearningArm:
-        """Let the arm learn from :attr:`warm_start_prompts`. Later resets return to the learned state."""
+        """Let the arm learn from :attr:`warm_start_prompts`, and return it. Later resets restore the learned state."""
         if self.warm_start_prompts:
             arm.reset()
             self._learn(arm, self.warm_start_prompts)
         return arm
 
     def deployed(self, arm: LearningArm) -> LearningArm:
-        """Bring the arm into the state in which a deployment starts, by also learning from the search's prompts."""
+        """Let the arm learn from the warm-start and search prompts, as it would for deployment, and return it."""
         self.warm_started(arm)
         if arm.parts.keeps_learning:
             self._learn(arm, self.data().prompts)
@@ -225,7 +225,7 @@ class Study:
         if builder is not None:
             attributes["nodes"] = builder.max_nodes
         if builder is not None and builder.rank_paths is not None:
-            # The same rank paths are the same tree, whichever class and arguments produced it.
+            # Equal rank paths mean the same tree, whichever class and arguments produced it.
             made_of["builder"] = attributes["rank_paths"] = builder.rank_paths
             attributes["candidates"] = CANDIDATES[builder.kind]
             if builder.kind is not NodeKind.POINT_MASS:
@@ -238,7 +238,7 @@ class Study:
         self.compose("candidate", self.config.with_overrides(overrides)).close()
 
     def plain_seconds_per_token(self, prompt: Prompt) -> float | None:
-        """Return plain decoding's modelled seconds per token of a full-length answer; None if they must be measured."""
+        """Return plain decoding's modelled seconds per token for full-length answers; None if they must be measured."""
         if self.latency is None or self.pair is None:
             return None
         size = len(prompt.token_ids)
@@ -259,15 +259,15 @@ class Study:
         return digest_of(self.config.workload())
 
     def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
-        """Keep only the first prompts of the search, of the acceptance counts and of the confirmation."""
+        """Keep only the first prompts of the search, the acceptance counts and the confirmation."""
         for stage, most in ((None, prompts), ("count_acceptances", counted), ("confirm", confirmed)):
             if most:
                 self.data(stage).keep(self.data(stage).prompts[:most])
 
     def measure_reference(self, after_first: Callable[[float], None]) -> None:
-        """Measure plain decoding on every prompt, and save it for a resumed study; raises StudyError if a prompt fails.
+        """Measure plain decoding on every prompt, and save the times for resuming; raises StudyError if a prompt fails.
 
-        After a few prompts, ``after_first`` is called with the seconds per prompt. It may reduce the prompts.
+        After a few prompts, ``after_first`` is called with the seconds per prompt. It may reduce the number of prompts.
         """
         seconds: dict[str, float] = {}
         while len(seconds) < len(self.data().prompts):
@@ -344,9 +344,9 @@ class Study:
     def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
         """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
 
-        A few steps of smaller trees are also timed, to write the milliseconds per step by number of rows. Nothing is
-        decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is called with the
-        number of prompts.
+        A few steps with trees of several sizes are also timed, and their milliseconds are written by number of rows.
+        Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
+        called with the number of prompts.
         """
         path = self.config.acceptance_counts
         assert path is not None
@@ -367,7 +367,7 @@ class Study:
         atomic_write(mark, made_of)
 
     def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
-        """Time trees that draft with an arm's learned state; return median milliseconds per step by number of rows."""
+        """Time trees of several sizes with an arm's learned state; return median step times in ms by number of rows."""
         found: dict[int, list[float]] = defaultdict(list)
         taken: list[float] = []
         learned.remember()
@@ -378,7 +378,7 @@ class Study:
             if len(taken) == STEPS:
                 raise EnoughError
 
-        for rows in ROWS * ROUNDS:  # in rounds, because the bandwidth of shared memory changes within seconds
+        for rows in ROWS * ROUNDS:  # in rounds, because the available memory bandwidth changes within seconds
             tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
             arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
             arm.drafter_state = learned.drafter_state
@@ -386,12 +386,12 @@ class Study:
             taken.clear()
             with suppress(EnoughError):
                 arm.decode_observed(prompt, 0, observe)
-        # The last steps of an answer have rare numbers of rows, and a first pass may compile.
+        # The last steps of an answer have unusual numbers of rows, and a first pass may include compilation.
         often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}
         return dict(zip(often, accumulate(often.values(), max), strict=True))
 
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Repeat in float32 the comparison of outputs that differ from plain ones; None if none do, or on an engine."""
+        """Compare in float32 the outputs that differ from plain decoding's; None if none differ, or on an engine."""
         different = {record.arm for record in records if record.difference is not None}
         again = [one for one in confirmed if one.name in different]
         if not again or self.pair is None or self.config.of_engine:
@@ -420,21 +420,21 @@ class Study:
         return None
 
     def sentences(self, winner: Confirmed) -> list[str]:
-        """Return further sentences about the confirmed winner; empty unless the study was replayed."""
+        """Return additional sentences about the confirmed winner; empty unless the study was replayed."""
         return []
 
     def exported_metrics(self, best: Confirmed, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics of an artifact, given those of the confirmation."""
+        """Return the metrics to store in an artifact, given those of the confirmation."""
         return dict(metrics)
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
-        """Return further information on the origin of an artifact's figures."""
+        """Return additional provenance for an artifact's figures."""
         own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
         return self.backend.provenance(self._plain) if own else {}
 
 
 def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """Return a study on an engine, or on models loaded once for all candidates; raises ConfigError on failure."""
+    """Return a study that uses an engine, or models loaded once for all candidates; raises ConfigError on failure."""
     if config.multi_sequence and latency is not None:
         why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
         raise config.checker.error(("latency",), why)
@@ -443,7 +443,7 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
     if config.of_engine:
         from specexp.engines.served_arm import ServedBackend
 
-        build_engine(config)  # refuses wrong settings before models are loaded
+        build_engine(config)  # rejects wrong settings before models are loaded
         kind, latency = ServedBackend, None
     study = Study(config, kind.of(config, pair, problems), latency, pair)
     if config.multi_sequence and not problems:
@@ -477,7 +477,7 @@ class PlainSeconds:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, prompt_id: str, seconds_per_token: float) -> None:
-        """Add another plain decoding run of a prompt."""
+        """Add the seconds per token of another plain decoding run on a prompt."""
         self._ratios.append(seconds_per_token / self.seconds_per_token[prompt_id])
 
     @property

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 PIECE = 2**16
-"""Size in bytes of the pieces of a file that enter its digest; a file of up to 64 pieces is read completely."""
+"""Size, in bytes, of the pieces of a file that are hashed. A file of up to 64 pieces is hashed completely."""
 
 
 class StudyError(CommandError):
-    """Raised if a study cannot continue. The message gives the reason and the remedy."""
+    """Raised if a study cannot continue. The message gives the reason and suggests a fix."""
 
 
 def digest_of(value: Any) -> str:
@@ -91,7 +91,7 @@ class StudyConfig(Config):
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
-        """The file of acceptance counts that the study writes first; None if it does not count them."""
+        """The file to which the study first writes its acceptance counts; None if it does not count any."""
         return self.folder / COUNTS if self.get("sweep.count_acceptances", None) else None
 
     @cached_property
@@ -135,7 +135,7 @@ class StudyConfig(Config):
 
     @cached_property
     def generation(self) -> Generation:
-        """The section ``generation``."""
+        """The ``generation`` section."""
         return build_generation(self)
 
     def latency(self) -> LatencyProfile | None:
@@ -176,7 +176,7 @@ class StudyConfig(Config):
     def workload(self) -> dict[str, Any]:
         """Return the settings that all candidates share. Seconds from different workloads cannot be compared.
 
-        They include the content of the files that they name, because models are retrained and prompts edited in place.
+        Digests of files named in the settings are included, as models may be retrained and prompts edited in place.
         """
         shared = {section: self.get(section) for section in SHARED}
         shared["content"] = {
@@ -189,7 +189,7 @@ class StudyConfig(Config):
         if self.multi_sequence:
             shared["reasoning"] = self.get("reasoning")
         if (profile := build_latency(self)) is not None:
-            # Its content rather than its path, because an alias may name another version later.
+            # The profile's content rather than its path, because an alias may point to another version later.
             shared["latency"] = {**profile.to_dict(), "modelled": profile.modelled}
         if self.replayed:
             shared["recording"] = self.recording_digest()

@@ -1,4 +1,4 @@
-"""Candidates and trials of a study: measurements, confirmation results, and lines in tables and on the console."""
+"""Candidates and trials of a study: measurements, confirmation results, table rows and console lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Predicted:
     """The replay's figures for a candidate, or for plain decoding."""
 
     tokens_per_step: float
-    tokens_per_second: float  # all tokens / all seconds of the latency profile
+    tokens_per_second: float  # all tokens / all modelled seconds
     searched: bool  # whether the prompts are the search's, because the confirmation's were not recorded
     over_plain: Speedup | None = None  # over replayed plain decoding; None for plain decoding itself
 
@@ -123,7 +123,7 @@ def name_of_trial(trial: FrozenTrial) -> str:
 
 
 def reason_of(trial: FrozenTrial) -> str | None:
-    """Return the reason that a trial failed or is infeasible, or None."""
+    """Return why a trial failed or is infeasible; None for any other trial."""
     if trial.state is TrialState.FAIL:
         return str(trial.user_attrs.get("reason", "the process that ran it ended"))
     return trial.user_attrs.get("infeasible")

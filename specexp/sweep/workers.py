@@ -24,13 +24,13 @@ from specexp.sweep.space import Space
 from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
 
 WORKER = "worker "
-"""Prefix of the study attributes that name its workers."""
+"""Prefix of the study attributes that name the study's workers."""
 CONFIRMATIONS = ": confirmations"
 """Suffix of the name of the second Optuna study, which has one trial per claim to the confirmation."""
 CONCLUDED = "concluded"
-"""The name of the claim's attribute that holds the study's conclusion."""
+"""Name of the claim's attribute that holds the study's result."""
 MAX_RETRIES = 3
-"""Limit on how often a trial is retried after its worker dies, because some configurations may kill every worker."""
+"""Maximum number of times that a trial is retried after its worker dies, in case its configuration kills workers."""
 
 POLL_SECONDS = 2.0
 """Seconds between checks of whether other workers are still measuring."""
@@ -49,9 +49,9 @@ def sign_in(
     Args:
         exclusive: True if no other process can run trials of the study, so that every running trial is dead. Otherwise
             this function finds only dead processes on this machine, and the storage's heartbeat finds the others.
-        stated: Attributes of the worker: its device, and the placement of its models.
+        stated: Attributes of the worker: its device and the placement of its models.
 
-    Returns the number of trials left behind by dead processes and requeued.
+    Returns the number of trials of dead processes that were requeued.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
@@ -92,11 +92,11 @@ def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
 
 def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
     """Requeue the running trials that are dead, mark them as failed, and return their number."""
-    # Ending a trial notifies the sampler, and an enumerating one may then end a search that has not begun.
+    # Ending a trial notifies the sampler, and an enumerating sampler may then end a search that has not begun.
     sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
     found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
     for trial in found:
-        requeue(study, trial)  # first, so that dying between the two loses nothing
+        requeue(study, trial)  # first, so that nothing is lost if this process dies in between
         with suppress(UpdateFinishedTrialError):  # its heartbeat expired meanwhile
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
     study.sampler = sampler
@@ -132,7 +132,7 @@ class TakenOverError(Exception):
 
 
 class Claim:
-    """This worker's claim to the confirmation, held as a running trial. If this worker dies, another one ends it."""
+    """This worker's claim to the confirmation, held as a running trial, which another worker ends if this one dies."""
 
     def __init__(self, confirmations: optuna.Study, trial: Trial) -> None:
         self._confirmations, self._trial = confirmations, trial
@@ -172,7 +172,7 @@ def in_turn(
     If this worker dies, its claim passes to the next one. A worker that loses its claim while suspended writes nothing.
 
     Args:
-        search: Measures the known configurations of workers that have died in the meantime.
+        search: Measures the known configurations left by workers that have died in the meantime.
         kept: Returns the stored result of the study; None if there is something to confirm.
     """
 
@@ -224,7 +224,7 @@ def claim_confirmation(confirmations: optuna.Study, confirm: Callable[[Claim], R
                 break
             if not is_lost(error):
                 raise
-            # The database was lost before the confirmation began: end this claim and claim once more.
+            # The connection was lost before the confirmation began: end this claim and claim once more.
             retry_lost(lambda: put_back(confirmations, lambda one: one.number == number))
     if not results:
         raise TakenOverError

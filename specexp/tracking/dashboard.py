@@ -41,9 +41,9 @@ class Dashboard:
 
 
 def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashboard:
-    """Return the workspace of all studies of a project, with their winners by study, method, model and device.
+    """Return the workspace for all studies of a project, with the winners grouped by study, method, model and device.
 
-    ``modelled`` selects the studies with modelled seconds instead of those with measured ones.
+    ``modelled`` selects studies with modelled seconds instead of measured ones.
     """
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
@@ -71,7 +71,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
 def describe_comparison(
     name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of an experiment that compares ``arms``. It covers all devices, models and prompts."""
+    """Return the workspace for an experiment that compares ``arms``. It covers all devices, models and prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
     rates = [f"{arm}/{before}{TOKENS_PER_SECOND}" for arm in (PLAIN, *arms)]
@@ -98,7 +98,7 @@ def describe_comparison(
 def describe_dashboard(
     study: str, searched: Sequence[str], entity: str, project: str, modelled: bool = False
 ) -> Dashboard:
-    """Return the workspace of a study, with one axis for each dotted key in ``searched``.
+    """Return the workspace for a study, with one axis for each dotted key in ``searched``.
 
     ``modelled`` specifies whether the study's seconds come from a latency profile.
     """
@@ -158,7 +158,7 @@ def _media(title: str, key: str) -> DashboardPanel:
 
 
 def build_workspace(dashboard: Dashboard) -> Workspace:
-    """Build the workspace, which requires no network or account. Its ``.save()`` method publishes it.
+    """Build the workspace, without needing a network or account. Its ``.save()`` method publishes it.
 
     Raises ImportError if the extra ``dashboard`` is not installed.
     """

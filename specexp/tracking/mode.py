@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def logged_in() -> bool:
-    """Return whether a W&B account is configured, in environment variables or in the netrc file of ``wandb login``."""
+    """Return whether a W&B account is configured, by environment variables or the netrc file of ``wandb login``."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).netloc

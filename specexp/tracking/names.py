@@ -20,7 +20,7 @@ PHASE_PREFIX = "seconds/"
 PHASES = ("draft", "build", "target", "verify", "commit", "update")
 """The phases of a step, as in :data:`specexp.core.outcome.PHASES`, which cannot be imported without loading torch."""
 PLAIN, EAGER = "plain", "hf-eager"
-"""Names of the arms that decode without drafts: in our loop, and in Hugging Face's."""
+"""Names of the arms that decode without drafting: in our loop, and in Hugging Face's."""
 FORMERLY_PLAIN = "engine"
 """The name of :data:`PLAIN` in older records."""
 STUDY = "study"
@@ -67,7 +67,7 @@ def to_json(value: Any) -> Any:
 
 
 def table_columns(records: Sequence[Mapping[str, Any]]) -> tuple[list[str | int], list[list[Scalar]]]:
-    """Return the column names and rows of records. W&B requires one type per column.
+    """Return records as column names and rows. W&B requires one type per column.
 
     Keys that a record lacks become empty cells; mixed types become text, with lists as JSON.
     """

@@ -38,7 +38,7 @@ class Guard:
         """Run the block. If it raises, warn once that ``what`` failed, and continue."""
         try:
             yield
-        # Broad on purpose: errors of wandb, sockets, disks, Pillow and a dead service process are not a closed set.
+        # Broad on purpose: wandb, sockets, disks, Pillow and a dead service process may raise errors of any type.
         # Records, journal and artifact are written by specexp itself, so nothing is lost.
         except Exception as error:
             self.failures[what] = self.failures.get(what, 0) + 1
@@ -80,7 +80,7 @@ class TrackedRun:
                 write(self._run)
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Append values to the run's history, as the next step or as step ``step``."""
+        """Append values to the run's history, as the next step or as ``step``."""
         # Committed at once: a later step would be sent after the summary and overwrite it.
         self._write("log values", lambda run: run.log(to_json(values), step=step, commit=True))
 
@@ -90,7 +90,7 @@ class TrackedRun:
         self._write("write a summary", lambda run: run.summary.update(to_json(values)))
 
     def table(self, key: str, records: Sequence[Mapping[str, Any]]) -> None:
-        """Show records, one mapping per row, as a ``wandb.Table``."""
+        """Log records, one mapping per row, as a ``wandb.Table``."""
 
         def write(run: wandb.Run) -> None:
             import wandb
@@ -103,7 +103,7 @@ class TrackedRun:
             self._write("write a table", write)
 
     def picture(self, key: str, picture: Figure | str | Path, caption: str | None = None) -> None:
-        """Show a matplotlib figure or an image file."""
+        """Log a matplotlib figure or an image file."""
 
         def write(run: wandb.Run) -> None:
             import wandb
@@ -119,7 +119,7 @@ class TrackedRun:
         self._write("write a picture", write)
 
     def html(self, key: str, page: str) -> None:
-        """Show a complete HTML page as a panel."""
+        """Log a complete HTML page, which W&B shows as a panel."""
 
         def write(run: wandb.Run) -> None:
             import wandb
@@ -138,8 +138,8 @@ class TrackedRun:
     ) -> None:
         """Attach an exported artifact to the run. Its kind is W&B's ``type``.
 
-        Characters of ``name`` that W&B does not allow become ``_``.
-        W&B keeps a copy until the run is synced, because the next study may replace the folder.
+        Characters in ``name`` that W&B does not allow become ``_``. W&B keeps a copy of the files until the run is
+        synced, because the next study may replace the folder.
         """
 
         def write(run: wandb.Run) -> None:
@@ -181,7 +181,7 @@ class TrackedRun:
 class Tracker:
     """Writes the W&B runs of one study or one ``specexp.run``.
 
-    No method raises: a failure is reported once, and work continues. Mode ``disabled`` does not import wandb.
+    No method raises: a failure is reported once, and work continues. In mode ``disabled``, wandb is not imported.
 
     Args:
         name: Name of the study, which is also the group of its runs.
@@ -230,10 +230,10 @@ class Tracker:
         return self.run(self.name, job_type=STUDY, config=config)
 
     def run(self, name: str, job_type: str = "run", config: Mapping[str, Any] | None = None) -> TrackedRun:
-        """Start another run of the group, such as the arms of ``specexp.run``."""
+        """Start another run of the group, such as the run for the arms of ``specexp.run``."""
         run = None
         if self.mode == "online":
-            self.mode = "offline"  # stays so if the server cannot be reached
+            self.mode = "offline"  # remains offline if the server cannot be reached
             with self._guard("reach its server, so runs are written offline"):
                 run = self._start(name, job_type, config, "online")
                 self.mode, self._url = "online", run.url
@@ -244,7 +244,7 @@ class Tracker:
         return TrackedRun(run, self._guard, self.folder / "wandb", self._unsent)
 
     def _start(self, name: str, job_type: str, config: Mapping[str, Any] | None, mode: Mode) -> Any:
-        # wandb reads it on import and has no setting for it
+        # wandb reads this variable on import and has no setting for it
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -264,7 +264,7 @@ class Tracker:
             x_save_requirements=False,
             init_timeout=ONLINE_START_SECONDS,
             finish_timeout=FINISH_SECONDS,
-            finish_timeout_raises=True,  # otherwise a run that still waits on the disk goes unnoticed
+            finish_timeout_raises=True,  # otherwise, data left unsent on disk would go unnoticed
         )
         wandb.setup(wandb.Settings(silent=True))  # login prints before a run's own settings apply
         return wandb.init(
@@ -283,7 +283,7 @@ class Tracker:
         )
 
     def sync_hint(self) -> str:
-        """Return the command that syncs offline runs, or the URL of an online run; empty if there are no runs."""
+        """Return the command that syncs offline runs, or else the URL of an online run; empty if there are no runs."""
         waiting = [f"{shlex.quote(str(self.folder / 'wandb'))}/offline-run-*"] if self._offline_runs else []
         waiting += [shlex.quote(folder) for folder in self._unsent]
         return f"wandb sync {' '.join(waiting)}" if waiting else self._url or ""
