@@ -35,7 +35,7 @@ def command_of(path: Path) -> str:
     """Return the module that the first line of a file runs on the file."""
     first, _, _ = (ROOT / path).read_text().partition("\n")
     found = re.fullmatch(
-        rf"# python -m (specexp\.\w+|experiments\.engine\.contest) {re.escape(str(path))}", first
+        rf"# python -m (specexp\.\w+|experiments\.passes\.contest) {re.escape(str(path))}", first
     )
     assert found, f"{path}: the first line is {first!r}; # python -m specexp.COMMAND {path} is expected"
     return found[1]

@@ -162,7 +162,7 @@ def test_positions_by_distance_alone_fail_the_self_check_in_every_precision(dtyp
 
 @pytest.mark.parametrize("given", ["gpt2", 7, None])
 def test_anything_but_a_model_is_refused(given):
-    with pytest.raises(ValueError, match=rf"a model was expected and {given!r} is a \w+: load one"):
+    with pytest.raises(ValueError, match=rf"a model was expected, got a \w+, {given!r}: load one"):
         Decoder(given)
 
 

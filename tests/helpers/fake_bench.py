@@ -14,7 +14,7 @@ from specexp.config.sweep import Sweep
 from specexp.report.publish import sole_writer
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
-from specexp.sweep.trials import Candidate, Measurement, Report
+from specexp.sweep.trials import Candidate, Measurement, ShouldStop
 from specexp.sweep.workers import requeue, sign_in
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class FakeBench(Study):
         form = "" if name == "Chain" else f"/{chosen.get('decay', 0) > 0.5}"
         return Candidate(f"{name}{form}/{nodes}", {"nodes": nodes})
 
-    def measure(self, candidate: Candidate, report: Report, trial: int) -> Measurement:
+    def measure(self, candidate: Candidate, report: ShouldStop, trial: int) -> Measurement:
         self.measured.append(candidate.digest)
         nodes = candidate.attributes["nodes"]
         values = {}

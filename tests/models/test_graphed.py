@@ -524,7 +524,7 @@ def draft_nodes_of_the_tree_before(step: DraftStep, lane: int) -> Any:
     return before or now
 
 
-DRAFTED = DraftStep.read
+DRAFTED = DraftStep.outputs_of
 CLEAR, NOISE, TOKENS = TreeStep.clear, Context.target_noise, TreeStep.tokens
 PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     stale_inputs: (Step, "send"),
@@ -540,7 +540,7 @@ PLANTS: dict[Callable[..., Any], tuple[type, str]] = {
     answers_of_the_pass_before: (TreeStep, "tokens"),
     storage_taken_anew: (StaticSlots, "commit"),
     draft_nodes_never_written: (DraftStep, "_written"),
-    draft_nodes_of_the_tree_before: (DraftStep, "read"),
+    draft_nodes_of_the_tree_before: (DraftStep, "outputs_of"),
 }
 
 
