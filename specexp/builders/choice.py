@@ -12,7 +12,7 @@ from specexp.core.wrappers import BuilderWrapper, folded
 
 
 class Choice(BuilderWrapper):
-    """Builds a step's tree with the builder that the controller's plan selects by index, or else with the first one.
+    """Builds a step's tree with the builder that the controller's plan selects by index, or with the first by default.
 
     Example:
         >>> Choice([Chain(4), KConfig([4, 2, 1])]).num_choices  # doctest: +SKIP

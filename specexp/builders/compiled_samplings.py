@@ -1,4 +1,4 @@
-"""Samplings with inner loops in C++, if there is a compiler: the same trees in less time."""
+"""Samplings with inner loops in C++ (if there is a compiler), which build the same trees in less time."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _Growth(ctypes.Structure):
 
 
 def samplings_of(root: int, kind: NodeKind, budget: int, acceptance_power: float = 1.0) -> Samplings:
-    """Create the samplings of a tree. They are compiled if there is a compiler and ``acceptance_power`` is 1.
+    """Create the samplings for a tree. They run compiled code if there is a compiler and ``acceptance_power`` is 1.
 
-    From 16 nodes on, compiled samplings take 30 to 75 % of numpy's time; with 8 nodes, both take equally long.
+    With 16 or more nodes, compiled samplings take 30 to 75 % of NumPy's time; with 8 nodes, there is no difference.
     """
     compiled = acceptance_power == 1.0 and _library() is not None
     return (CompiledSamplings if compiled else Samplings)(root, kind, budget, acceptance_power)

@@ -1,4 +1,4 @@
-"""Dynamic trees: DySpec's greedy and threshold builders (Xiong et al. 2024, sections 4.2, 4.4) and EAGLE-2's beam."""
+"""Dynamic trees of DySpec (greedy and threshold; Xiong et al. 2024, sections 4.2, 4.4) and EAGLE-2 (beam search)."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _FIRST_FLOOR = 0.25  # minimum key in the first requests, as a multiple of 1 / b
 
 
 class DySpecGreedy(TreeBuilder):
-    """Takes the ``budget`` samplings with the largest values: the same tree as DySpec's heap, token for token.
+    """Takes the ``budget`` samplings with the largest values. The tree equals that of DySpec's heap, token for token.
 
     With drawn candidates, the value of a sampling is the probability that it is reached, which is known before its
     token is drawn. No other closed set of this size has a larger sum of values for the same draws (eq. 11). With
-    ``top-k`` candidates, the value is the product of draft probabilities, and the sum is maximal too (appendix D.1).
+    ``top-k`` candidates, the value is the product of draft probabilities, and the sum is also maximal (appendix D.1).
 
     The paper's heap drafts one node per pass. Here, one pass drafts the ``prefetch`` best entries of the heap,
-    including next siblings, since their tokens are known before they are reached. The tree takes about depth + 1
-    passes, and is still the same, because noise is keyed by place.
+    including next siblings, since their tokens are known before they are reached. This takes about depth + 1 passes and
+    builds the same tree, because random numbers are keyed by place.
 
     Args:
         prefetch: maximum number of nodes drafted in one pass; 1 gives the paper's order.
         max_depth: maximum depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.
-        acceptance_power: a drawn candidate's acceptance probability is estimated as its draw probability to this
-            power. 1 is the paper's hypothesis. If draft and target agree, far more is accepted (everything if p = q).
-            About 0.4 then gives deeper trees and accepts more. Not in the paper; see ``AcceptanceHeatMap``.
+        acceptance_power: exponent that maps a drawn candidate's draw probability to its estimated acceptance
+            probability; 1 is the paper's hypothesis. If draft and target agree, far more is accepted (everything if p =
+            q). About 0.4 then gives deeper trees and more accepted tokens. Not in the paper; see ``AcceptanceHeatMap``.
 
     Raises:
         ValueError: ``acceptance_power`` is not 1 with ``top-k`` candidates.
@@ -72,7 +72,7 @@ class DySpecGreedy(TreeBuilder):
                 break
             samplings.add(rows, answer, k)
             rows, undrafted, cut = samplings.waiting(max_depth)
-            if rows.size == 0:  # draft new nodes only then: more candidates of fed rows cost no pass
+            if rows.size == 0:  # draft new nodes only then: more candidates for fed rows cost no pass
                 rows = samplings.draft(undrafted[: self.prefetch])
             k = samplings.candidates_to_ask(rows, cut)
         return samplings.tree(samplings.best())
@@ -86,7 +86,7 @@ class DySpecThreshold(TreeBuilder):
 
     Args:
         threshold: minimum value of a sampling, about 1 / nodes; a threshold in the controller's plan takes precedence.
-        cap: samplings to keep if there are more than ``max_nodes``. ``best``, our variant, keeps the best of all
+        cap: which samplings to keep if there are more than ``max_nodes``. ``best``, our variant, keeps the best of all
             layers. ``layers``, as published (algorithm 2), keeps whole layers, top down, and the best of the last one.
         max_depth: maximum depth; None for no limit.
         candidates: ``drawn`` without replacement, or the drafter's ``top-k``.

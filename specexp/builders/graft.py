@@ -23,9 +23,9 @@ class Graft(BuilderWrapper):
 
     A draft that is accepted up to an anchor may continue with a phrase.
 
-    Anchors are the last ``num_anchors`` nodes of the most probable path, and the root if the path is shorter. A phrase
-    reuses the nodes that the tree already has. Grafted nodes are point masses and come after their siblings, so every
-    verifier stays exact. If the plan's limits leave too little room, the deepest anchors have priority.
+    Anchors are the last ``num_anchors`` nodes of the most probable path, including the root if the path is shorter. A
+    phrase reuses any nodes that the tree already has. Grafted nodes are point masses and come after their siblings, so
+    every verifier stays exact. If the plan's limits leave too little room, the deepest anchors have priority.
 
     Args:
         num_anchors: number of nodes that get phrases; the paper uses 3.
@@ -87,7 +87,7 @@ class Graft(BuilderWrapper):
 
 
 def grafted(tree: TokenTree, phrases: list[tuple[int, list[int]]], room: int) -> TokenTree:
-    """Return the tree with phrases below its rows, or the same tree if they add no node. Rows keep their numbers.
+    """Return the tree with phrases added below its rows, or the same tree if no node is added. Rows keep their numbers.
 
     Args:
         phrases: pairs of a row and the tokens to add below it. Tokens from the first ``NO_CANDIDATE`` on are ignored;

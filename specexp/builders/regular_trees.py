@@ -49,7 +49,7 @@ class KConfig(StaticTree):
 
 
 class SpecInfer(StaticTree):
-    """A tree of draws with replacement, a fixed number per depth (Miao et al. 2023, section 3: "expansion-based").
+    """A tree of tokens drawn with replacement (Miao et al. 2023, section 3: "expansion-based").
 
     A token drawn again below the same parent adds no node: it is fed once, but the verifier counts every draw.
 

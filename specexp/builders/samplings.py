@@ -4,13 +4,13 @@ A *sampling* is the decision to take one more candidate below a node. Its *key* 
 
 - drawn candidates: ``v``, the probability that the sampling is reached, ``w(parent) * (1 - q of earlier siblings)``
   (Xiong et al. 2024, eq. 11). It does not depend on the token about to be drawn, so nothing is pruned after drawing.
-  The estimate assumes that a token is accepted with the same probability ``r`` with which it is drawn, given its
-  earlier siblings. ``r ** acceptance_power`` may be closer; ``v`` is then the product of acceptances and rejections.
+  The estimate assumes that a token is accepted with the probability ``r`` of drawing it, given its earlier siblings. If
+  ``r ** acceptance_power`` is used instead, ``v`` is the product of acceptance and rejection probabilities.
 - top-ranked candidates: the product of draft probabilities down to the node itself (appendix D.1).
 
-``w(node)`` is that product. A node that has not been drafted yet represents a possible first sampling below it, with
-key ``w(node)``. A drafted node represents a possible next sampling, with key ``w * (1 - q of all its candidates)``.
-Both keys are upper bounds.
+``w(node)`` is the product of probabilities down to the node. A node that has not been drafted yet represents a possible
+first sampling below it, with key ``w(node)``. A drafted node represents a possible next sampling, with key
+``w * (1 - q of all its candidates)``. Both keys are upper bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from specexp.core.tree import NodeKind, TokenTree, TreeShape
 
 
 class Columns:
-    """Named columns that have equal length and can grow."""
+    """Named columns of equal length that can grow."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
         self._columns: dict[str, NDArray[Any]] = {
@@ -54,7 +54,7 @@ class Columns:
         return True
 
     def append(self, entries: int, /, **values: Any) -> None:
-        """Append entries to every column, given one value for all of them or one per entry."""
+        """Append entries to every column, given either one value for all entries or one per entry."""
         self.reserve(entries)
         start, self.size = self.size, self.size + entries
         for name, value in values.items():
@@ -118,7 +118,7 @@ class Samplings:
         ] = []  # rows [f] and their distributions [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add rows for the nodes of these samplings and return the rows, for which candidates are requested next."""
+        """Add rows for these samplings' nodes and return them. Candidates for these rows are requested next."""
         first, number = self._rows.size, samplings.size
         drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
         known = {name: self._samplings[name][samplings] for name in drafted}
@@ -128,7 +128,7 @@ class Samplings:
         return new
 
     def request(self, rows: NDArray[np.int64], k: int, floor: float) -> Request:
-        """Return a request for ``k`` candidates of drafted rows. Those with a key below ``floor`` may be omitted."""
+        """Return a request for ``k`` candidates per drafted row. Those with a key below ``floor`` may be omitted."""
         enough = None
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             # v = w * (1 - q of the earlier siblings) falls below the floor when they hold this mass
@@ -139,7 +139,7 @@ class Samplings:
         return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
-        """Return how many candidates to request, so that more are rarely needed."""
+        """Return how many candidates to request so that more are rarely needed."""
         if self.kind is not NodeKind.POINT_MASS:
             return self.budget  # drawing stops at the floor
         known = self._rows
@@ -149,7 +149,7 @@ class Samplings:
         return int(min(self.budget, matter + 1, max(first, 2 * int(known["count"][rows].max(initial=0)))))
 
     def add(self, rows: NDArray[np.int64], answer: Candidates, k: int) -> None:
-        """Add ``[f, j]`` candidates of drafted rows. A row's new answer begins with its earlier candidates."""
+        """Add ``[f, j]`` candidates for drafted rows. A row's new answer begins with its earlier candidates."""
         assert answer.log_probs is not None  # needs_log_probs
         weight, answered = self._rows["weight"][rows], self._rows["count"][rows]
         width = answer.tokens.shape[1]
@@ -242,7 +242,7 @@ class Samplings:
 
         Returns:
             Drafted rows that need more candidates, samplings with a node yet to be drafted (best first), and the
-            smallest key that can enter the tree (0 while there are fewer than ``budget``).
+            smallest key that can enter the tree. This key is 0 while there are fewer than ``budget`` samplings.
         """
         if self._samplings.size > self.budget + self.budget // 4:
             self._samplings.keep(np.flatnonzero(self._samplings["key"] >= self.lowest))
@@ -272,7 +272,7 @@ class Samplings:
         return self._samplings.size
 
     def since(self, start: int, floor: float) -> NDArray[np.int64]:
-        """Return the samplings from number ``start`` on that have a key of at least ``floor``, best first."""
+        """Return the samplings from index ``start`` on that have a key of at least ``floor``, best first."""
         key = self._samplings["key"][start:]
         order = np.argsort(-key, kind="stable")
         return start + order[: np.count_nonzero(key >= floor)]
@@ -283,7 +283,7 @@ class Samplings:
         return weights
 
     def best(self, floor: float = 0.0) -> NDArray[np.int64]:
-        """Return the ``budget`` samplings with the largest keys of at least ``floor``, which form a closed set.
+        """Return up to ``budget`` samplings with the largest keys, all at least ``floor``. They form a closed set.
 
         Ties are broken by depth, then by rank path.
         """
@@ -299,7 +299,7 @@ class Samplings:
         return chosen[key[chosen] >= floor]
 
     def _place(self, sampling: int) -> tuple[int, tuple[int, ...]]:
-        """Return depth and rank path of a sampling's node: a sort key that does not depend on when it was found."""
+        """Return the depth and rank path of a sampling's node: a sort key independent of when the node was found."""
         node, rows = self._samplings, self._rows
         ranks, row = [int(node["rank"][sampling])], int(node["parent"][sampling])
         while row > 0:
@@ -308,7 +308,7 @@ class Samplings:
         return len(ranks), tuple(reversed(ranks))
 
     def tree(self, chosen: NDArray[np.int64]) -> TokenTree:
-        """Return the tree of a closed set of samplings, in breadth-first order, with siblings by rank."""
+        """Return the tree of a closed set of samplings, in breadth-first order, with siblings sorted by rank."""
         nodes = self._samplings
         size = chosen.size + 1
         chosen, parents, new_row = self._ordered(chosen)
@@ -331,10 +331,10 @@ class Samplings:
     def _ordered(
         self, chosen: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Sort a closed set in breadth-first order, with siblings by rank.
+        """Sort a closed set in breadth-first order, with siblings sorted by rank.
 
-        Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and the tree's row of each drafted
-        row. The last array is -1 for rows outside the tree and in an extra final entry, so that -1 maps to itself.
+        Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and each drafted row's index in the
+        tree. The last array is -1 for rows outside the tree and in an extra final entry, so that -1 maps to itself.
         """
         nodes = self._samplings
         size = chosen.size + 1
@@ -359,7 +359,7 @@ class Samplings:
 
 
 def _largest(keys: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Return the ``count`` largest keys. If any key was left out, the smallest of the returned ones comes first."""
+    """Return the ``count`` largest keys. If any key is left out, the smallest returned key comes first."""
     surplus = keys.size - count
     return keys if surplus < 0 else np.partition(keys, surplus)[surplus:]
 

@@ -1,4 +1,4 @@
-"""Sequoia: the best static tree for measured acceptance and, if given, measured times (Chen et al. 2024)."""
+"""Sequoia: the best static tree for measured acceptance rates and, if given, measured times (Chen et al. 2024)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Sequoia(StaticTree):
 
     The vector has ``W + 1`` entries: the probability that the first, second, ... ``W``-th child tried below a visited
     node is the accepted one, then the probability that none is. It depends on target, draft, verifier and
-    ``candidates`` together, so it must be measured with this combination. Without times, the tree is the best one with
+    ``candidates`` together, so it must be measured for each combination. Without times, the tree is the best one with
     at most ``budget`` nodes (section 3.1, by dynamic programming over nodes, depth and children). With times, the
-    number of nodes and the depth are chosen too (section 3.3), to find the tree within the limits with the largest::
+    number of nodes and the depth are chosen too (section 3.3), to maximize the speedup within the limits::
 
         speedup = tokens per step * time of a target pass over 1 token
                   / (time of a target pass over 1 + nodes tokens + depth * time of a draft pass)
@@ -40,9 +40,9 @@ class Sequoia(StaticTree):
 
     Args:
         budget: maximum number of nodes; ignored with a growmap.
-        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration, also the path of a JSON file
+        acceptance: the vector, e.g. ``[0.6, 0.15, 0.05, 0.2]``; in a configuration, also the path to a JSON file
             ``{"acceptance": [...]}``.
-        growmap: rank paths to use unchanged; in a configuration, the path of a JSON growmap of Sequoia or UMbreLLa.
+        growmap: rank paths to use unchanged; in a configuration, the path to a JSON growmap of Sequoia or UMbreLLa.
         max_depth: maximum depth.
         max_width: maximum number of children per node; None allows ``W``.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` without replacement.
@@ -56,9 +56,9 @@ class Sequoia(StaticTree):
         predicted_speedup: speedup over plain decoding, predicted from the given times; None without times.
 
     Raises:
-        ValueError: ``acceptance`` and ``growmap`` are both given or both missing; the vector's probabilities do not
-            sum to 1 within 0.001, or accept no child; only one of the times is given, or one is not as described; or
-            a growmap is given with limits or times.
+        ValueError: ``acceptance`` and ``growmap`` are both given or both missing; the vector's probabilities do not sum
+            to 1 within 0.001, or accept no child; only one of the times is given, or one is invalid; or a growmap is
+            given with limits or times.
 
     Example:
         >>> Sequoia(budget=4, acceptance=[0.6, 0.2, 0.2]).rank_paths
@@ -119,7 +119,7 @@ def _accepted(vector: Sequence[float], width: int) -> tuple[float, ...]:
 
 
 def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) -> NDArray[np.float64]:
-    """Return ``[budget + 1]`` milliseconds: the time of a target pass over the root and 0 to ``budget`` nodes."""
+    """Return ``[budget + 1]`` times in milliseconds, for target passes over the root and 0 to ``budget`` nodes."""
     tokens = [pair[0] for pair in pairs]
     if not tokens or tokens[0] != 1 or tokens[-1] < budget + 1:
         covers = f"{tokens[0]:g} to {tokens[-1]:g}" if tokens else "no"
@@ -173,17 +173,17 @@ class BestTrees:
         self._complete = False
 
     def values(self, depth: int) -> NDArray[np.float64]:
-        """Return values ``[budget + 1]`` of the best trees with at most 0, 1, ... ``budget`` nodes and this depth."""
+        """Return values ``[budget + 1]`` of the best trees up to this depth with at most 0, 1, ... ``budget`` nodes."""
         return self._best[self.useful_depth(depth)][1:]
 
     def useful_depth(self, depth: int) -> int:
-        """Return the smallest depth with trees as good as those of depth ``depth``."""
+        """Return the smallest depth at which trees are as good as at ``depth``."""
         while not self._complete and len(self._best) <= depth:
             self._add_depth()
         return min(depth, len(self._best) - 1)
 
     def paths(self, nodes: int, depth: int) -> list[RankPath]:
-        """Return the rank paths of a best tree with at most ``nodes`` nodes and this depth."""
+        """Return the rank paths of a best tree with at most ``nodes`` nodes, up to this depth."""
         found: list[RankPath] = []
         waiting: list[tuple[RankPath, int, int]] = [((), nodes, self.useful_depth(depth))]
         while waiting:
@@ -199,7 +199,7 @@ class BestTrees:
         return found
 
     def _below(self, child: int, depth: int) -> NDArray[np.float64]:
-        """Return ``[budget + 2]`` values of a node's ``child``-th child, counted from 1, by rows in its subtree."""
+        """Return ``[budget + 2]`` values of a node's ``child``-th child (from 1), by number of rows in its subtree."""
         return self._acceptance[child - 1] * self._best[depth - 1]
 
     def _add_depth(self) -> None:

@@ -18,11 +18,11 @@ from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape, root
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes of one depth, grouped by parent.
+    """The nodes at one depth, grouped by parent.
 
     Attributes:
-        parents: ``[f]`` rows at the depth above that have children.
-        rows: ``[m]`` rows of this depth.
+        parents: ``[f]`` rows one level up that have children.
+        rows: ``[m]`` rows at this depth.
         parent_index: ``[m]`` index of each node's parent in ``parents``.
         ranks: ``[m]`` rank of each node among its parent's candidates.
         candidates: number of candidates to request for each parent.
@@ -42,7 +42,7 @@ class FixedShape(TreeShape):
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """The requests that fill this shape with tokens, level by level."""
+        """The levels of this shape, each of which is filled by one request for tokens."""
         levels = []
         for depth in range(1, self.max_depth + 1):
             rows = np.flatnonzero(self.depths == depth)
@@ -86,9 +86,9 @@ class StaticTree(TreeBuilder):
     """Fills a fixed shape with candidates, breadth first. A node without a candidate is omitted with its descendants.
 
     Args:
-        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``. Every prefix must be listed, except the root.
-            In a configuration, this can also be the path of a ``static-tree`` artifact, Medusa's or EAGLE's choices, a
-            SAMD tree or a growmap.
+        rank_paths: rank path of every node, e.g. ``[[0], [1], [0, 0]]``. Every path's prefixes must be listed too,
+            except the root. In a configuration, this can also be the path to a ``static-tree`` artifact, Medusa's or
+            EAGLE's choices, a SAMD tree or a growmap.
         candidates: the drafter's ``top-k``, or tokens ``drawn`` one after another without replacement.
 
     Raises:

@@ -63,18 +63,18 @@ class FittedTree(StaticTree):
     A prefix is accepted at least as often as its continuations, so the best paths always form a tree.
 
     Args:
-        acceptance_counts: number of acceptances of each rank path, from ``AcceptanceCounter``. In a configuration, the
-            path of its JSON file; a sweep that counts acceptances sets the path.
+        acceptance_counts: how often each rank path was accepted, from ``AcceptanceCounter``. In a configuration, the
+            path to its JSON file; a sweep that counts acceptances sets the path.
         nodes: number of nodes, not counting the root; fewer if fewer paths were ever accepted. None selects the number
-            with the most expected tokens per millisecond.
+            that maximizes expected tokens per millisecond.
         depth: maximum depth.
-        step_ms: milliseconds per step by number of rows (the root and the nodes); used if ``nodes`` is None. Times
-            between entries are interpolated, and no tree exceeds the largest entry. In a configuration, the path of a
+        step_ms: milliseconds per step, keyed by number of rows (root and nodes); used if ``nodes`` is None. Times
+            between entries are interpolated, and no tree exceeds the largest entry. In a configuration, the path to a
             JSON file; a sweep that counts acceptances measures the times and sets the path.
 
     Raises:
-        ValueError: no path of at most this depth was ever accepted; or ``nodes`` is None, but ``step_ms`` or the number
-            of steps (the count of the root ``()``) is missing.
+        ValueError: no path of at most ``depth`` tokens was ever accepted; or ``nodes`` is None, but ``step_ms`` or the
+            number of steps (the count of the root ``()``) is missing.
     """
 
     size_arguments = ("nodes", "depth")
@@ -100,7 +100,7 @@ class FittedTree(StaticTree):
 
 
 def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) -> list[list[int]]:
-    """Return the most accepted rank paths. Ties go to the shorter path, then to the one with lower ranks."""
+    """Return the rank paths accepted most often. Ties go to the shorter path, then to the one with lower ranks."""
     ranked = sorted(
         (path for path, count in counts.items() if count > 0 and 0 < len(path) <= depth),
         key=lambda path: (-counts[path], len(path), path),

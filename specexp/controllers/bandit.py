@@ -29,8 +29,8 @@ class RatioArms:
     for the best arm and negative for all others. Once every arm has been played, the arm with the highest index is
     played. The index is the arm's mean worth plus an exploration term:
 
-    - ``ucb``: ``exploration * sd * sqrt(log(plays) / its plays)``.
-    - ``thompson``: a normal random number with standard deviation ``exploration * sd / sqrt(its plays)``, keyed by
+    - ``ucb``: ``exploration * sd * sqrt(log(total_plays) / arm_plays)``.
+    - ``thompson``: a normal random number with standard deviation ``exploration * sd / sqrt(arm_plays)``, keyed by
       position. The index is then a draw from the posterior of the mean.
 
     ``sd`` is the standard deviation of the arm's worth, pooled with that of all arms while the arm has few plays.
@@ -68,7 +68,7 @@ class RatioArms:
         return self._played.get(context, (-1, 0))[1]
 
     def end_play(self, outcome: Outcome) -> int | None:
-        """Return the arm of a finished step, or None if it was not planned, such as the last step of an output."""
+        """Return the arm of a finished step, or None if none was planned for it, as for the last step of an output."""
         context = outcome.context
         position, number = self._played.pop(context, (-1, 0))
         return number if position == len(context) - len(outcome.new_token_ids) else None
@@ -124,16 +124,16 @@ class RatioArms:
 
 
 class Bandit(Controller):
-    """Chooses one of several values for each step, based on the goodput (tokens per second) of each so far.
+    """Chooses one of several values for each step, based on the goodput (tokens per second) of each value so far.
 
     Goodput is total tokens over total seconds, not the mean of per-step ratios (see
     :class:`~specexp.controllers.bandit.RatioArms`). Seconds come from the run's latency profile if there is one, and
     otherwise from the clock.
 
     Args:
-        over: meaning of the values: draft lengths (``depths``), node budgets (``nodes``), or indices of the builders of
-            a :class:`~specexp.builders.Choice` (``choices``).
-        values: the values to choose from; null switches speculation off, as 0 does for lengths and budgets.
+        over: what the values are: draft lengths (``depths``), node budgets (``nodes``), or indices of the builders of a
+            :class:`~specexp.builders.Choice` (``choices``).
+        values: the values to choose from; null turns speculation off, as 0 does for lengths and budgets.
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best value so far.
         window: effective number of remembered steps; older steps lose weight.
@@ -197,7 +197,7 @@ class Bandit(Controller):
         self._arms.clear()
 
     def goodput(self) -> list[float | None]:
-        """Return the tokens per second of each value, or None for a value that was never played."""
+        """Return the tokens per second achieved with each value, or None for a value that was never played."""
         return self._arms.ratios()
 
     @override
@@ -217,12 +217,12 @@ class Bandit(Controller):
 class RuleBandit(PartWrapper, Controller):
     """Chooses one of several controllers for each step, based on their rewards so far (TapOut, Sridhar et al. 2025).
 
-    No single rule for ending a draft is best for every pair and text. The chosen controller plans the step, ends its
-    draft, and is the only one that learns from it. There are two rewards:
+    No single rule for ending a draft is best for every pair and text. The chosen controller plans the step, decides
+    when its draft ends, and is the only one that learns from it. There are two rewards:
 
     - ``goodput``: tokens per second, from the run's latency profile if there is one, and otherwise from the clock.
-    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``, at most
-      1. It does not depend on a clock. The second ratio keeps short drafts from always winning.
+    - ``acceptance``: the mean of two ratios: accepted over drafted nodes, and accepted nodes over ``longest``, capped
+      at 1. It does not depend on a clock. The second ratio keeps short drafts from always winning.
 
     Args:
         controllers: at least two rules, such as ``[ConfidenceThreshold(0.4), ConfidenceThreshold(0.6, rule="token")]``.
@@ -230,7 +230,7 @@ class RuleBandit(PartWrapper, Controller):
         policy: exploration by upper confidence bounds (``ucb``) or Thompson sampling (``thompson``).
         exploration: strength of exploration; 0 always plays the best controller so far.
         window: effective number of remembered steps; older steps lose weight.
-        learn: If False, always play the best controller so far; each controller has its own flag.
+        learn: If False, always play the best controller so far; the controllers have their own ``learn`` flags.
         state: ``carry`` keeps what was learned across prompts, ``cold`` discards it before every prompt; each
             controller has its own policy.
 

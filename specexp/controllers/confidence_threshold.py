@@ -67,10 +67,10 @@ class AdaptiveConfidence(ConfidenceThreshold):
     """Continues a draft while the last token's confidence is at or above a threshold that is refitted every step.
 
     This is the rule of Hugging Face's assisted generation (``assistant_confidence_threshold``). Each step adds its
-    accepted tokens and the first rejected one to the data. The threshold becomes the point on its ROC curve with the
+    accepted tokens and the first rejected one to the data. The threshold becomes the point on the ROC curve with the
     lowest ``false positive rate + false_negative_weight * false negative rate``. There are two differences: only the
-    last ``window`` tokens are kept, and the threshold never exceeds the highest confidence, whereas theirs can become
-    infinite.
+    last ``window`` tokens are kept, and the threshold never exceeds the highest confidence, whereas Hugging Face's can
+    become infinite.
 
     Args:
         false_negative_weight: cost of stopping before a token that would be accepted, relative to continuing after one

@@ -1,4 +1,4 @@
-"""Costs of steps relative to a plain step, from a latency profile or a given ratio, or measured once."""
+"""Step costs relative to a plain step, taken from a latency profile or a given ratio, or measured once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Sample = tuple[int, float, float, int, float]
 
 
 class Costs:
-    """Costs of steps, kept fixed during a run so that decisions based on them are reproducible.
+    """Step costs, which stay fixed during a run so that decisions based on them are reproducible.
 
     Without a ratio or a profile, costs are measured: the first ``calibrate`` steps with room for a draft alternate
     between full drafts and plain decoding. The medians of their times then become the profile for the rest of the run.
@@ -30,7 +30,7 @@ class Costs:
         self.profile: LatencyProfile | None = None
         self._given: LatencyProfile | None = None
         self._samples: list[Sample] = []
-        self._by_tokens: dict[tuple[str, int], float] = {}  # cache of the costs of passes
+        self._by_tokens: dict[tuple[str, int], float] = {}  # cached costs of passes
 
     @property
     def known(self) -> bool:
@@ -101,7 +101,7 @@ class Costs:
             self._fix(_measured(self._samples))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the profile and the samples as values that JSON can store."""
+        """Return the profile and the samples as JSON-serializable values."""
         return {
             "profile": None if self.profile is None else self.profile.to_dict(),
             "samples": [list(sample) for sample in self._samples],

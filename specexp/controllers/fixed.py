@@ -42,7 +42,7 @@ class Heuristic(Controller):
     """Lengthens the draft after a step in which all drafted tokens were accepted, and shortens it otherwise, down to 1.
 
     This is the schedule of Hugging Face's assisted generation (``num_assistant_tokens_schedule``): ``state="carry"``
-    matches ``heuristic``, and ``state="cold"`` matches ``heuristic_transient``. Theirs has no maximum length.
+    matches ``heuristic``, and ``state="cold"`` matches ``heuristic_transient``. Hugging Face sets no maximum length.
 
     Args:
         initial: initial draft length.

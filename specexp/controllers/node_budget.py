@@ -37,21 +37,21 @@ class _Lane:
 class NodeBudget(Controller):
     """Assigns each node of the next target pass to the lane (a sequence decoded with others) where it is worth most.
 
-    A node is worth its acceptance probability in its own lane, and costs the time of one more row and its draft. Nodes
-    are added across all lanes, most probable first, to maximize the pass's tokens per second:
-    (lanes + sum of values) / seconds. A lane with nothing to gain does not draft. Now and then, one lane probes a
-    larger draft. Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length instead.
+    A node is worth its acceptance probability in its own lane, and costs the time to draft it and to process one more
+    row. Nodes are added across all lanes, most probable first, to maximize the pass's tokens per second: (lanes + sum
+    of values) / seconds. A lane with nothing to gain does not draft. Now and then, one lane probes a larger draft.
+    Goodput rules (SmartSpec, https://arxiv.org/abs/2406.14066) give all lanes the same length instead.
 
-    The value of a lane's nodes is learned from the lane, and from all lanes while its own steps are few. The time of a
-    pass comes from the latency profile. Without one, it is fitted to measurements: a function of the rows with jumps,
-    plus a constant per lane and one for drafting. Until enough is known, one lane drafts with the builder's own budget
-    in every other pass.
+    The value of a lane's nodes is learned from that lane, and from all lanes while it has few steps of its own. The
+    time of a pass comes from the latency profile. Without one, it is fitted to measurements: a function of the number
+    of rows, with jumps, plus a constant per lane and one for drafting. Until enough is known, one lane drafts with the
+    builder's own budget in every other pass.
 
     Args:
-        shared_steps: how many steps' weight the acceptance pooled over all lanes has in each lane's estimate. With a
-            large weight, all lanes draft the same length, as with a goodput rule.
+        shared_steps: number of steps that the acceptance pooled over all lanes counts for in each lane's estimate. With
+            a large number, all lanes draft the same length, as with a goodput rule.
         least_steps: number of drafting steps before drafts are limited.
-        probe_every: a lane drafts two extra nodes in one of this many passes.
+        probe_every: one pass in this many is a probe, in which a lane drafts two extra nodes.
         margin: relative amount by which a node's value must exceed the value of the time it costs.
     """
 
@@ -159,7 +159,7 @@ class NodeBudget(Controller):
     def share(self, values: Sequence[NDArray[np.float64]] | NDArray[np.float64], lanes: int) -> list[int]:
         """Return the number of nodes for each sequence, given the values ``[n]`` of its nodes in descending order.
 
-        The pass's other ``lanes`` draft nothing. A node for which the drafter has no candidate costs nothing.
+        All other ``lanes`` of the pass draft nothing. A node for which the drafter has no candidate costs nothing.
         """
         drafted, _, _, planned = self._drafting
         used = drafted / planned if planned else 1.0
@@ -177,7 +177,7 @@ class NodeBudget(Controller):
         return found
 
     def seconds(self, lanes: int, nodes: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the seconds of a step with this many lanes, for each mean number of nodes drafted in total."""
+        """Return how many seconds a step with this many lanes takes, for each mean total number of drafted nodes."""
         found: NDArray[np.float64]
         drafted, passes, drafting, _ = self._drafting
         profile = self._profile
@@ -273,7 +273,7 @@ class NodeBudget(Controller):
 
 
 def _added(sums: NDArray[np.float64], hits: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Return decayed sums ``[2, n]`` plus a draft's accepted and drafted nodes; ``n`` grows if the draft is larger."""
+    """Return the decayed sums ``[2, n]`` plus a draft's accepted and drafted nodes. A larger draft increases ``n``."""
     if hits.size > sums.shape[1]:
         sums = np.pad(sums, ((0, 0), (0, hits.size - sums.shape[1])))
     sums[:, : hits.size] *= 1 - 1 / window

@@ -1,4 +1,4 @@
-"""Q-learning of when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
+"""Q-learning decides when to end a draft: CONTINUE or STOP before each draft pass (Post-use & Pre-cut, section 5.2)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class QLearning(Controller):
     """Chooses CONTINUE or STOP before each draft pass, using a table of learned values.
 
     The table's states are bins of (draft cost so far, product of the draft's confidences). After the target pass, the
-    episode is learned backwards. STOP is terminal and gets the reward. CONTINUE gets reward 0 plus ``gamma`` times the
-    value that follows. A *virtual trial* also rewards STOP at every point where drafting continued, with the tokens and
-    the cost that STOP would have had there.
+    table learns from the episode's decisions in reverse order. STOP is terminal and gets the reward. CONTINUE gets
+    reward 0 plus ``gamma`` times the value that follows. A *virtual trial* also rewards STOP at every point where
+    drafting continued, based on the tokens and the cost that stopping there would have had.
 
     The defaults are ours. ``configs/post_use_pre_cut/published.yaml`` has the paper's value for every argument.
 
@@ -74,8 +74,8 @@ class QLearning(Controller):
         signals: additional parts of the state, as running means over recent steps. ``acceptance``: accepted share of
             the drafted path. ``cache_hits``: share of steps in which a phrase helped (a pass gave several tokens, or a
             graft was accepted). ``cost_slope``: recent draft cost per token, relative to its long-term mean.
-        cost_bins: bin edges of the number of draft passes so far.
-        confidence_bins: bin edges of the product of confidences.
+        cost_bins: bin edges for the number of draft passes so far.
+        confidence_bins: bin edges for the product of confidences.
         alpha: learning rate.
         gamma: discount factor for each CONTINUE.
         epsilon: share of steps or decisions that explore during warm-up.
@@ -86,7 +86,7 @@ class QLearning(Controller):
         first_decision: see above.
         exploration: see above.
         reward: one of the rewards above.
-        unit: cost unit of ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
+        unit: cost unit for ``useful``: a plain step (``target``), or, as published, a draft pass (``draft``).
         virtual_trials: ``warm-up`` uses them only during warm-up, as published; ``always`` uses them in all steps.
         backup: see above.
         learn: If False, freeze the table: no exploration, no updates; ``warm-up`` freezes it after warm-up.
@@ -366,7 +366,7 @@ class QLearning(Controller):
         self._means.remember_change(change)
 
     def _reward(self, point: Decision, drafted: DraftSummary) -> float:
-        """Return the reward for stopping at a point of the episode; 0 for a plain step."""
+        """Return the reward for stopping at a point in the episode; 0 for a plain step."""
         if point.row % self.table.block_size == 0:
             return 0.0
         accepted: float = min(drafted.accepted, point.depth)

@@ -1,4 +1,4 @@
-"""The Q-learning table of action values by binned state, and the step summary that it learns from."""
+"""The Q-learning table of action values for binned states, and the step summary that it learns from."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class QTable:
     on an edge belongs to the upper bin.
 
     Args:
-        cost_bins: bin edges of the number of draft passes.
-        confidence_bins: bin edges of the product of confidences.
-        signal_bins: bin edges of each extra signal, by name.
+        cost_bins: bin edges for the number of draft passes.
+        confidence_bins: bin edges for the product of confidences.
+        signal_bins: bin edges for each extra signal, keyed by name.
         continue_bias: initial value of CONTINUE; STOP starts at 0.
 
     Raises:
@@ -67,7 +67,7 @@ class QTable:
         return index * self.block_size
 
     def row(self, block: int, cost: float, confidence: float) -> int:
-        """Return the row of a state with a draft."""
+        """Return the row for a state in which something has been drafted."""
         row = bisect_right(self.cost_bins, cost) * self._width
         return block + 1 + row + bisect_right(self.confidence_bins, confidence)
 
@@ -80,7 +80,7 @@ class QTable:
         """Move a value toward a target, and return how much it changed.
 
         Args:
-            averaged: whether to average the first visits, which drops the initial value; False as published (eq. 5).
+            averaged: whether to average the first visits and so discard the initial value; False as published (eq. 5).
         """
         values, visits = self.values[row], self.visits[row]
         visits[action] += 1
@@ -109,7 +109,7 @@ class QTable:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore ``q`` and ``visits``. Raises ``ValueError`` for different bins or shapes, or non-finite values."""
+        """Restore ``q`` and ``visits``. Raises ``ValueError`` if bins or shapes differ or ``q`` is not finite."""
         for name, wanted in self.bins().items():
             if state["bins"].get(name) != wanted:
                 raise ValueError(
@@ -136,7 +136,7 @@ def _edges(name: str, edges: Sequence[float]) -> list[float]:
 
 @dataclass(slots=True)
 class Decision:
-    """A decision: its row in the table, the draft so far, and the action taken."""
+    """A decision to continue or stop: its row in the table, the draft so far, and the action taken."""
 
     row: int
     depth: int
@@ -202,7 +202,7 @@ class DraftSummary:
         return sum(self._matches[:depth])
 
 
-_RECENT, _LONG = 0.1, 0.01  # share of a running mean that one step replaces
+_RECENT, _LONG = 0.1, 0.01  # weight of one step in a running mean
 _FIRST = {
     "acceptance": 0.5,
     "cache_hits": 0.0,
@@ -246,16 +246,16 @@ class StepMeans:
         }
 
     def remember_step(self, new_tokens: int, cost: float) -> None:
-        """Update the means of tokens and cost with a step."""
+        """Update the means of tokens and cost after a step."""
         self._move("tokens", new_tokens, _LONG)
         self._move("cost", cost, _LONG)
 
     def remember_change(self, change: float) -> None:
-        """Update the mean change of the table's values per step."""
+        """Update the running mean of how much the table's values change per step."""
         self._move("change", change, _RECENT)
 
     def remember_grafts(self, drafted: DraftSummary) -> None:
-        """Update the means for grafted phrases with a step that drafted nodes."""
+        """Update the means for grafted phrases after a step that drafted nodes."""
         if drafted.reach is not None:
             self._means["graft_reach"] = max(self._means["graft_reach"], drafted.reach)
         self._move("graft_rows", drafted.graft_rows, _RECENT)

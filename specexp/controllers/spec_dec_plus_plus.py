@@ -20,12 +20,12 @@ from specexp.core.outcome import Outcome
 Floats = NDArray[Any]  # float64, of states float32
 
 FEATURES = 4
-"""Number of features: log-probabilities of path and last token, log of the path's length, recent acceptance rate."""
+"""Number of features: log-probabilities of path and last token, log of path length, and recent acceptance rate."""
 _SURE = 1e-4  # clips probabilities before taking their log-odds
 
 
 class AcceptanceHead:
-    """Predicts whether a whole path is accepted by adding a small network's output to the draft's own log-odds.
+    """Predicts whether a whole path is accepted, by adding a small network's output to the draft's own log-odds.
 
     Args:
         rejection_weight: weight of a rejected path in the loss, relative to an accepted one.
@@ -82,7 +82,7 @@ class AcceptanceHead:
         return hidden, 1 / (1 + np.exp(-log_odds))
 
     def _gradient(self, features: Floats, hidden: Any, error: Floats) -> Floats:
-        """Return the loss gradient with respect to all weights, given that with respect to the log-odds ``[n]``."""
+        """Return the loss gradient with respect to all weights, given the one with respect to the log-odds ``[n]``."""
         outer, error = self.weights[(FEATURES + 1) * self.width : -1], error / error.size
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
         return np.concatenate(
@@ -132,20 +132,20 @@ class StateHead(AcceptanceHead):
         return gradient
 
 
-_RECENT = 0.1  # share of the running mean that a step replaces
+_RECENT = 0.1  # weight of one step in the running mean
 _ENTRIES = ("recent", "squares", "weights")
 
 
 class SpecDecPlusPlus(Controller):
-    """Continues a draft while a learned head's predicted probability of full acceptance is at or above a threshold.
+    """Continues a draft while a learned head predicts full acceptance with a probability at or above a threshold.
 
     Such a threshold is the optimal policy if drafting is viewed as a Markov decision process (theorem 3.1). The
-    published head uses the draft model's hidden states after all drafted tokens but the newest; its probabilities are
-    multiplied. The other head uses the probabilities of the path and of its last token, the path's length, and the
+    published head uses the draft model's hidden states at all drafted tokens except the newest, and its probabilities
+    are multiplied. The other head uses the probabilities of the path and of its last token, the path's length, and the
     recent acceptance rate. Both learn from every step, either while decoding or in ``specexp.fit``.
 
     Args:
-        threshold: lowest probability at which drafting continues; one minus the paper's bound on a rejection.
+        threshold: lowest probability at which drafting continues; one minus the paper's rejection bound.
         max_depth: maximum draft depth; None keeps the builder's limit.
         features: ``hidden`` selects the published head, a residual network on the draft's hidden states.
         layers: number of residual layers in the published head; the authors use 3.
@@ -239,7 +239,7 @@ class SpecDecPlusPlus(Controller):
         self._recent = float(np.asarray(state["recent"]).reshape(()))
 
     def _features(self, log_prob: Any, last: Any, depth: Any) -> Floats:
-        """Return features ``[n, 4]`` of paths; probabilities are at least 1e-3 (last token) and 1e-9 (path)."""
+        """Return features ``[n, 4]`` of paths; probabilities are clipped below at 1e-3 (last token) and 1e-9 (path)."""
         least = log(1e-3)
         columns = (np.maximum(log_prob, 3 * least), np.maximum(last, least), np.log(depth))
         recent = np.full(len(columns[0]), self._recent)

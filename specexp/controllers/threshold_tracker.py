@@ -1,4 +1,4 @@
-"""A tree threshold that adapts to the text, a question that DySpec leaves open (Xiong et al. 2024, B.1)."""
+"""A tree threshold that adapts to the text, which DySpec leaves as an open question (Xiong et al. 2024, B.1)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ThresholdTracker(Controller):
     Args:
         budget: mean number of nodes per step, for the aim ``budget``.
         initial: initial threshold; 1 / ``budget`` if None.
-        rate: share of the error by which each step moves the threshold's logarithm.
+        rate: fraction of the error by which each step moves the threshold's logarithm.
         step_ms: milliseconds that a step without nodes takes, for the aim ``goodput``.
         node_ms: milliseconds to draft and verify one more node. If neither time is given, both are fitted to measured
             times, and runs are not exactly reproducible.

@@ -24,7 +24,7 @@ class DFlash(StatesDrafter):
 
     Args:
         head: folder with ``config.json`` and ``model.safetensors``, or a hub id.
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.

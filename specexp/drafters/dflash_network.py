@@ -1,6 +1,6 @@
-"""The network of DFlash drafts (Chen et al. 2026, arXiv 2602.06036), in the layout that z-lab publishes.
+"""The network of a DFlash draft (Chen et al. 2026, arXiv 2602.06036), in the file layout published by z-lab.
 
-The keys and values of a text are computed from hidden states of several target layers. A block consists of the last
+Keys and values for the text are computed from hidden states of several target layers. A block consists of the last
 token and mask tokens, which attend to the text and to each other. One pass thus predicts all masked positions.
 """
 
@@ -25,10 +25,10 @@ class DFlashConfig:
     """The contents of a draft's ``config.json``.
 
     Attributes:
-        layer: Qwen3 configuration of the draft's layers.
+        layer: Qwen3 configuration for the draft's layers.
         state_layers: Hidden states of the target that the draft reads, as indices into transformers' ``hidden_states``.
-        block_size: Number of tokens in a block; only the first is known.
-        mask_token_id: Token at the other positions of a block.
+        block_size: Number of tokens in a block, of which only the first is known before drafting.
+        mask_token_id: Id of the token at all other positions of a block.
     """
 
     layer: PretrainedConfig
@@ -38,7 +38,7 @@ class DFlashConfig:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> DFlashConfig:
-        """Parse the contents of a ``config.json``; raises ``ValueError`` if they do not describe a DFlash draft."""
+        """Parse the contents of a ``config.json``. Raises ``ValueError`` if they do not describe a DFlash draft."""
         inner = content.get("dflash_config") or {}
         found = {"block_size": content.get("block_size"), "num_target_layers": None, **content, **inner}
         for name in ("hidden_size", "vocab_size", "block_size", "mask_token_id", "num_target_layers"):
@@ -52,7 +52,7 @@ class DFlashConfig:
                 f"{where}: a DFlash draft must have the layers of Qwen3 with full attention, got {wrong}"
             )
         layers, depth = found.get("target_layer_ids"), found["num_target_layers"]
-        if layers is None:  # evenly spaced from the second layer to the third from the end
+        if layers is None:  # evenly spaced from the second layer to the third from last
             count = layer.num_hidden_layers
             even = (
                 [round(1 + number * (depth - 4) / (count - 1)) for number in range(count)]
@@ -60,7 +60,7 @@ class DFlashConfig:
                 else []
             )
             layers = even or [depth // 2]
-        # ids count from the first layer's output
+        # id 0 is the first layer's output
         return cls(layer, tuple(one + 1 for one in layers), found["block_size"], found["mask_token_id"])
 
 
@@ -82,13 +82,13 @@ class DFlashNetwork(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> DFlashNetwork:
-        """Load a published draft from its folder. A ``ValueError`` names the file and the tensor at fault."""
+        """Load a published draft from its folder. Raises ``ValueError``, naming the file and tensor at fault."""
         content, given, file = read_head(folder)
         config = DFlashConfig.of(content, file.with_name("config.json"))
         return filled(lambda: cls(config), given, file)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters as views of the fused ones, keyed by their names in files."""
+        """Return the parameters as views of the fused parameters, keyed by their names in files."""
         return tensors_of(self)
 
     def append(self, states: torch.Tensor, positions: torch.Tensor, cache: KeyValues) -> None:

@@ -33,8 +33,8 @@ class DraftModel(Drafter):
 
     One pass feeds all frontier nodes that the model has not processed yet; a repeated request needs no pass. After a
     step, the cache keeps the rows of accepted nodes and drops the others. Candidates are the most probable tokens or
-    random draws. The random numbers of a draw depend only on its place (seed, sequence, root position, the parent's
-    rank path). A tree therefore does not depend on how passes are batched.
+    random draws. The random numbers for a draw depend only on its place: seed, sequence, root position and the parent's
+    rank path. The tree therefore does not depend on how passes are batched.
 
     A PARD model has a ``pard_token`` in its configuration. It drafts all depths in one pass, so all nodes at a given
     depth have the same candidates.
@@ -45,11 +45,11 @@ class DraftModel(Drafter):
         top_k: keep only this many of the most probable tokens.
         top_p: keep only the smallest set of most probable tokens with at least this total probability.
         coupled: for the verifier ``KeyedSampling``: rank tokens by their score plus the noise that the target adds at
-            that position. The output is unchanged, but more drafts are accepted. Log-probabilities are those of the
-            noisy scores, and no candidate is drawn.
-        vocabulary: JSON file with a list of token ids, most frequent first. Only these are drafted, which makes the
-            output layer smaller. Their probabilities are those of the full layer, rescaled to sum to 1. None: the ids
-            in ``draft_vocabulary`` of the model's configuration, or else all.
+            that position. The output is unchanged, but more drafts are accepted. Log-probabilities are computed from
+            the noisy scores, and candidates are never drawn.
+        vocabulary: JSON file with a list of token ids, most frequent first. Only these can be drafted, which makes the
+            output layer smaller. Their probabilities are those of the full layer, rescaled to sum to 1. If None, use
+            ``draft_vocabulary`` from the model's configuration, or all ids if it has none.
         vocabulary_size: number of ids to use from the file; None for all. Without a file, the lowest ids are used,
             which are roughly the most frequent tokens of a BPE tokenizer.
 
@@ -127,7 +127,7 @@ class DraftModel(Drafter):
 
     @property
     def source(self) -> DraftSource:
-        """The model or recording behind the drafter's passes; raises ``ValueError`` if it is not set yet."""
+        """The model or recording that answers the drafter's passes. Raises ``ValueError`` if it is not set yet."""
         if self._source is None:
             raise ValueError("DraftModel has no model yet: pass one, as in DraftModel(pair.draft)")
         return self._source
@@ -266,9 +266,9 @@ class DraftModel(Drafter):
         self._forget_tree()
 
     def _known_of(self, context: Context) -> int:
-        """Return how many cached rows are bit for bit equal to those that a prefill of this sequence would write.
+        """Return how many cached rows are bitwise equal to those that a prefill of this sequence would write.
 
-        If a row does not depend on the other rows of its pass, these are the rows of the common prefix. Otherwise, the
+        If rows do not depend on the other rows in their pass, these are the rows of the common prefix. Otherwise, the
         whole prompt must match.
         """
         last, prompt = self._context, context.token_ids[: context.prompt_length]
@@ -285,13 +285,13 @@ class DraftModel(Drafter):
         self._filled = None
         self._pending = 0  # committed tokens fed in the step's first pass, the root last
         self._children: dict[tuple[int, int], int] = {}  # (fed node, token) -> fed node; the root is node 0
-        self._answers: list[Any] = []  # answers by fed node, in the source's own form
-        self._ancestors: list[list[int]] = []  # by fed node: the nodes on its path, itself included
+        self._answers: list[Any] = []  # the answer for each fed node, in the source's own format
+        self._ancestors: list[list[int]] = []  # for each fed node: the nodes on its path, including itself
 
     def _nodes_of(
         self, request: Request, enter: Callable[[int, int], int | None] = lambda node, token: None
     ) -> Iterator[int | None]:
-        """Yield the fed node of each frontier row. ``enter`` may create a missing node from its parent and token."""
+        """Yield the fed node for each frontier row. ``enter`` may create a missing node from its parent and token."""
         tokens, parents, children = request.tokens.tolist(), request.parents.tolist(), self._children
         found: dict[int, int | None] = {0: 0}  # row -> node
         for frontier in request.rows.tolist():
@@ -309,7 +309,7 @@ class DraftModel(Drafter):
             yield node
 
     def _rows_to_feed(self, context: Context, request: Request) -> tuple[Sequence[int | None], Fed | None]:
-        """Return each frontier row's node (None beyond the context limit), and the pass for missing nodes, if any."""
+        """Return each frontier row's node (None beyond the context limit), and the pass to feed new nodes, if any."""
         source = self.source
         past, old = source.length, len(self._ancestors)
         tokens: list[int] = []
@@ -354,9 +354,9 @@ def _source_of(runtime: Runtime) -> DraftSource:
 
 
 class SelfDrafter(DraftModel):
-    """A :class:`DraftModel` with a model made from the target's weights. Recordings do not contain its answers.
+    """A :class:`DraftModel` that runs a model made from the target's weights. Recordings do not contain its answers.
 
-    A subclass makes the model in :meth:`use_target` and passes it to :meth:`draft_with`.
+    Subclasses make the model in :meth:`use_target` and pass it to :meth:`draft_with`.
     """
 
     def __init__(
@@ -380,7 +380,7 @@ class SelfDrafter(DraftModel):
     def use_target(self, target: Runtime) -> None: ...
 
     def draft_with(self, model: Runtime | DraftSource) -> None:
-        """Draft with this model, made from the target's weights."""
+        """Draft with this model, which was made from the target's weights."""
         super().use_draft_model(model)
 
 

@@ -35,10 +35,10 @@ class Fed:
     Attributes:
         tokens: ``[m]`` token ids of all rows.
         depths: ``[m]`` positions of the rows, counted from the end of the cached rows.
-        pending: number of committed tokens in the step's first pass, the root last.
+        pending: number of committed tokens in the step's first pass, the last of which is the root.
         known: number of nodes fed in earlier passes of this step, including the root (node 0); 0 in the first pass.
-        ancestors: for each node of the step so far, the nodes on the path from the root down to it, itself included;
-            new nodes come last.
+        ancestors: for each node of the step so far, the nodes on the path from the root down to and including it; new
+            nodes come last.
     """
 
     tokens: Sequence[int]
@@ -51,14 +51,14 @@ class Fed:
 class DraftSource(ABC):
     """Runs or replays a drafter's passes over a growing tree, and converts the answers to candidates.
 
-    It holds the committed rows of one sequence, like the KV cache of a model.
+    It holds the committed rows of one sequence, like a model's KV cache.
 
     Attributes:
         team: a key; sources with equal keys share passes. None if this source does not share passes.
-        independent_rows: whether a row's result is bitwise the same, whatever other rows its pass feeds.
+        independent_rows: whether a row's result is bitwise identical regardless of the other rows in its pass.
         vocabulary: the tokens that its head can draft; None for all.
-        parallel: whether the first pass of a step answers for all nodes of its tree.
-        most_depth: depth of the deepest tree that it can draft.
+        parallel: whether the first pass of a step gives the answers for all nodes of its tree.
+        most_depth: maximum depth of a tree that it can draft.
     """
 
     team: Hashable = None
@@ -102,12 +102,12 @@ class DraftSource(ABC):
         return self.feed_together([(self, context, fed)])[0]
 
     def feed_together(self, questions: Sequence[tuple[Any, Context, Fed]]) -> list[list[Any]]:
-        """Return the result of :meth:`feed` for each of several sources of one team."""
+        """Return the result of :meth:`feed` for each of several sources in one team."""
         return [source.feed(context, fed) for source, context, fed in questions]
 
     def draft(self, scoring: Scoring, context: Context, shape: TreeShape) -> NDArray[np.int64] | None:
-        """Draft a whole tree; return its ``[n + 1]`` tokens, the root's first, or None if it must be drafted pass by
-        pass.
+        """Draft a whole tree. Return its ``[n + 1]`` tokens, starting with the root, or None if it must be drafted one
+        pass at a time.
 
         See :meth:`~specexp.core.runtime.Runtime.draft_tree` for the rows that are fed.
         """
@@ -115,25 +115,25 @@ class DraftSource(ABC):
 
     @abstractmethod
     def commit(self, rows: Sequence[int]) -> None:
-        """Commit these rows and drop the others. Rows are numbered from the last commit."""
+        """Commit these rows and drop the others. Row numbers start after the last commit."""
 
     def candidates(
         self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
     ) -> Candidates:
-        """Rank or draw candidates for ``f`` frontier rows. By default, an answer is a pair (logits ``[m, V]``, row)."""
+        """Rank or draw candidates for ``f`` frontier rows. By default, answers are pairs (logits ``[m, V]``, row)."""
         return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
     def candidates_together(
         self, scoring: Scoring, questions: Sequence[tuple[Any, Context, Request, Sequence[Any]]]
     ) -> list[Candidates]:
-        """Return the result of :meth:`candidates` for each of several sources of one team."""
+        """Return the result of :meth:`candidates` for each of several sources in one team."""
         return [
             source.candidates(scoring, context, request, answers)
             for source, context, request, answers in questions
         ]
 
     def state(self, answer: Any) -> NDArray[np.float32]:
-        """Return the hidden state ``[d]`` of an answer (logits, row, states); raises ``ValueError`` if it has none."""
+        """Return the hidden state ``[d]`` of an answer (logits, row, states). Raises ``ValueError`` if it has none."""
         if not isinstance(answer, tuple) or len(answer) < 3:
             raise ValueError(
                 f"{type(self).__name__} has no states to read: set pair.mode to eager or compiled"
@@ -143,11 +143,11 @@ class DraftSource(ABC):
 
     @abstractmethod
     def for_new_sequence(self) -> DraftSource:
-        """Return a source of the same model with no committed rows."""
+        """Return a source for the same model with no committed rows."""
 
 
 class _Slots:
-    """Assigns the slots of a model's cache. The slot of a deleted source is reused."""
+    """Assigns the slots in a model's cache. The slot of a deleted source is reused."""
 
     def __init__(self) -> None:
         self._free: list[int] = []

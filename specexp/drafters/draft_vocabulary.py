@@ -1,4 +1,4 @@
-"""Reduced heads: the output layer of a draft covers only some of the target's tokens, as in EAGLE-3 (``d2t``)."""
+"""Reduced heads: a draft's output layer covers only some of the target's tokens, as in EAGLE-3 (``d2t``)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DraftVocabulary:
 
     @classmethod
     def read(cls, file: str | None, most: int | None, size: int) -> DraftVocabulary | None:
-        """Keep the first ``most`` ids of a JSON list, most frequent first; without a file, the ids below ``most``.
+        """Read the first ``most`` ids of a JSON list, most frequent first. Without a file, use the ids below ``most``.
 
         The ids of a BPE tokenizer follow the order of its merges, so the lowest are roughly the most frequent.
 

@@ -1,4 +1,4 @@
-"""EAGLE: a layer on top of the target's hidden states predicts the next ones (Li et al. 2024)."""
+"""EAGLE: a layer on top of the target's hidden states predicts the next hidden states (Li et al. 2024)."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Eagle(StatesDrafter):
 
     Args:
         head: arrays of an :class:`~specexp.drafters.networks.EagleHead`, and the mark that identifies its target; in a
-            configuration, the path of a ``draft-head`` artifact.
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+            configuration, the path to a ``draft-head`` artifact.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.

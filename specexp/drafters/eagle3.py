@@ -31,14 +31,14 @@ class Eagle3(StatesDrafter):
 
     It loads files from SafeAILab, SpecForge and speculators, which number layers differently. The layers named in the
     file are therefore compared with those one before and one after, on 200 tokens sampled from the target. The best
-    ones are used. The draft's distribution covers the head's tokens, which may be fewer than the target's.
+    match is used. The draft's distribution covers only the head's vocabulary, which may be smaller than the target's.
 
     Args:
         head: folder with ``config.json`` and ``model.safetensors`` (or ``pytorch_model.bin``), or a hub id;
             ``smollm2:eagle3`` is the embedded head for SmolLM2-135M-Instruct.
         layers: hidden states to read, numbered as in transformers' ``hidden_states`` (k: after k layers). If given, no
-            layers are compared.
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+            comparison is made.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -108,7 +108,7 @@ class Eagle3(StatesDrafter):
 
 
 def folder_of(head: str) -> Path:
-    """Find a head's folder, given an embedded head's name, a folder or a hub id; raises ``ValueError`` if not found."""
+    """Find a head's folder, given an embedded head's name, a folder or a hub id. Raises ``ValueError`` if not found."""
     family, _, name = head.partition(":")
     embedded = Path(__file__).parents[1] / "models" / family / name
     if Path(head).is_dir() or (name and embedded.is_dir()):
@@ -128,7 +128,7 @@ def scores_of(
 ) -> dict[tuple[int, ...], float]:
     """Return the share of the target's own text that a head's drafts would match, for each choice of layers to read.
 
-    The text is a tree of several chains, sampled from the target. The share is the mean overlap of both distributions.
+    The text is a tree of several chains, sampled from the target. The share is the distributions' mean overlap.
     """
     import torch
 

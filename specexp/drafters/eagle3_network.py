@@ -1,8 +1,8 @@
 """The network of EAGLE-3 heads (Li et al. 2025, arXiv 2503.01840) and of P-EAGLE, in the published file layouts.
 
-A row fuses hidden states of three of the target's layers with the embedding of the next token. Published heads differ
-in a few switches, which have the same names here as in ``config.json``. The layouts of SafeAILab (also used by
-SpecForge and SGLang) and of speculators (also used by vLLM) contain the same tensors.
+Each row fuses the hidden states of three target layers with the embedding of the next token. Published heads differ in
+a few switches, which have the same names here as in ``config.json``. The layouts of SafeAILab (also used by SpecForge
+and SGLang) and of speculators (also used by vLLM) contain the same tensors.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Eagle3Config:
         draft_vocab_size: Number of tokens that the head can draft, at most V.
         state_layers: Hidden states of the target that the head reads, as indices into transformers' ``hidden_states``
             (0: embeddings, k: after k layers). None selects 2, N/2 and N - 3 for N layers.
-        states: Number of these hidden states.
+        states: Number of hidden states that the head reads.
         norm_before_fc: Whether to normalize the concatenated states (gpt-oss).
         fc_norm: Whether to normalize each state separately (EAGLE-3.1).
         norm_before_residual: Whether the first layer's residual is the normalized state.
         norm_output: Whether the next row reads the normalized state (EAGLE-3.1).
         fc_bias: Whether ``fc`` has a bias.
-        mask_token_id: Token for all rows after the first, so that one pass drafts all depths (P-EAGLE).
+        mask_token_id: Id of the token fed in all rows after the first, so that one pass drafts all depths (P-EAGLE).
     """
 
     layer: PretrainedConfig
@@ -62,7 +62,7 @@ class Eagle3Config:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], where: object) -> Eagle3Config:
-        """Parse the contents of a ``config.json``; raises ``ValueError`` if they do not describe an EAGLE-3 head."""
+        """Parse the contents of a ``config.json``. Raises ``ValueError`` if they do not describe an EAGLE-3 head."""
         layer = dict(content.get("transformer_layer_config") or content)
         kind = layer.pop("model_type", "llama")
         if kind not in ("llama", "qwen3"):
@@ -75,7 +75,7 @@ class Eagle3Config:
         # ids count from the first layer's output
         if layers is None and inner.get("eagle_aux_hidden_state_layer_ids"):
             layers = [one + 1 for one in inner["eagle_aux_hidden_state_layer_ids"]]
-        # vLLM takes a missing switch to be true in speculators' EAGLE-3 files, and false in SafeAILab's
+        # vLLM assumes a missing switch to be true in speculators' EAGLE-3 files, and false in SafeAILab's
         residual = content.get("speculators_model_type") == "eagle3"
         switches = {name: bool(content.get(name, False)) for name in _SWITCHES}
         switches["norm_before_residual"] = bool(content.get("norm_before_residual", residual))
@@ -108,9 +108,9 @@ class Eagle3Network(nn.Module):
     """An EAGLE-3 head.
 
     Args:
-        config: its sizes and switches.
+        config: the head's sizes and switches.
         kept: ``[Vd]`` target ids of the draft vocabulary, ascending; None keeps all.
-        own_head: whether it has its own output weights; otherwise it uses the target's rows for ``kept``.
+        own_head: whether it has its own output weights; otherwise it uses the target's output rows for ``kept``.
         own_embeddings: whether it has its own token embeddings; otherwise it uses the target's.
 
     Example:
@@ -175,7 +175,7 @@ class Eagle3Network(nn.Module):
         return F.linear(normed, self._shared[1] if self.lm_head is None else self.lm_head.weight)
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Fuse hidden states ``[..., states * Ht]`` of the target's layers, in order, into inputs ``[..., H]``."""
+        """Fuse the target layers' hidden states ``[..., states * Ht]``, in layer order, into inputs ``[..., H]``."""
         if self.input_norm is not None:
             states = self.input_norm(states)
         if self.fc_norm is not None:
@@ -203,8 +203,8 @@ class Eagle3Network(nn.Module):
             embedded: ``[..., m, H]`` embeddings of tokens.
             inputs: ``[..., m, H]`` inputs for the preceding positions, from :meth:`fuse_states` or :meth:`again`.
             positions: ``[m]`` indices of these positions.
-            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then the new ones). None
-                means causal rows if none are cached, or a single row that attends to all.
+            visible: ``[m, n + m]`` mask, true where a row attends to a column (``n`` cached rows, then the new ones).
+                None means causal attention if nothing is cached, or else full attention for a single new row.
             cache: keys and values of earlier rows, to which those of the new rows are appended.
         """
         x, turn = inputs, self._rotation.turn(positions, inputs)
@@ -215,8 +215,8 @@ class Eagle3Network(nn.Module):
     def unroll(self, embedded: torch.Tensor, states: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
         """Yield the states ``[batch, m - step, H]`` of each draft step. Each step reads the states of the previous one.
 
-        This is EAGLE-3's training-time test (section 3.2). Row ``i`` of a step attends to the rows up to ``i`` of the
-        first step, which read the target's states. It also attends to row ``i`` of every step in between.
+        This is EAGLE-3's training-time test (section 3.2). Row ``i`` of a step attends to rows up to ``i`` of the first
+        step, which read the target's states. It also attends to row ``i`` of every step since then.
 
         Args:
             embedded: ``[..., m, H]`` embeddings of the tokens after ``states``.
@@ -240,7 +240,7 @@ class Eagle3Network(nn.Module):
             inputs = self.again(made)[:, :-1]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the parameters as views of the fused ones, keyed by their names in files."""
+        """Return the parameters as views of the fused parameters, keyed by their names in files."""
         found = tensors_of(self)
         if "mask_hidden" in found:
             found["mask_hidden"] = found["mask_hidden"][None, None]
@@ -248,7 +248,7 @@ class Eagle3Network(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path) -> Eagle3Network:
-        """Load a published head from its folder. A ``ValueError`` names the file and the tensor at fault."""
+        """Load a published head from its folder. Raises ``ValueError``, naming the file and tensor at fault."""
         content, given, file = read_head(folder)
         config = Eagle3Config.of(content, file.with_name("config.json"))
         return cls._of(
@@ -299,7 +299,7 @@ class Eagle3Network(nn.Module):
 
 
 def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
-    """Return the contents of ``config.json``, the tensors and their file. Raises ``ValueError`` if one is missing."""
+    """Return the contents of ``config.json``, the tensors and their file. Raises ``ValueError`` if a file is absent."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
@@ -318,7 +318,7 @@ def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tenso
 
 
 def tensors_of(network: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters of a network of :class:`DecoderLayer` modules, keyed by their names in files."""
+    """Return the parameters of a network made of :class:`DecoderLayer` modules, keyed by their names in files."""
     found: dict[str, Any] = dict(network.named_parameters())
     for number, layer in enumerate(network.layers):
         layer_name = f"layers.{number}."
@@ -329,7 +329,7 @@ def tensors_of(network: Any) -> dict[str, torch.Tensor]:
 
 
 def filled(make: Callable[[], Network], given: Mapping[str, torch.Tensor], file: Path) -> Network:
-    """Build a network from the tensors of a file; raises ``ValueError`` if they do not match its ``tensors``."""
+    """Build a network from the tensors in a file. Raises ``ValueError`` if names or shapes do not match."""
     with torch.device("meta"):
         shape = make().tensors()
     for name, tensor in shape.items():
@@ -368,9 +368,9 @@ class DecoderLayer(nn.Module):
 
     Args:
         layer: a Llama or Qwen3 configuration.
-        number: its index in the cache.
+        number: the layer's index in the cache.
         first: whether its input is an embedding joined with the preceding state, as in EAGLE-3's first layer.
-        norm_before_residual: whether the residual of a first layer is the normalized state.
+        norm_before_residual: whether the residual is the normalized state; only used if ``first``.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ class DecoderLayer(nn.Module):
         self.mlp.down_proj = nn.Linear(layer.intermediate_size, width, bias=False)
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return views of the parts of each fused parameter, keyed by their names in files."""
+        """Return, for each fused parameter, views of its parts, keyed by their names in files."""
         sizes = [self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size]
         names = (
             [f"self_attn.{name}_proj.weight" for name in "qkv"],

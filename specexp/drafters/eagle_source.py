@@ -64,7 +64,7 @@ class EagleSource(DraftSource):
 
         Args:
             positions: number of positions fed to the target.
-            states: ``[m, width]`` hidden states at the last ``m`` of them; unknown earlier states become zero.
+            states: ``[m, width]`` hidden states at the last ``m`` positions; unknown earlier states are set to zero.
         """
         given = 0 if states is None else states.shape[0]
         before = self._states[: positions - given]
@@ -99,7 +99,7 @@ class EagleSource(DraftSource):
     def feed(self, context: Context, fed: Fed) -> list[Any]:
         past, answers = self.length, []
         tokens, depths = list(fed.tokens), np.array(fed.depths)
-        if fed.known == 0:  # committed tokens share one pass: their states are the target's, already known
+        if fed.known == 0:  # committed tokens share one pass, as the target's states are already known
             count = fed.pending
             self._run_committed(tokens[:count])
             answers.append((self._output(self._made[-1:]), 0))
@@ -190,7 +190,7 @@ class _TreeCache:
         if layer == len(self._layers):
             self._layers.append([one[..., :0, :] for one in (keys, values)])
         kept = self._layers[layer]
-        for place, given in enumerate((keys, values)):  # heads of values may be narrower than those of keys
+        for place, given in enumerate((keys, values)):  # value heads may be narrower than key heads
             if end > kept[place].shape[-2]:
                 grown = given.new_empty((*given.shape[:2], max(256, 2 * end), given.shape[-1]))
                 grown[..., : self.rows, :] = kept[place][..., : self.rows, :]

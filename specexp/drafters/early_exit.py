@@ -23,7 +23,7 @@ class EarlyExit(SelfDrafter):
 
     Args:
         layers: number of the target's first layers to draft with.
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.
@@ -50,7 +50,7 @@ class EarlyExit(SelfDrafter):
 
 
 def _exit_of(model: Any, layers: int, runtime: str) -> Any:
-    """Return a model made of another one's first layers, sharing weights; raises ``ValueError`` if it has too few."""
+    """Return a model that shares the first layers of another. Raises ``ValueError`` if there are too few layers."""
     body: Any = getattr(model, "base_model", None)
     own = getattr(body, "layers", None)
     if own is None:

@@ -23,11 +23,11 @@ class Lookahead(Drafter):
 
     Each step adds one level of guesses to a window of ``window`` columns. A column's next level holds the guess for the
     following position. In the tree, the oldest level is a chain below the root. A column's later levels branch off at
-    its place in that chain. The target's pass thus processes the window as draft nodes, accepted if they are correct.
-    The target's token after a column's last guess becomes the newest level. Once the window is full, it also completes
-    an n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
-    branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely if it has room for
-    (N - 1) (W + G) nodes, G + 2 candidates and W + N - 2 levels. In a smaller tree, the last columns learn nothing.
+    its place in that chain. The target thus processes the window as draft nodes, which are accepted if correct. Its
+    tokens after the columns' last guesses form the newest level. Once the window is full, each also completes an
+    n-gram, which is stored in a pool. Stored n-grams that follow the root token are drafted too (the verification
+    branch). The builder :class:`~specexp.builders.AllCandidates` feeds both parts completely if it has room for (N -
+    1)(W + G) nodes, G + 2 candidates and W + N - 2 levels. In a smaller tree, the last columns are not updated.
 
     The window always begins right after the root, however many tokens a step adds. Its first level repeats the prompt's
     last tokens, whereas the published method starts with random ones.
@@ -35,7 +35,7 @@ class Lookahead(Drafter):
     Args:
         window: number of positions ahead of the root; the paper's W.
         ngram: number of tokens in an n-gram; the paper's N. The window has N - 1 levels.
-        verified: number of n-grams stored and drafted for each token that they follow; the paper's G.
+        verified: number of n-grams stored and drafted per preceding token; the paper's G.
     """
 
     learns_from = "all-nodes"
@@ -80,12 +80,12 @@ class Lookahead(Drafter):
         nodes = [_node(outcome, path) for path in self._columns()]
         if not nodes or nodes[0] is None:  # a step without a draft
             return
-        # near the end of an output the deepest columns are not fed, and keep their guess
+        # near the end of an output, the deepest columns are not fed and keep their guesses
         newest = [
             guess if node is None else int(answers[node])
             for node, guess in zip(nodes, levels[-1], strict=True)
         ]
-        if len(levels) == self.ngram - 1:  # a full column and its answer are an n-gram
+        if len(levels) == self.ngram - 1:  # a full column and its answer form an n-gram
             for column, (token, node) in enumerate(zip(newest, nodes, strict=True)):
                 first, *rest = (level[column] for level in levels)
                 if node is not None:
@@ -114,7 +114,7 @@ class Lookahead(Drafter):
         self._levels = [list(level) for level in state["levels"]]
 
     def _columns(self) -> Iterator[tuple[int, ...]]:
-        """Yield each column's path below the root: the oldest level up to the column, then its later levels."""
+        """Yield each column's path below the root: first the oldest level up to it, then its later levels."""
         if self._levels:
             oldest, *later = self._levels
             for column in range(self.window):

@@ -36,8 +36,8 @@ class Medusa(Drafter):
 
     Args:
         head: arrays of :class:`~specexp.drafters.networks.MedusaHeads`, and the mark that identifies its target; in a
-            configuration, the path of a ``draft-head`` artifact.
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+            configuration, the path to a ``draft-head`` artifact.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature, or ``head`` does not have the expected arrays.
@@ -131,7 +131,7 @@ class Medusa(Drafter):
         self._answers: torch.Tensor | None = None  # [heads, V] logits of the step
 
     def _logits(self) -> torch.Tensor | None:
-        """Return ``[heads, V]`` logits for this step; None if there was no hidden state."""
+        """Return ``[heads, V]`` logits for this step, or None if there is no hidden state."""
         import torch
 
         if self._answers is None and self._state is not None:

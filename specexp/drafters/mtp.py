@@ -21,10 +21,10 @@ class Mtp(StatesDrafter):
 
     The layer takes a token's embedding and the target's last hidden state at the previous position. At the next depth,
     its output replaces this state. DeepSeek-V3, GLM-4.5 and others have such a layer, which transformers' ``MtpModel``
-    loads. If a checkpoint has several of them, the first one drafts at every depth.
+    loads. If a checkpoint has several such layers, the first one is used at every depth.
 
     Args:
-        temperature: this and the remaining arguments are those of :class:`~specexp.drafters.DraftModel`.
+        temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
         ValueError: ``coupled`` is given with a temperature.

@@ -20,7 +20,7 @@ _EPSILON = 1e-6
 
 
 class KeyValues(Protocol):
-    """A cache of keys and values, such as a ``DynamicCache`` of transformers."""
+    """A cache of keys and values, such as transformers' ``DynamicCache``."""
 
     def update(
         self, keys: torch.Tensor, values: torch.Tensor, layer: int
@@ -49,7 +49,7 @@ class EagleHead(nn.Module):
         self.norm_inner = nn.RMSNorm(width, eps=_EPSILON)
         self.gate_up = nn.Linear(width, 2 * inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
-        with torch.no_grad():  # an untrained head returns the given state
+        with torch.no_grad():  # an untrained head returns its input state
             self.fuse.weight.zero_()
             self.fuse.weight[:, width:] = torch.eye(width)
             self.fuse.bias.zero_()
@@ -58,7 +58,7 @@ class EagleHead(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EagleHead:
-        """Build the network from its parameters and ``heads`` ``[1]``; raises ``ValueError`` for other arrays."""
+        """Build the network from its parameters and ``heads`` ``[1]``. Raises ``ValueError`` if they do not fit."""
         weights = {
             name: torch.from_numpy(np.asarray(array, dtype=np.float32))
             for name, array in arrays.items()
@@ -89,8 +89,8 @@ class EagleHead(nn.Module):
             embedded: ``[..., m, d]`` embeddings of tokens.
             states: ``[..., m, d]`` hidden states at the preceding positions.
             positions: ``[m]`` positions of the tokens in the text.
-            visible: ``[m, n + m]`` true where a row attends to a column (``n`` cached rows, then the new ones). None
-                means causal rows if none are cached, or a single row that attends to all.
+            visible: ``[m, n + m]`` mask, true where a row attends to a column (``n`` cached rows, then the new ones).
+                None means causal attention if nothing is cached, or else full attention for a single new row.
             cache: keys and values of the ``n`` earlier rows, to which those of the new rows are appended.
         """
         # f(i + 1) from f(i) and token i + 1: the tokens are one step ahead of the states (section 4.1)
@@ -106,7 +106,7 @@ class EagleHead(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the target's hidden states unchanged, as the inputs of rows."""
+        """Return the target's hidden states unchanged, for use as row inputs."""
         return states
 
     again = fuse_states  # inputs of later rows, from the states that `forward` returned
@@ -128,7 +128,7 @@ class EagleHead(nn.Module):
 class MedusaHeads(nn.Module):
     """Parallel heads of residual blocks: head ``k`` predicts the hidden state ``k + 1`` positions ahead.
 
-    Untrained heads are the identity. All heads share the target's output layer; each published head has a copy of it.
+    Untrained heads are the identity. All heads share the target's output layer; each published head has its own copy.
 
     Args:
         width: d, the size of the hidden states.
@@ -143,7 +143,7 @@ class MedusaHeads(nn.Module):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> MedusaHeads:
-        """Build the network from ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``; raises
+        """Build the network from ``weight`` ``[blocks, heads, d, d]`` and ``bias`` ``[blocks, heads, d]``. Raises
         ``ValueError`` for other shapes.
         """
         weight, bias = (np.asarray(arrays[name], dtype=np.float32) for name in ("weight", "bias"))
@@ -193,7 +193,7 @@ class MtpLayer(nn.Module):
         visible: torch.Tensor | None = None,
         cache: KeyValues | None = None,
     ) -> torch.Tensor:
-        """Return the states ``[1, m, d]`` after the given tokens. The arguments are those of :class:`EagleHead`."""
+        """Return the states ``[1, m, d]`` after the given tokens. The arguments are as in :class:`EagleHead`."""
         turn = self._shared[1](embedded, position_ids=positions[None], **self._kinds)
         mask = None if visible is None else additive_mask(visible[None, None], embedded.dtype)
         made: torch.Tensor = self.layer(
@@ -207,7 +207,7 @@ class MtpLayer(nn.Module):
         return made
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the target's hidden states unchanged, as the inputs of rows."""
+        """Return the target's hidden states unchanged, for use as row inputs."""
         return states
 
     again = fuse_states

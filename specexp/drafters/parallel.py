@@ -21,7 +21,7 @@ from specexp.drafters.eagle_source import EagleSource
 
 
 class ParallelSource(DraftSource):
-    """A source with one answer for all nodes at a depth. A pass feeds one mask token per level of the last tree."""
+    """A source with one answer for all nodes at a depth. A pass feeds one mask token per level of the previous tree."""
 
     parallel = True
     _pending, _depths = 0, 4  # committed tokens in the step; depths that the last tree, or this one, needed
@@ -29,7 +29,7 @@ class ParallelSource(DraftSource):
 
     @abstractmethod
     def extend(self, token_ids: Sequence[int], masks: int) -> list[Any]:
-        """Feed committed tokens, then mask tokens, after the rows of the step. Return the answers for the last
+        """Feed committed tokens and then mask tokens, after the step's earlier rows. Return the answers for the last
         committed token, if any was fed, and for the mask tokens.
         """
 

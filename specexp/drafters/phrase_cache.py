@@ -1,4 +1,4 @@
-"""The phrase cache drafts stored phrases, also within a draft model's passes (Post-use & Pre-cut, section 5.1)."""
+"""The phrase cache drafts stored phrases, alone or in a draft model's passes (Post-use & Pre-cut, section 5.1)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
 class PhraseCache(DrafterWrapper):
-    """Drafts phrases that were correct before, stored under the token that they follow.
+    """Drafts phrases that were correct earlier, stored under the token that they follow.
 
     As a wrapper around a drafter, the cache forwards requests for tokens, and answers requests for phrases (from
     :class:`~specexp.builders.Graft`) itself. If a request needs a pass of a draft model, that pass also feeds up to
     ``ride`` phrases below the requested nodes (appendix C, algorithm 2). The model's answers do not change. Where they
-    agree with a phrase, the answers to its next tokens are already known, so one pass extends a draft by several
+    agree with a phrase, the answers for its next tokens are already known, so one pass extends a draft by several
     tokens. Without a drafter, the cache proposes continuations of phrases that match the path to a node, longest match
     first.
 
@@ -50,17 +50,17 @@ class PhraseCache(DrafterWrapper):
         max_phrases: maximum number of phrases stored per token; the oldest is evicted.
         ride: maximum number of phrases fed along with a draft pass; 0 feeds none.
         shortest_match: minimum number of tokens of a fed phrase that the draft must confirm. Otherwise, its answers
-            along the phrase are dropped, and a later pass computes them again. The paper uses 2 (algorithm 2, line 14).
+            along the phrase are dropped and computed again in a later pass. The paper uses 2 (algorithm 2, line 14).
         committed: store all committed text. False, as published, stores only the run of USEFUL tokens below a step's
-            root, with the target's token after it.
-        initialisation: ``prompt`` first stores the phrases of each prompt; ``empty`` does not.
+            root, followed by the target's next token.
+        initialisation: ``prompt`` stores each prompt's phrases before decoding starts; ``empty`` does not.
         state: ``cold`` starts every prompt with an empty cache, ``carry`` keeps phrases from prompt to prompt, and
             ``preloaded`` starts every prompt with ``phrases``. The inner drafter has its own policy.
-        phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration, the path of a
+        phrases: arrays of :meth:`PhraseStore.state_dict`, for ``state="preloaded"``; in a configuration, the path to a
             ``phrase-cache`` artifact.
 
     Raises:
-        ValueError: only one of ``phrases`` and ``state="preloaded"`` is given, or the phrases do not fit.
+        ValueError: only one of ``phrases`` and ``state="preloaded"`` is given, or ``phrases`` is damaged or too large.
     """
 
     learns_from = "all-nodes"
@@ -115,7 +115,7 @@ class PhraseCache(DrafterWrapper):
         return super().source_of(context, path) if drafter is None else drafter.source_of(context, path)
 
     def without_drafter(self) -> PhraseCache:
-        """Return a copy that drafts only with its phrases."""
+        """Return a copy that drafts only from its phrases."""
         other = copy(self)
         other.inner, other.ride, other.store = (), 0, self.store.copy()
         other.state = "cold" if self.state == "cold" else "carry"
@@ -169,7 +169,7 @@ class PhraseCache(DrafterWrapper):
         if outcome.tree.num_nodes > 0:
             self._insert_answered(outcome)
         if self.committed:
-            new = len(outcome.new_token_ids) + self.phrase_length  # phrases at the old end grew
+            new = len(outcome.new_token_ids) + self.phrase_length  # phrases at the old end have grown
             self._insert_text(outcome.context.token_ids[-new:].tolist())
 
     @override
@@ -319,11 +319,11 @@ class PhraseCache(DrafterWrapper):
 
 @dataclass(slots=True)
 class _Pending:
-    """Look-ups and corrections of a step, learned when the step ends. The dictionaries serve as ordered sets.
+    """Lookups and corrections made in a step and learned at its end. The dictionaries serve as ordered sets.
 
     Attributes:
         used: keys of phrases that were looked up.
-        corrected: pairs of a key and a phrase as the draft corrected it.
+        corrected: pairs of a key and a phrase, as corrected by the draft.
     """
 
     used: dict[int, None] = field(default_factory=dict)

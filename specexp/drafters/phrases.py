@@ -20,11 +20,11 @@ ENTRIES = ("counts", "keys", "phrases", "uses")
 
 
 class PhraseStore:
-    """Phrases by key token, newest first. Look-up, insertion and eviction take constant time.
+    """Stores phrases by key token, newest first. Lookup, insertion and eviction take constant time.
 
-    A full store evicts its least used key or, in a tie, the key that was used (or inserted) longest ago. A full key
-    evicts its oldest phrase. Inserting a phrase again makes it the newest. If one phrase of a key is a prefix of
-    another, only the longer one is kept, with the age of the newer one.
+    A full store evicts its least used key or, in a tie, the one least recently used (or inserted). A full key evicts
+    its oldest phrase. Inserting a phrase again makes it the newest. If one phrase of a key is a prefix of another, only
+    the longer one is kept, with the age of the newer one.
 
     Example:
         >>> store = PhraseStore(phrase_length=3, max_keys=2, max_phrases=2)
@@ -44,7 +44,7 @@ class PhraseStore:
         """Remove all phrases."""
         self._phrases: dict[int, OrderedDict[Phrase, None]] = {}  # phrases by key, the newest last
         self._uses: dict[int, int] = {}
-        self._used: dict[int, OrderedDict[int, None]] = {}  # keys by number of uses, longest ago first
+        self._used: dict[int, OrderedDict[int, None]] = {}  # keys by number of uses, oldest use first
         self._fewest = 0  # uses of the key to be evicted next
 
     def copy(self) -> PhraseStore:
@@ -62,7 +62,7 @@ class PhraseStore:
 
     @property
     def largest_token(self) -> int:
-        """The largest token id; -1 if the store is empty."""
+        """The largest token id, or -1 if the store is empty."""
         return max((max(key, *map(max, own)) for key, own in self._phrases.items()), default=NO_CANDIDATE)
 
     def lookup(self, key: int, count: int) -> list[Phrase]:
@@ -124,7 +124,7 @@ class PhraseStore:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from :meth:`state_dict`; raises ``ValueError`` if it is damaged or too large."""
+        """Restore a state from :meth:`state_dict`. Raises ``ValueError`` if it is damaged or too large."""
         counts, keys, phrases, uses = self._checked(state)
         self.clear()
         start = 0

@@ -17,7 +17,7 @@ from specexp.drafters.ranking import candidates_of
 class PromptLookup(Drafter):
     """Proposes tokens that followed earlier occurrences of the last n tokens, largest n first, then newest first.
 
-    The index of a sequence contains only committed tokens, so each draft adds only the tokens since the last one.
+    The index of a sequence contains only committed tokens, so each draft only adds the tokens since the last draft.
 
     Args:
         max_ngram: length of the longest suffix to look up, in tokens.

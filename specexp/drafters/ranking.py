@@ -132,7 +132,7 @@ def _noise(question: ToRank) -> torch.Tensor:
     noise = context.target_noise(len(context), deepest + 1, size, logits.device)
     if vocabulary is not None:
         noise = noise[:, vocabulary.kept]
-    if min(depths) == deepest:  # all rows have one depth, as in a static tree
+    if min(depths) == deepest:  # all rows have the same depth, as in a static tree
         return noise[deepest].expand(logits.shape[0], -1)
     return noise[np.array(depths)]
 
@@ -148,7 +148,7 @@ def candidates_of(request: Request, answers: Iterable[Sequence[int]]) -> Candida
 def answered_in_part(
     request: Request, width: int, answered: Sequence[int], answer: Callable[[Request], Candidates]
 ) -> Candidates:
-    """Return candidates from ``answer`` for the frontier rows ``answered``, and none for the other rows."""
+    """Return candidates from ``answer`` for the frontier rows in ``answered``, and none for the others."""
     tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
     log_probs = np.full(tokens.shape, -np.inf, dtype=np.float32)
     q = np.zeros((request.rows.size, width), dtype=np.float32)
@@ -165,7 +165,7 @@ def answered_in_part(
 
 
 def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the ``k`` best tokens of ``[f, V]`` scores with their log-probabilities, leaving out impossible tokens."""
+    """Return the ``k`` best tokens of ``[f, V]`` scores with their log-probabilities, excluding impossible tokens."""
     values, indices = scores.log_softmax(dim=-1).topk(min(k, scores.shape[-1]), dim=-1)
     found, log_probs = to_host(indices, values.float())
     found[np.isneginf(log_probs)] = NO_CANDIDATE
@@ -178,8 +178,8 @@ def _best(scores: torch.Tensor, k: int) -> tuple[NDArray[np.int64], NDArray[np.f
 
 _BLOCK = 128  # tokens per block: inverse sampling finds the block, then the token in it
 _ROUNDS = (8, 16, 32, 64)
-"""The number of uniform numbers per row in each round of draws; later rounds use the last value. It does not depend on
-``k``, so that each number always decides the same draw.
+"""The number of uniform numbers that each row uses per round of draws; later rounds use the last value. This does not
+depend on ``k``, so each number always decides the same draw.
 """
 
 Uniforms = Callable[[NDArray[np.int64], int, int], NDArray[np.float64]]
@@ -206,8 +206,8 @@ def draw(
         replacement: whether a token can be drawn again.
 
     Returns:
-        Tokens ``[f, j]`` in the order drawn (the longest row has ``j <= k``), their log-probabilities under ``q``, and
-        ``q``. Rows with no token left, or with enough drawn, are padded with ``NO_CANDIDATE``.
+        Tokens ``[f, j]`` in the order drawn, their log-probabilities under ``q``, and ``q``. The longest row has
+        ``j <= k`` tokens. Rows that ran out of tokens or reached ``enough`` are padded with ``NO_CANDIDATE``.
     """
     import torch
 
@@ -228,7 +228,7 @@ def draw(
         block, inside, probability = _invert(left, mass, active, uniforms(active, start, size))
         token = block * _BLOCK + inside  # [a, size]
         new = probability > 0
-        if not replacement:  # skipping a number that repeats a token equals drawing without replacement
+        if not replacement:  # skipping repeated tokens is equivalent to drawing without replacement
             observed = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(
                 size, k=-1, dtype=np.bool_
             )
@@ -286,7 +286,7 @@ def _invert(
     rows: NDArray[np.int64],
     uniforms: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Find the tokens at uniform numbers ``[a, m]``; return block, index in the block and probability, each ``[a, m]``.
+    """Find the tokens selected by uniform numbers. Return ``[a, m]`` blocks, indices in them, and probabilities.
 
     The probability is 0 where a row has no token left.
     """

@@ -1,4 +1,4 @@
-"""Suffix lookup in this text, earlier texts and a corpus (REST, He et al. 2024; SuffixDecoding, Oliaro et al. 2025)."""
+"""Suffix lookup in current and past texts and a corpus (REST, He et al. 2024; SuffixDecoding, Oliaro et al. 2025)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Estimate = Literal["escape", "frequency"]
 
 
 class SuffixAutomaton(Drafter):
-    """Finds the longest earlier match for the tokens that end at a node, and proposes the tokens that followed it.
+    """Finds the longest earlier match for the tokens ending at a node, and proposes the tokens that followed it.
 
     It searches the prompt and the output so far, earlier texts (with ``state="carry"``) and a ``corpus`` (if given).
-    With a corpus, this is REST (He et al. 2024); with earlier texts, it is SuffixDecoding (Oliaro et al. 2025). A
-    candidate's probability is estimated from its occurrences. For SuffixDecoding's greedy tree, use
+    With a corpus, this is REST (He et al. 2024); with earlier texts, it is SuffixDecoding (Oliaro et al. 2025).
+    Candidate probabilities are estimated from occurrence counts. For SuffixDecoding's greedy tree, use
     :class:`~specexp.builders.DySpecGreedy` with ``top-k`` candidates.
 
     Args:
-        corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration, the path of a
+        corpus: arrays of a :class:`~specexp.drafters.suffix_index.SuffixArray`; in a configuration, the path to a
             ``suffix-corpus`` artifact.
         min_run: length of the shortest run to look up, in tokens.
         candidates: maximum number of candidates per node.
-        estimate: how a candidate's probability is estimated. ``frequency``, as published, is its share of the longest
-            run's occurrences. ``escape`` (prediction by partial matching, method C) reserves some probability for
-            tokens not seen after that run. It is divided among the followers of shorter runs, so a continuation seen
-            only once is not treated as certain.
-        reach: maximum draft depth, as a multiple of the length of the run at the root (SuffixDecoding's
+        estimate: how a candidate's probability is estimated. ``frequency``, as published, is the share of the longest
+            run's occurrences that this candidate follows. ``escape`` (prediction by partial matching, method C)
+            reserves some probability for tokens not seen after that run. This part is divided among the followers of
+            shorter runs, so a continuation seen only once is not treated as certain.
+        reach: maximum draft depth, as a multiple of the length of the run matched at the root (SuffixDecoding's
             ``max_spec_factor``); None for no limit.
         state: ``cold`` searches only the current prompt and its output; ``carry`` also searches all earlier texts.
 
@@ -155,9 +155,9 @@ class SuffixAutomaton(Drafter):
         return self._index if self.state == "carry" else self._indexes[context]
 
     def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
-        """Return this step's look-ups, including the root's, keyed by path."""
+        """Return this step's lookups, including the root's, keyed by path."""
         text, clock = self._texts[context], self._index_of(context).clock
-        if text.walked != clock:  # any sequence may have added to the index, which makes look-ups stale
+        if text.walked != clock:  # any sequence may have added to the index, which makes lookups stale
             text.walks.clear()
             text.walked = clock
             corpus = None if self._corpus is None else self._corpus.longest(text.tokens)
@@ -178,7 +178,7 @@ class SuffixAutomaton(Drafter):
         return known
 
     def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
-        """Return the length and followers of each run that ends at a node, longest first. Ties favor the texts."""
+        """Return the length and followers of each run that ends at a node, longest first. On ties, texts come first."""
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
@@ -208,7 +208,7 @@ class SuffixAutomaton(Drafter):
 
 
 _Walk = tuple[int, int, Run | None]
-"""A look-up: state and length of the run found in the texts, and the run found in the corpus."""
+"""A lookup: state and length of the run found in the texts, and the run found in the corpus."""
 
 
 class _Text:
@@ -217,7 +217,7 @@ class _Text:
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.place = 0
-        self.walks: dict[tuple[int, ...], _Walk] = {}  # look-ups by path, valid until the index grows
+        self.walks: dict[tuple[int, ...], _Walk] = {}  # lookups by path, valid until the index grows
         self.walked = -1
 
     def extend(self, index: SuffixIndex, tokens: list[int]) -> None:

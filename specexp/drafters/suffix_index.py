@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from specexp.core.tree import NO_CANDIDATE
 
 ENTRIES = ("suffixes", "tokens")
-"""Names of the arrays of a corpus."""
+"""Names of the arrays in a corpus."""
 
 _SAMPLED = 1024  # maximum number of occurrences counted
 _LONGEST = 64  # maximum number of tokens in a run looked up in an array
 
 Followers = list[tuple[int, int]]
-"""Pairs of a token and its number of occurrences, newest first where the order is known."""
+"""Pairs of a token and its number of occurrences, newest first if the order is known."""
 
 
 class SuffixIndex:
     """A suffix automaton over several texts (Blumer et al. 1985) that counts the occurrences of every run.
 
-    A state represents all runs that occur at the same places. Its link leads to its longest suffix that also occurs
+    A state represents all runs that end at the same places. Its link leads to its longest suffix that also occurs
     elsewhere. A text is identified by the state of its whole content; state ``0`` is the empty text.
 
     Attributes:
@@ -59,7 +59,7 @@ class SuffixIndex:
         return state
 
     def step(self, place: int, length: int, token: int) -> tuple[int, int]:
-        """Extend a run by a token; return state and length of the longest suffix that occurs in the texts."""
+        """Extend a run by a token; return the state and length of its longest suffix that occurs in the texts."""
         while place > 0 and token not in self._next[place]:
             place = self._link[place]
             length = self._length[place]
@@ -91,7 +91,7 @@ class SuffixIndex:
         return new
 
     def _whole(self, above: int, token: int, state: int) -> int:
-        """Return the state of ``above`` plus a token: ``state`` itself, or a state split off for the shorter runs."""
+        """Return the state of ``above`` plus a token: ``state``, or a new state split off for the shorter runs."""
         if self._length[state] == self._length[above] + 1:
             return state
         new = self._new(self._length[above] + 1, dict(self._next[state]), self._link[state])
@@ -112,7 +112,7 @@ class SuffixIndex:
 
 
 Run = tuple[int, int, int]
-"""Start and end index of the suffixes that begin with a run, and the run's length."""
+"""Start and end of the range of suffixes that begin with a run, and the run's length."""
 
 
 class SuffixArray:
@@ -198,7 +198,7 @@ class SuffixArray:
 
 
 def corpus_arrays(texts: list[list[int]]) -> dict[str, NDArray[np.int32]]:
-    """Build the arrays of a :class:`SuffixArray` from texts of token ids, by prefix doubling.
+    """Build the arrays of a :class:`SuffixArray` from tokenized texts, by prefix doubling.
 
     Example:
         >>> {name: array.tolist() for name, array in corpus_arrays([[3, 1], [1]]).items()}

@@ -32,7 +32,7 @@ def mark_of(output: nn.Module) -> NDArray[np.float32]:
 
 
 def output_layer(target: Runtime, arrays: Mapping[str, Any], width: int, name: str) -> nn.Module:
-    """Return the target's output layer; raises ``ValueError`` if there is none or the head is for another target."""
+    """Return the target's output layer. Raises ``ValueError`` if there is none or the head is for another target."""
     layer = getattr(target.model, "get_output_embeddings", lambda: None)()
     if layer is None:
         raise ValueError(f"{name} needs a target with an output layer, got {type(target.model).__name__}")

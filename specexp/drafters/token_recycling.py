@@ -31,30 +31,30 @@ class TokenRecycling(Drafter):
     The defaults are our own; ``configs/token_recycling/published.yaml`` has the paper's values.
 
     Row ``v`` of the matrix ``[V, k]`` (int32, 1 MB at V = 32,000 and k = 8) holds the candidates after token ``v``.
-    After each target pass, the row of each fed token, accepted or not, is replaced by the top k of its logits.
+    After each target pass, the row of every fed token, whether accepted or not, is replaced by the top k of its logits.
 
     Args:
         k: candidates per token; the paper uses 8.
-        update: rule for a token that is fed more than once in a step. ``last`` and ``first`` keep that occurrence, in
-            tree order. ``race`` imitates the paper's concurrent writes: each rank comes from a random occurrence (keyed
-            by place), so a row or a tree may contain a candidate twice. Three rules are our own: ``race-distinct``
-            drops repeated candidates. ``merge`` combines the candidates of all occurrences, best ranks first.
-            ``accepted`` updates only the rows of the root and accepted nodes.
+        update: rule for a token that is fed more than once in a step. ``last`` and ``first`` keep the last or first
+            occurrence in tree order. ``race`` imitates the paper's concurrent writes: each rank comes from a random
+            occurrence (keyed by place), so a row or a tree may contain a candidate twice. Three rules are our own:
+            ``race-distinct`` drops repeated candidates. ``merge`` combines the candidates of all occurrences, best
+            ranks first. ``accepted`` updates only the rows of the root and accepted nodes.
         initialisation: ``empty`` starts without candidates, whereas the paper starts with token 0 everywhere.
-            ``prompt`` makes the newest follower of each prompt token its first candidate, ahead of those from the
+            ``prompt`` makes each prompt token's most recent follower its first candidate, ahead of those from the
             prompt's logits. In a later turn, the prompt is all the text so far.
         prefill_update: also learn from the prompt's logits. The paper learns only from draft tokens (section 3.3).
         state: ``cold`` starts every prompt with an empty matrix. ``carry`` keeps the matrix from prompt to prompt (the
             paper's hot start). ``preloaded`` starts every prompt with ``matrix``.
         matrix: for ``state="preloaded"``: ``[V, k]`` int32 candidates after each token, best first, padded with -1; in
-            a configuration, the path of an ``adjacency-matrix`` artifact.
+            a configuration, the path to an ``adjacency-matrix`` artifact.
         coupled: for the verifier ``KeyedSampling``: also store the candidates' logits (4 bytes each), and rank by them
             plus the noise that the target adds at that position. The output is unchanged, but more drafts are accepted,
             since this noise is known before the target pass. This is our addition to the paper.
 
     Raises:
         ValueError: only one of ``matrix`` and ``state="preloaded"`` is given, or the matrix has the wrong type or
-            ``k``; or ``coupled`` is combined with ``preloaded`` (a matrix has no logits).
+            number of columns; or ``coupled`` is combined with ``preloaded`` (a matrix has no logits).
     """
 
     max_candidates: int = 1
@@ -239,7 +239,7 @@ class TokenRecycling(Drafter):
 
 @cache
 def _kernels() -> Any:
-    """Return the compiled ``token_recycling.cpp``; None without a compiler."""
+    """Return the compiled ``token_recycling.cpp``, or None without a compiler."""
     try:
         found = library(Path(__file__).with_suffix(".cpp"))
     except CannotCompileError:

@@ -19,7 +19,7 @@ from specexp.drafters.ranking import candidates_of
 
 
 class Union(DrafterWrapper):
-    """Proposes several drafters' candidates at each node: all of the first drafter's, then new ones from the next.
+    """Proposes several drafters' candidates at each node: all of the first drafter's, then new ones from the others.
 
     Args:
         drafters: 2 to 64 drafters, most trusted first. With ``[PromptLookup(), TokenRecycling()]``, a continuation

@@ -1,4 +1,4 @@
-"""Block verification: draws exact samples from the target and accepts or rejects a drawn chain as a whole."""
+"""Block verification: draws exact samples from the target and verifies a drawn chain as a whole."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class BlockVerification(SamplingVerifier):
-    """Accepts the longest prefix of a drawn chain that passes its own test (Sun et al. 2025).
+    """Accepts the longest prefix of a drawn chain that passes its test (Sun et al. 2025).
 
-    Let ``p_i`` and ``q_i`` be the distributions of target and draft after the first ``i`` of ``n`` draft tokens ``x``.
+    Let ``p_i`` and ``q_i`` be the target's and draft's distributions after the first ``i`` of ``n`` draft tokens ``x``.
 
     - The value of a prefix is ``a_i = min(1, a_(i-1) * p_(i-1)[x_i] / q_(i-1)[x_i])``, with ``a_0 = 1``.
     - Its residual is ``max(a_i * p_i - q_i, 0)``, which sums to ``s_i``.
-    - It passes with probability ``h_i = s_i / (s_i + 1 - a_i)``; the whole chain passes with ``h_n = a_n``.
+    - It passes with probability ``h_i = s_i / (s_i + 1 - a_i)``; for the whole chain, this is ``h_n = a_n``.
     - The longest prefix that passes is accepted, even if a shorter one failed. The bonus token is drawn from its
       normalized residual, or from ``p_n`` if the whole chain is accepted.
 
-    On average it accepts at least as many tokens as :class:`RejectionSampling`, and equally many if none was drawn. It
-    tries only the first child of a node. The randomness of a step is keyed by (seed, sequence, root position).
+    On average it accepts at least as many tokens as :class:`RejectionSampling`, and equally many if no node was drawn.
+    It tries only a node's first child. The randomness of a step is keyed by (seed, sequence, root position).
     """
 
     sampling = "rejection"

@@ -23,8 +23,8 @@ class KeyedSampling(DeterministicVerifier):
 
     ``s_t`` are the target's log-probabilities after temperature, top-k and top-p (``transformers``' own processors, in
     that order). ``g_t`` is Gumbel noise keyed by (seed, sequence, t). Every token is an exact sample, and the output
-    depends only on target, prompt, seed and sequence. Token equality with plain decoding can therefore be tested at
-    every temperature.
+    depends only on target, prompt, seed and sequence. Token equality with plain decoding can therefore be tested at any
+    temperature.
 
     Args:
         temperature: temperature of the target; 0 is greedy decoding.
@@ -65,7 +65,7 @@ class KeyedSampling(DeterministicVerifier):
 
 
 def adds_only_noise(verifier: TokenRule) -> bool:
-    """Return whether a verifier takes the argmax of the logits, or of logits / temperature + target noise."""
+    """Return whether a verifier takes the argmax of the logits, or of logits / temperature plus the target's noise."""
     if isinstance(verifier, KeyedSampling):
         return verifier.law is not None and verifier.top_k is None and verifier.top_p in (None, 1.0)
     return verifier.law is ArgmaxVerifier

@@ -26,7 +26,7 @@ Distribution = NDArray[np.float64]
 
 
 class SamplingVerifier(Verifier, ABC):
-    """Verifies against the target's distribution after temperature, top-k and top-p are applied.
+    """Verifies against the target's distribution after temperature, top-k and top-p have been applied.
 
     Args:
         temperature: temperature of the target; 0 accepts only its most probable token.
@@ -97,7 +97,7 @@ class RejectionSampling(SamplingVerifier):
     def _drafted(self, tree: TokenTree, logits: torch.Tensor) -> Distribution:
         """Return the target's probability ``[n + 1]`` of every node's token, copied from the device in one transfer.
 
-        As long as first children are accepted, only the last row of the distribution is copied as well.
+        As long as first children are accepted, only one further copy is needed: the last row of the distribution.
         """
         import torch
 
@@ -122,8 +122,8 @@ class SampleMatch(SamplingVerifier):
     """Draws one token from the target after every visited node, and follows the child with that token.
 
     It needs no draft distribution, so it works with every drafter. The samples are exact. It accepts no more than
-    rejection sampling does with the same drawn tree. :class:`KeyedSampling` is the same rule with noise that does not
-    depend on the steps. The randomness of a step is keyed by (seed, sequence, root position).
+    rejection sampling does with the same drawn tree. :class:`KeyedSampling` applies the same rule with noise that does
+    not depend on the steps. The randomness of a step is keyed by (seed, sequence, root position).
     """
 
     @override
@@ -143,7 +143,7 @@ class SampleMatch(SamplingVerifier):
 
 
 def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
-    """Return the probability with which the child of a row was drawn."""
+    """Return the probability with which a row's child was drawn."""
     if tree.kind(child) is NodeKind.POINT_MASS:
         return 1.0
     assert tree.q is not None, "drawn nodes come with their distribution"
@@ -169,7 +169,7 @@ def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, 
 
 
 def residual(left: Distribution, q: Distribution) -> Distribution:
-    """Return ``norm(max(left - q, 0))``, or ``left`` if the maximum is 0 everywhere, since both are equal then."""
+    """Return ``norm(max(left - q, 0))``, or ``left`` if the maximum is 0 everywhere (then both are equal)."""
     rest = np.maximum(left - q, 0.0)
     total = rest.sum()
     return rest / total if total > 0 else left
@@ -189,6 +189,6 @@ def normalised(distribution: Distribution) -> Distribution:
 
 
 def sample(distribution: Distribution, uniform: float) -> int:
-    """Return the token at which the cumulative probability exceeds ``uniform``. Its own probability is never 0."""
+    """Return the token where the cumulative probability first exceeds ``uniform``. Its own probability is never 0."""
     upto = distribution.cumsum()
     return int(min(np.searchsorted(upto, uniform * upto[-1], side="right"), np.flatnonzero(distribution)[-1]))

@@ -1,4 +1,4 @@
-"""Traversal verification: draws exact samples from the target and verifies a drawn tree from its leaves up."""
+"""Traversal verification: draws exact samples from the target and verifies a drawn tree from the leaves up."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class TraversalVerification(SamplingVerifier):
     Let ``p`` be the target's distribution after a node and ``r`` the residual, initially ``p``. The next child was
     drawn from ``q``, and the node's own value is ``a``, which is 1 for the root.
 
-    - A child ``y`` has the value ``min(1, a * r[y] / q[y])``. Its own children are tried first. Then ``y`` itself,
-      with the path to it, is accepted with a probability equal to its value.
+    - A child ``y`` has the value ``min(1, a * r[y] / q[y])``. Its own children are tried first. Then ``y`` itself, with
+      the path to it, is accepted with probability equal to its value.
     - A rejection sets ``s = sum(max(a * r - q, 0))``, ``r = norm(max(a * r - q, 0))`` and ``a = s / (s + 1 - a)``.
       Without replacement, it also sets ``q[y] = 0`` and renormalizes ``q``.
 
     The bonus token is drawn from the accepted node's ``r``. Chains are verified as in :class:`BlockVerification`. On
-    average it accepts at least as many tokens as :class:`RejectionSampling`, and equally many if none was drawn. The
+    average it accepts at least as many tokens as :class:`RejectionSampling`, and equally many if no node was drawn. The
     randomness of a step is keyed by (seed, sequence, root position).
     """
 

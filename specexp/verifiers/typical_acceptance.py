@@ -27,8 +27,8 @@ class TypicalAcceptance(SamplingVerifier):
     lossless.
 
     Args:
-        epsilon: a token with a higher probability is always accepted.
-        delta: a token with a probability above ``delta * exp(-H)`` is accepted.
+        epsilon: tokens with a probability above this are always accepted.
+        delta: tokens with a probability above ``delta * exp(-H)`` are accepted.
     """
 
     lossless: ClassVar[bool] = False
