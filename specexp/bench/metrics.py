@@ -146,7 +146,7 @@ def seconds_per_token(record: Any) -> Value:
 
 @metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)
 def p99_seconds_per_token(record: Any) -> Value:
-    """99th percentile of the prompts' decode seconds per token, excluding prefill."""
+    """The 99th percentile of the prompts' decode seconds per token, excluding prefill."""
     seconds: float | None = record.seconds_per_token
     return seconds
 

@@ -48,7 +48,8 @@ VALUES = [
         "baselines ... hf-eager cannot follow RejectionSampling ... [plain]",
     ),
     dry(
-        "--pair.mode packd", "command line: pair.mode must be 'auto', ... got 'packd'; did you mean 'packed'?"
+        "--pair.mode packd",
+        "command line: pair.mode: mode must be one of ... got 'packd'; did you mean 'packed'?",
     ),
     dry("--pair.dtype float32", "command line: pair.dtype is unknown; did you mean 'pair.target_dtype'?"),
     dry(

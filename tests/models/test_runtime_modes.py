@@ -1,10 +1,9 @@
-"""One file in ``specexp/models`` is a mode: ``mode`` of ``load_pair`` names it, ``auto`` tries it by its rank."""
+"""One file in ``specexp/models`` is a mode: ``pair.mode`` names it, ``auto`` tries it by its rank."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +11,10 @@ from helpers.small_models import FULL_ATTENTION, build
 
 import specexp.models
 from specexp import Decoder, load_pair
-from specexp.config.schema import Mode
+from specexp.config import load_config
 from specexp.models.pair import PairError
 from specexp.models.runtime import AUTO, modes, runtime_of, set_mode
+from specexp.models.sources import mode_names
 
 GRAPHED = """
 from specexp.core.language_model import LanguageModel
@@ -68,11 +68,14 @@ def test_auto_falls_back_with_a_reason(rank: int) -> None:
     assert ("graphs of GPT-2 are not captured" in told[0]) == (rank > 1)
 
 
-def test_a_pair_names_it(rank: int) -> None:
+def test_a_configuration_names_it(rank: int, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("pair: {mode: mirrored}\n")
+    assert load_config(file).get("pair.mode") == "mirrored"
     assert load_pair("stdlib", mode="mirrored", weights=False).target is not None
     with pytest.raises(PairError, match="mode must be eager or auto if a device_map"):
         load_pair("stdlib", mode="mirrored", device_map="auto")
 
 
-def test_configurations_know_every_mode() -> None:
-    assert set(get_args(Mode)) == {AUTO, *modes()}
+def test_the_names_found_without_an_import_are_those_of_all_modes(rank: int) -> None:
+    assert set(mode_names()) == {AUTO, *modes()}
