@@ -21,16 +21,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{many}"
 
 
-def with_article(noun: str) -> str:
-    """Return a noun with its indefinite article.
-
-    Example:
-        >>> with_article("Verifier"), with_article("Execution")
-        ('a Verifier', 'an Execution')
-    """
-    return f"{'an' if noun[0] in 'AEIOaeio' else 'a'} {noun}"
-
-
 def size_of(size: float) -> str:
     """Return a number of bytes in human-readable units.
 

@@ -192,7 +192,7 @@ def speculation() -> Iterator[Diagnosis]:
         pays.append(f"a {word} {'never' if least is None else f'from {100 * least:.0f} %'}")
     finding = (
         f"the embedded pair decodes plainly {1 / profile.step_seconds(1):,.0f} tokens/s, "
-        f"{100 * acceptance:.0f} % of drafts are accepted; modelled: {' and '.join(found)}"
+        f"{100 * acceptance:.0f} % of its drafts are accepted; modelled for it: {' and '.join(found)}; yours differs"
     )
     yield Diagnosis("rows", f"on the embedded pair, {verdict(profile, limits)}")
     yield Diagnosis("speculation", finding, advice=f"acceptance that brings 1.1x: {', '.join(pays)}")
@@ -289,8 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
     if given.run is not None and not Path(given.run, "records.jsonl").is_file():
-        why = "has no records.jsonl" if Path(given.run).exists() else "does not exist"
-        return fail(f"{given.run} {why}: name a folder that specexp.run wrote")
+        return fail(f"{given.run} has no records.jsonl: name a folder that specexp.run wrote")
     failed = False
     for diagnosis in examine() if given.run is None else acceptance(given.run):
         failed |= diagnosis.verdict == "problem"

@@ -88,10 +88,11 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:
         prompts = _from_anywhere(given.prompts)
+        own = OwnPrompts(prompts) if given.field is None else OwnPrompts(prompts).with_field(given.field)
         try:
-            count = len(OwnPrompts(prompts).load())
+            count = len(own.load())
         except PromptSetError as error:
-            raise ConfigError(f"--prompts: {error}") from error
+            raise ConfigError(f"--prompts: {str(error).replace('--data.field', '--field')}") from error
     if count < FEWEST_PROMPTS:
         raise ConfigError(
             f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
@@ -132,13 +133,20 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
     verifier: dict[str, Any] = {"class_path": "Greedy"}
     if given.temperature:
         verifier = {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
+    field = {} if given.field is None else {"field": given.field}
     dtypes = {"target_dtype": given.dtype, "draft_dtype": given.dtype}
     content = {
         "compose": ["methods.yaml"],
         "name": name,
         "question": "Which method is fastest for this model and these prompts here, and with which setting?",
         "pair": {"target": given.target, **draft, **dtypes, "device": given.device},
-        "data": {"prompts": prompts, "max_prompts": searched, "shuffle_seed": 0, "chat_template": "auto"},
+        "data": {
+            "prompts": prompts,
+            **field,
+            "max_prompts": searched,
+            "shuffle_seed": 0,
+            "chat_template": "auto",
+        },
         "verifier": verifier,
         "generation": {"max_new_tokens": 128, "seed": 0},
         "baselines": ["plain"],  # Hugging Face's loop may take more time than all candidates together
@@ -201,5 +209,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     add("--dtype", default="bfloat16", choices=dtypes, help="dtype of the weights")
     add("--prompts", metavar="FILE", help=files)
+    add("--field", help="the field or column with the prompts; recognised if left out")
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 (the default) is greedy")
     return parser

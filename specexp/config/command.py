@@ -137,7 +137,10 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
         if dotted in _OF_A_SWEEP:
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is an option of python -m specexp.sweep only")
         if section not in known:
-            options = [*OPTIONS, *(f"--{name}" for name in (*short, *known, *keys_below(Experiment)))]
+            options = [
+                *OPTIONS,
+                *(f"--{name}" for name in (*short, *known, *keys_below(Experiment), "data.max_prompts")),
+            ]
             hint = did_you_mean(section, known) if dot else did_you_mean(f"--{dotted}", options)
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} is unknown{hint}")
     values: dict[str, object] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -70,14 +69,6 @@ class Generation(Section):
     stop_at_eos: bool = True
     stop_at_repetition: bool = True
     threads: Count | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_the_verifier(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and "temperature" in given:
-            to = "the verifier's: set verifier to {class_path: KeyedSampling, init_args: {temperature: T}}"
-            raise refusal(("temperature",), f" is {to}")
-        return given
 
 
 class Reasoning(Section):

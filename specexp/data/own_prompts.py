@@ -153,17 +153,15 @@ def _recognised_field(row: Row) -> str:
     if len(found) == 1:
         return found[0]
     names = found or list(map(str, row.values))
-    listed = [*names[:_LISTED], *(["..."] if names[_LISTED:] else [])]
-    example = next((name for name in names if is_text(row.values.get(name))), "NAME")
-    misspelt = {
-        name: near[0] for name in names if not found and (near := get_close_matches(name, FIELDS, 1, 0.8))
-    }
-    for name, field in misspelt.items():
-        raise row.refusal(
-            f" has the field {name!r}; did you mean {field!r}? Rename it, or set --data.field {name}."
-        )
+    texts = [name for name in names if is_text(row.values.get(name))]
+    example = max(texts, key=lambda name: len(str(row.values[name])), default="NAME")
+    for name in () if found else filter(str.isidentifier, names):
+        if near := get_close_matches(name, FIELDS, 1, 0.8):
+            raise row.refusal(
+                f" has the field {name!r}; did you mean {near[0]!r}? Rename it, or set --data.field {name}."
+            )
     raise row.refusal(
-        f" has the fields {', '.join(listed) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
+        f" has the fields {', '.join(names[:8]) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
         f"example, --data.field {example}."
     )
 

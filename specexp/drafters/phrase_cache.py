@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -113,14 +112,6 @@ class PhraseCache(DrafterWrapper):
     def source_of(self, context: Context, path: tuple[int, ...]) -> str:
         drafter = self.drafter
         return super().source_of(context, path) if drafter is None else drafter.source_of(context, path)
-
-    def without_drafter(self) -> PhraseCache:
-        """Return a copy that drafts only from its phrases."""
-        other = copy(self)
-        other.inner, other.ride, other.store = (), 0, self.store.copy()
-        other.state = "cold" if self.state == "cold" else "carry"
-        other._pending = PerSequence()
-        return other
 
     @override
     def for_new_sequence(self) -> PhraseCache:

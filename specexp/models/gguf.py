@@ -108,6 +108,7 @@ def unpacked(file: Path) -> Path:
     except Exception as error:  # the libraries raise bare ``Exception``
         misfit = "ignore_mismatched_sizes" in str(error)  # a transformers argument that no user can set
         why = f"its tensors do not have the shapes of a {architecture} model" if misfit else first_line(error)
+        why = "it is cut off; copy it again" if why.startswith("cannot reshape array") else why
         raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {why}") from error
     return folder
 

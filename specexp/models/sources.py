@@ -116,7 +116,7 @@ def check_source(role: str, source: str) -> None:
     path, why = Path(source), ""
     if is_gguf(source):
         if not path.is_file():
-            why = "does not exist: make it with llama.cpp's convert_hf_to_gguf.py"
+            why = "does not exist" + (_near(path) or ": make it with llama.cpp's convert_hf_to_gguf.py")
         elif os.access(path, os.R_OK):
             with path.open("rb") as file:
                 why = "" if file.read(4) == b"GGUF" else "is not a GGUF file: it does not begin with GGUF"
@@ -124,7 +124,8 @@ def check_source(role: str, source: str) -> None:
         why = "must be the folder of a saved model or a .gguf file, but it is another file"
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
-            why = "does not exist: name 'stdlib', 'smollm2', a folder, a GGUF file or a hub id (owner/name)"
+            others = ": name 'stdlib', 'smollm2', a folder, a GGUF file or a hub id (owner/name)"
+            why = f"does not exist{_near(path) or others}"
         elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):
             why = "must be 'stdlib', 'stdlib-middle' or 'stdlib-small' to name an embedded model"
     elif not (path / "config.json").is_file():
@@ -135,6 +136,13 @@ def check_source(role: str, source: str) -> None:
         why = _damage(path)
     if why:
         raise PairError(role, f"{role} {source!r} {why}")
+
+
+def _near(path: Path) -> str:
+    """Return a question that names a file or folder with a similar name, if there is one."""
+    there = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, there, 1)
+    return f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
 
 
 def _damage(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from time import time
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,7 +13,7 @@ from typing_extensions import override
 class StageBar(Progress):
     """A progress bar with one line per stage, and above it one line per finished trial.
 
-    Without a terminal, only finished trials are printed.
+    Without a terminal, finished trials are printed, and in other stages a line at most once a minute.
     """
 
     _above: Sequence[
@@ -30,6 +31,7 @@ class StageBar(Progress):
         )
         self._trial_prompts: int | None = None  # prompts per trial; None if the stage counts prompts
         self._decoded = 0  # prompts decoded in the current trial
+        self._printed = time()  # when a line was last printed for prompts
 
     @override
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -54,6 +56,11 @@ class StageBar(Progress):
         for task in self.tasks[-1:]:
             if self._trial_prompts is None:
                 self.advance(task.id)
+                if not self.console.is_terminal and time() - self._printed > 60:  # seconds
+                    self._printed = time()
+                    self.console.print(
+                        f"{task.description}: {task.completed:g} of {task.total:g}", highlight=False
+                    )
             else:
                 self.update(task.id, note=f"prompt {self._decoded}/{self._trial_prompts}")
 

@@ -21,8 +21,10 @@ FEWEST = 6
 FEWEST_CONFIRMED = 8
 SEARCHING = 0.6
 """Share of the time that the search and its preparation may take. The rest is left for the confirmation."""
-REFERENCES = 4
-"""Number of other arms in a confirmation: plain decoding, Hugging Face's loop, and two that start cold."""
+OTHERS = 3
+"""Number of other arms in a confirmation: plain decoding, and two that start cold."""
+EAGER = 10
+"""Prompts that plain decoding decodes in the time that Hugging Face's loop takes for one, roughly, on a CPU."""
 AFTER_SECONDS = SECONDS + 10
 """Seconds reserved after the confirmation for the comparison in float32 and the report."""
 
@@ -38,6 +40,7 @@ class StudyPlan:
     best: int  # minimum number of confirmed candidates
     candidates: int  # maximum number of confirmed candidates
     confirmed: int  # prompts of the confirmation
+    others: int = OTHERS  # arms of the confirmation that are not candidates, in prompts of plain decoding
 
     @classmethod
     def of(cls, settings: Sweep, study: Study, trials: int) -> Self:
@@ -53,7 +56,9 @@ class StudyPlan:
             outside = sum(space.params_of(one.overrides) is None for one in known)
             others = outside + (len(entry.choices) if isinstance(entry, Categorical) else 0)
         sizes = len(study.data().prompts), prompts("count_acceptances"), prompts("learn")
-        return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"))
+        eager = EAGER if study.config.get("pair.device") == "cpu" else 1
+        arms = OTHERS + (eager if study.other_arms() else 0)
+        return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), arms)
 
     @property
     def trial(self) -> float:
@@ -69,7 +74,7 @@ class StudyPlan:
     def confirmation(self) -> float:
         """Number of prompts that the confirmation decodes. Every candidate first learns from the search's prompts."""
         learned = self.candidates * (self.prompts + self.learned)
-        return learned + self.confirmed * (self.candidates + REFERENCES)
+        return learned + self.confirmed * (self.candidates + self.others)
 
     def within(self, decoded: float, fixed: bool) -> StudyPlan:
         """Return the plan reduced to about ``decoded`` prompts, but not below the minimum of each stage.
@@ -83,12 +88,11 @@ class StudyPlan:
         prompts = _clamp(share / (self.trials * (1 + 1 / EVERY) + 2), FEWEST, self.prompts)
         prompts = self.prompts if fixed else prompts
         left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
-        candidates = _clamp((left - REFERENCES * fewest) / (learned + fewest), self.best, self.candidates)
-        most = (left - candidates * learned) / (candidates + REFERENCES)
+        candidates = _clamp((left - self.others * fewest) / (learned + fewest), self.best, self.candidates)
+        most = (left - candidates * learned) / (candidates + self.others)
         confirmed = _clamp(most, fewest, self.confirmed)
-        cut = StudyPlan(
-            0, prompts, min(self.counted, prompts), self.learned, self.best, candidates, confirmed
-        )
+        sizes = {"prompts": prompts, "counted": min(self.counted, prompts), "confirmed": confirmed}
+        cut = replace(self, trials=0, candidates=candidates, **sizes)
         trials = (decoded - cut.confirmation - cut.search) / cut.trial
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
 

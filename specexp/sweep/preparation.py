@@ -116,8 +116,8 @@ def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = N
     return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
 
 
-def left_out_lines(impossible: Mapping[str, str]) -> list[str]:
-    """Return one sentence for each reason why choices of the space or known configurations cannot be built."""
+def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
+    """Yield one sentence for each reason why choices of the space or known configurations cannot be built."""
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)

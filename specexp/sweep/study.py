@@ -293,14 +293,6 @@ class Study:
     def _plain(self) -> LearningArm:
         return self.plain()
 
-    @property
-    def _steps_bound(self) -> bool:
-        """True if no speedup exceeds the tokens per step, since a step takes no less time than one of plain decoding.
-
-        Engines count steps in their own way, and several sequences at once share the passes.
-        """
-        return not self.config.of_engine and not self.config.multi_sequence
-
     def measure(self, candidate: Candidate, should_stop: ShouldStop, trial: int) -> Measurement:
         """Measure a candidate on the prompts in order, until the last one or until ``should_stop`` returns True."""
         arm: LearningArm = candidate.arm
@@ -325,7 +317,8 @@ class Study:
                 if plain:
                     self.reference.observe(prompt_id, seconds_per_token(plain))
                 speedup = self.reference.now(prompt_id) / seconds_per_token(own)
-                if reference and self._steps_bound:
+                # engines count steps in their own way, and several sequences share passes
+                if reference and not (self.config.of_engine or self.config.multi_sequence):
                     tokens = sum(one.new_tokens for one in own) / max(sum(one.steps for one in own), 1)
                     speedup = min(speedup, BOUND * tokens)
                 log_speedups[place] = log(speedup)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specexp.artifacts.environment import device_name
 from specexp.config import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data.task_items import Problem
 
+T = TypeVar("T")
 VARIED = ("drafter", "builder", "controller")
 SHARED = ("pair", "data", "verifier", "generation")
 PIECE = 2**16
@@ -155,23 +156,23 @@ class StudyConfig(Config):
     def problems(self) -> dict[str, Problem]:
         """Return the task items of all stages by prompt id; empty if the prompts do not belong to a task."""
         found: dict[str, Problem] = {}
-        for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
-            staged = with_prompts_of(self, stage)
-            try:
-                items = build_task_items(staged)
-                found |= {} if items is None else items.problems
-            except PromptSetError as error:
-                raise prompts_error(staged, error) from error
+        for items in self._of_stages(build_task_items):
+            found |= {} if items is None else items.problems
         return found
 
     def check_rows(self) -> None:
-        """Raise ConfigError if a stage has no prompts. Models are not loaded, because that takes seconds."""
+        """Raise ConfigError if a stage has no prompts. No models are loaded, which takes seconds."""
+        self._of_stages(lambda staged: build_workload(staged).rows())
+
+    def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
+        found = []
         for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
             staged = with_prompts_of(self, stage)
             try:
-                build_workload(staged).rows()
+                found.append(read(staged))
             except PromptSetError as error:
                 raise prompts_error(staged, error) from error
+        return found
 
     def workload(self) -> dict[str, Any]:
         """Return the settings that all candidates share. Seconds from different workloads cannot be compared.

@@ -197,7 +197,7 @@ def trial_line(study: optuna.Study, trial: FrozenTrial, objectives: Sequence[str
         return f"{what}: {state}, {reason_of(trial)}"
     values = zip(objectives, trial.values, strict=True)
     shown = ", ".join(_value_text(trial, name, value) for name, value in values)
-    pruned = f", pruned after {trial.user_attrs['pruned_at']} prompts" if state == "pruned" else ""
+    pruned = f", pruned after {counted(trial.user_attrs['pruned_at'], 'prompt')}" if state == "pruned" else ""
     return f"{what}: {shown}{pruned}"
 
 

@@ -52,10 +52,6 @@ VALUES = [
         "command line: pair.mode: mode must be one of ... got 'packd'; did you mean 'packed'?",
     ),
     dry("--pair.dtype float32", "command line: pair.dtype is unknown; did you mean 'pair.target_dtype'?"),
-    dry(
-        "--generation.temperature 1",
-        "command line: generation.temperature is the verifier's: set verifier to",
-    ),
     dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
     dry("--published '[{method: x, speedup: fast}]'", "published.0.speedup ... 'fast'"),
@@ -116,7 +112,7 @@ STUDIES = [
 COMMANDS = [
     Row("demo smolm2", "demo takes smollm2 or options, got 'smolm2'; did you mean 'smollm2'?"),
     Row("serve smollm2", "smollm2: there is no such artifact folder; a sweep writes artifacts/NAME/best"),
-    Row("doctor runs/none", "runs/none does not exist: name a folder that specexp.run wrote"),
+    Row("doctor runs/none", "runs/none has no records.jsonl: name a folder that specexp.run wrote"),
     Row(
         "run mine.yaml --shard 0/2 --on local --workers 2",
         "--shard must not be given with --on, which gives each worker its shard",

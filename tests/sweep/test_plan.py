@@ -23,7 +23,7 @@ WHOLE = StudyPlan(trials=24, prompts=16, counted=12, learned=0, best=3, candidat
 def test_a_plan_counts_every_prompt_that_is_decoded():
     assert WHOLE.trial == 16 + 4  # plain decoding runs again on every fourth prompt
     assert WHOLE.search == 16 + 12 + 24 * 20
-    assert WHOLE.confirmation == 7 * 16 + 16 * (7 + 4)
+    assert WHOLE.confirmation == 7 * 16 + 16 * (7 + 3)  # and plain decoding, twice more for a cold start
     assert replace(WHOLE, learned=5).trial == 25
     assert replace(WHOLE, learned=5).confirmation == WHOLE.confirmation + 7 * 5
 
@@ -33,9 +33,9 @@ def test_a_plan_that_fits_is_not_cut():
 
 
 def test_prompts_are_cut_first_and_then_trials_and_the_confirmation():
-    assert WHOLE.within(300, fixed=False) == StudyPlan(22, 6, 6, 0, 3, 6, 8)
-    assert WHOLE.within(600, fixed=False) == replace(WHOLE, prompts=11, counted=11, trials=24, confirmed=14)
-    assert WHOLE.within(300, fixed=True) == StudyPlan(7, 16, 12, 0, 3, 3, 10)
+    assert WHOLE.within(300, fixed=False) == StudyPlan(22, 6, 6, 0, 3, 6, 9)
+    assert WHOLE.within(600, fixed=False) == replace(WHOLE, prompts=11, counted=11, trials=24, confirmed=16)
+    assert WHOLE.within(300, fixed=True) == StudyPlan(7, 16, 12, 0, 3, 4, 8)
 
 
 def test_no_stage_falls_below_its_fewest():
@@ -52,14 +52,14 @@ def test_a_cut_plan_fits(decoded):
 
 def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     minutes = ((WHOLE.search + WHOLE.confirmation) * 2 + AFTER_SECONDS) / 60
-    assert round(minutes) == 27
+    assert round(minutes) == 26
     sentence = WHOLE.forecast(2.0, None)
     assert sentence.startswith(
-        "This takes at most about 27 minutes: 24 trials on 16 prompts, then 7 candidates"
+        "This takes at most about 26 minutes: 24 trials on 16 prompts, then 7 candidates"
     )
     assert "Plain decoding takes 2.0 s a prompt here" in sentence
-    assert "27 minutes: at least 24 trials" in WHOLE.forecast(2.0, 27)
-    assert "27 minutes instead of 10, which are too few: at least" in WHOLE.forecast(2.0, 10)
+    assert "26 minutes: at least 24 trials" in WHOLE.forecast(2.0, 27)
+    assert "26 minutes instead of 10, which are too few: at least" in WHOLE.forecast(2.0, 10)
 
 
 def test_a_search_prunes_the_trial_in_which_its_time_is_up_and_ends(tmp_path, monkeypatch):
@@ -95,6 +95,7 @@ def rows():
 
 def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monkeypatch):  # noqa: F811
     experiment["data"]["max_prompts"] = 7
+    experiment["baselines"] = ["plain"]
     ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
     monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
     monkeypatch.setattr("specexp.sweep.run.time", lambda: 1000.0)
@@ -102,8 +103,8 @@ def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monke
     file = write(experiment)
     assert main([file, "--minutes", "5"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 5 in the confirmation, for which
-    # the search ends at 1065 s
+    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 4 in the confirmation, for which
+    # the search ends at 1095 s
     assert "about 6 minutes instead of 5, which are too few: at least 1 trial on 6 prompts" in printed
     assert "Plain decoding takes 10.0 s a prompt here" in printed
     assert "The 5 minutes allow 1 of 5 trials, and now the confirmation." in printed
@@ -129,7 +130,10 @@ def planned(kept, *, storage, clock, monkeypatch):
     quiet = SimpleNamespace(print=lambda *given, **named: None)
     session = SweepRun(SimpleNamespace(), chosen, "")
     session.console = quiet
-    session.trials, session.study = trials, SimpleNamespace(data=lambda: prompts, cut=lambda *sizes: None)
+    session.trials = trials
+    session.study = SimpleNamespace(
+        data=lambda: prompts, cut=lambda *sizes: None, other_arms=list, config={"pair.device": "cpu"}
+    )
     session._plan(1.0, 0)
     return trials.user_attrs[PLAN]["until"]
 

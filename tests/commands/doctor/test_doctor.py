@@ -64,8 +64,8 @@ def test_the_row_of_the_rule_is_priced_by_what_was_measured(monkeypatch):
 
     assert "decodes plainly 100 tokens/s" in found({1: 10})
     assert "on the embedded pair, 8 rows cost 1.2 passes here; the weights" in found({1: 10, 8: 12})
-    assert "modelled: the best chain brings 2.0x (12 nodes)" in found({1: 10})
-    assert "modelled: no chain pays and no tree pays" in found({1: 10, 2: 20})
+    assert "modelled for it: the best chain brings 2.0x (12 nodes)" in found({1: 10})
+    assert "modelled for it: no chain pays and no tree pays" in found({1: 10, 2: 20})
 
 
 def test_instructions_and_a_busy_machine_are_noted(monkeypatch):
