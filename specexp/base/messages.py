@@ -54,7 +54,7 @@ SAME_MEANING = tuple(
 
 
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
-    """Return ``; did you mean 'nodes'?`` or, if no name is close, ``; allowed are ...`` (``""`` for none or too many).
+    """Return ``; did you mean 'nodes'?``, or the allowed names if none is close and there are not too many to list.
 
     A name is close if its last component matches, is a synonym (:data:`SAME_MEANING`), or is spelled similarly. The
     dotted prefix that all names share is ignored.

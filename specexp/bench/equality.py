@@ -197,7 +197,7 @@ def proof_of(records: Iterable[PromptRecord], arms: Iterable[str], baseline: str
 
 @dataclass(frozen=True)
 class InFloat32:
-    """Outputs compared again with a float32 copy of the target, which has no near ties."""
+    """The comparison of outputs, repeated with the target in float32, in which near ties do not occur."""
 
     records: Sequence[PromptRecord] = ()  # records of plain decoding and the arms, in float32
     prompts: int = 0  # number of prompts decoded in float32

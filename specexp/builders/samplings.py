@@ -118,7 +118,7 @@ class Samplings:
         ] = []  # rows [f] and their distributions [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add rows for these samplings' nodes and return them. Candidates for these rows are requested next."""
+        """Add a row for the node of each given sampling, and return the rows. Their candidates are requested next."""
         first, number = self._rows.size, samplings.size
         drafted = ("token", "parent", "rank", "log_prob", "weight", "depth")
         known = {name: self._samplings[name][samplings] for name in drafted}

@@ -49,7 +49,7 @@ class Sequoia(StaticTree):
         target_ms: milliseconds per target pass by number of tokens (root and nodes), as pairs ``[tokens, ms]`` from
             ``[1, ms]`` to at least ``budget + 1`` tokens. Times between two pairs are interpolated.
         draft_ms: milliseconds per draft pass; a tree takes one pass per level.
-        buckets: whether a pass takes the time of the next larger pair, as in an engine that pads to fixed sizes.
+        buckets: whether a pass takes the time of the next larger pair, as if passes are padded to fixed sizes.
 
     Attributes:
         expected_tokens_per_step: estimate from the acceptance vector, including the bonus token; None for a growmap.

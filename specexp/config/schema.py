@@ -20,7 +20,7 @@ class Pair(Section):
     Attributes:
         target: ``stdlib`` for the embedded pair, ``smollm2`` for SmolLM2-135M-Instruct (weights converted from Q4_1,
             fetched on first use), or a hub id, folder or GGUF file.
-        draft: Hub id, folder or GGUF file, or ``smollm2`` for the embedded draft model of that target. If null,
+        draft: Hub id, folder or GGUF file, or ``smollm2`` for the embedded draft model of target ``smollm2``. If null,
             embedded targets use their own draft model, and other targets have none.
         target_dtype: Dtype of the target; with llama.cpp, the dtype of its KV cache.
         draft_dtype: Dtype of the draft model; with llama.cpp, the dtype of its KV cache.

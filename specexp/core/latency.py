@@ -77,9 +77,9 @@ class LatencyProfile(metaclass=Checked):
         source: whether the profile was measured, published, or assumed.
         modelled: whether a run's times are modelled with the profile. If not, they are measured, and only controllers
             use the profile, to weigh costs.
-        lanes_ms: milliseconds of a target pass, by number of lanes (2 or more) and number of tokens fed per lane
-            (an entry for 1 is required). If empty, a pass costs as much as one lane with all tokens.
-        buckets: whether a number of tokens is rounded up to the next given one, as in an engine that pads its passes.
+        lanes_ms: duration of a target pass in milliseconds, keyed by number of lanes (at least 2), then by tokens fed
+            per lane (1 must be included). If empty, a pass costs as much as one lane with all tokens.
+        buckets: whether a number of tokens is rounded up to the next given one, as if passes are padded.
         artifact: another profile to copy all values from, except ``modelled`` and a given name. In a configuration, the
             path of a ``latency-profile`` artifact. None after the copy.
 
@@ -265,7 +265,7 @@ class LatencyProfile(metaclass=Checked):
 
 
 def outcome_seconds(outcome: Outcome, profile: LatencyProfile | None) -> float:
-    """Return the time of a decoded step in seconds, as modelled by the profile or, without one, as measured."""
+    """Return the duration of a decoding step in seconds: modelled if a profile is given, otherwise measured."""
     return sum(outcome.seconds.values() if profile is None else profile.outcome_parts(outcome))
 
 

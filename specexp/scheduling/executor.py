@@ -156,7 +156,7 @@ class Executor(AbstractContextManager["Executor"]):
 
     @property
     def finished(self) -> dict[int | str, GenerationResult]:
-        """The results of the sequences that the last run completed, keyed by sequence, even if the run failed."""
+        """Results of the sequences that the last run completed, keyed by sequence; kept if the run failed."""
         return {lane.context.sequence: lane.result for lane in self._begun if lane.ended}
 
     def run(

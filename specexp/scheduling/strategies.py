@@ -119,7 +119,7 @@ class Scheduled(Execution):
         verify_batch: maximum drafts per target pass (1 in the paper). The target never waits for a fuller pass.
         workers: number of drafting processes. Each drafts for a share of the sequences, and carried state is shared
             only within a process. ``thread`` drafts in a thread of this process, for drafters with little computation.
-            If a part is defined in the program's script, each process imports this script, so its actions must be
+            If a part is defined in the main script, each process imports that script, so its top-level code must be
             guarded by ``if __name__ == "__main__"``.
         threads: number of torch threads for the target. None keeps the current number.
         draft_threads: number of torch threads for each drafting process. None keeps the current number.

@@ -49,7 +49,7 @@ def drive(
     Args:
         depth: number of generations on a path.
         worth: function that returns the value of a state.
-        text: function that returns the text of a state's continuation, given its number.
+        text: function of a state and a continuation's index that returns the continuation's text.
     """
 
     def answered(request: Request) -> Answer:
