@@ -25,7 +25,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def commands(page):
     """Each command of a page's blocks, in one line."""
     blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", page, re.DOTALL))
-    return [line.removeprefix("$ ") for line in blocks.replace("\\\n", " ").splitlines() if line]
+    return [
+        line.removeprefix("$ ")
+        for line in blocks.replace("\\\n", " ").replace("\n  ", " ").splitlines()
+        if line
+    ]
 
 
 def test_its_options_and_fields_are_there():
