@@ -121,13 +121,9 @@ def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for name, why in impossible.items():
         names.setdefault(why, []).append(name)
-    sentences = []
     for why, own in names.items():
         listed = own if len(own) <= _LISTED else [*own[:_LISTED], counted(len(own) - _LISTED, "other")]
-        sentences.append(
-            f"Not measured: {', '.join(listed)}, because {why.removeprefix('sweep: drafter: ')}."
-        )
-    return sentences
+        yield f"Not measured: {', '.join(listed)}, because {why.removeprefix('sweep: drafter: ')}."
 
 
 def check_prompts(study: Study) -> None:
