@@ -203,7 +203,9 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
     if isinstance(value, dict):
         return _request(row, key, value)
     if key not in row.values:
-        raise row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}.")
+        error = row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}.")
+        error.key = ("field",) if row.number == 1 else ()  # a recognised field is in the first row
+        raise error
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
 
 

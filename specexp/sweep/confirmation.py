@@ -272,6 +272,7 @@ def table(
         else None,
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
         "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",
         f"of plain decoding's answers, {endings(own, records)}",
         None if float32 is None else float32.sentence(names, PLAIN),
         near_tie_sentence(own.dtype) if equality.near_ties else None,

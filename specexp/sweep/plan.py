@@ -99,7 +99,7 @@ class StudyPlan:
     def forecast(self, seconds: float, minutes: float | None) -> str:
         """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
-        trials = f"{'' if minutes is None else 'at least '}{counted(self.trials, 'trial')}"
+        trials = f"{'' if minutes is None else 'about '}{counted(self.trials, 'trial')}"
         confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"
         given = (
             "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, which are too few"
