@@ -344,6 +344,7 @@ def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
         field = str(workload.prompts.field)
         fields[f"{'data' if stage is None else f'sweep.{stage}.data'}.field"] = field
         chat = ", chat messages up to the user's last one" if any(rows["chat"]) else ""
-        lines.append(f"{workload.prompts.path}: prompts are read from {field!r}{chat}.")
+        also = ", each followed by its 'input' if there is one" if field == "instruction" else ""
+        lines.append(f"{workload.prompts.path}: prompts are read from {field!r}{also}{chat}.")
         lines += workload.prompts.remarks()
     return apply_overrides(config, fields, "recognised"), lines

@@ -136,8 +136,8 @@ def check_prompts(study: Study) -> None:
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
             raise ConfigError(
-                f"{config.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's and cannot "
-                "confirm its result: set an offset of at least data.offset + data.max_prompts, or name others"
+                f"{config.file}: sweep.confirm.data: prompt {prompt.prompt_id!r} is one of the search's or has "
+                "its text: remove copies, or set an offset of at least data.offset + data.max_prompts"
             )
 
 
