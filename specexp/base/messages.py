@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from contextlib import suppress
+from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
+from pathlib import Path
 
 _LISTED = 64  # maximum number of names in a sentence
 _SHOWN = 60  # maximum number of characters of a value in a message
@@ -19,6 +21,11 @@ def counted(number: int, noun: str) -> str:
     """
     many = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{many}"
+
+
+def with_article(noun: str) -> str:
+    """Return ``a Drafter``, or ``an Execution``."""
+    return f"{'an' if noun[0] in 'AEIO' else 'a'} {noun}"
 
 
 def size_of(size: float) -> str:
@@ -83,6 +90,16 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         known for known in names if known.count(".") == level
     ]  # listing nested keys too would be too long
     return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
+
+
+def near_file(path: Path) -> str:
+    """Return ``; did you mean 'my.jsonl'?`` with the most similar name in the same folder; empty if there is none."""
+    names: list[str] = []
+    with suppress(OSError, ValueError):
+        names = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
+    # with the default cutoff, a shared extension would be enough for a match
+    near = get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
 def _comparable(name: str, shared: int) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from specexp.base.checked import (
     to_values,
     violation,
 )
-from specexp.base.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line, with_article
 from specexp.config.layers import ConfigError, Key, SourceOf
 
 # packages of the families that keep their parts outside the package of their contract
@@ -198,7 +198,7 @@ class _Context:
             return self._made(found, given["init_args"], ("init_args",))
         given = {"class_path": given} if isinstance(given, str) else given
         if not isinstance(given, Mapping):
-            what = f"a{'n' * (base.__name__[0] in 'AEIO')} {base.__name__} given as class_path and init_args"
+            what = f"{with_article(base.__name__)} given as class_path and init_args"
             raise PydanticCustomError("part", f"Input should be {what}")
         spec = _Described.model_validate(dict(given))
         name, arguments = spec.class_path, spec.init_args or {}

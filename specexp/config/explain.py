@@ -18,7 +18,7 @@ from specexp.base.checked import (
     model_of,
     summary_of,
 )
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, with_article
 from specexp.config.check import parts_of
 from specexp.config.config import SECTIONS, Config
 from specexp.config.layers import ConfigError, steps_of
@@ -205,8 +205,7 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 def _words(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if isinstance(mark := schema.get("described"), PartOf):
-        name = mark.base.rpartition(".")[2]
-        return f"a{'n' * (name[0] in 'AEIO')} {name} given as class_path and init_args"
+        return f"{with_article(mark.base.rpartition('.')[2])} given as class_path and init_args"
     if mark is not None:
         return "a mapping"
     if options := schema.get("anyOf") or schema.get("oneOf"):

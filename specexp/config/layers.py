@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
 
-from specexp.base.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line, near_file
 
 Key: TypeAlias = tuple[str, ...]
 SourceOf: TypeAlias = Callable[[Key], str]
@@ -265,11 +264,10 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        files = [file.name for file in path.parent.glob("*.y*ml")]
-        near = [path.with_name(name) for name in get_close_matches(path.name, files, n=1)]
-        raise ConfigError(f"{where}{path} does not exist{_suggestion(near)}") from error
+        raise ConfigError(f"{where}{path} does not exist{near_file(path)}") from error
     except (OSError, UnicodeDecodeError) as error:
-        hint = _suggestion([one for one in (path / "config.yaml",) if one.is_file()])
+        inside = path / "config.yaml"
+        hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""
         if isinstance(error, IsADirectoryError):
             raise ConfigError(f"{where}{path} must be a YAML file, but it is a folder{hint}") from error
         if isinstance(error, UnicodeDecodeError):
@@ -304,10 +302,6 @@ def _file_names(given: Any, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise ConfigError(f"{where} must be a list of file names, got {given!r}")
     return names
-
-
-def _suggestion(paths: Sequence[Path]) -> str:
-    return f"; did you mean {str(paths[0])!r}?" if paths else ""
 
 
 def _problem(error: Exception) -> str:

@@ -7,7 +7,6 @@ line numbers.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import warnings
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.base.checked import distinct
-from specexp.base.messages import did_you_mean, first_line, shown
+from specexp.base.messages import did_you_mean, first_line, near_file, shown
 from specexp.data.prompt_set import PromptSetError
 
 PATH = ("prompts", "init_args", "path")
@@ -144,8 +143,8 @@ def read_rows(
             why = first_line(cause).rpartition("error: ")[2].replace(". ", " ")
             raise PromptSetError(f"{path}: cannot be read ({why}).") from error
         raise PromptSetError(
-            f"{path}: no such file{_near(local)}, and no hub data set of this name can be read ({first_line(cause)}). "
-            "Without network access, set path to a local file.",
+            f"{path}: no such file{near_file(local)}, and no hub data set of this name can be read "
+            f"({first_line(cause)}). Without network access, set path to a local file.",
             PATH,
         ) from error
 
@@ -162,7 +161,7 @@ def _format_of(path: str, local: Path, is_file: bool) -> str | None:
         raise PromptSetError(f"{path}: the file name must end in {_KNOWN}.", PATH)
     if not is_file and (known is not None or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", path)):
         allowed = f"a file ({_KNOWN}), its URL, a folder that datasets saved, or a hub name (owner/name)"
-        raise PromptSetError(f"{path}: no such file{_near(local) or f'; path must be {allowed}.'}", PATH)
+        raise PromptSetError(f"{path}: no such file{near_file(local) or f'; path must be {allowed}.'}", PATH)
     return known
 
 
@@ -260,13 +259,3 @@ def _exists(path: Path) -> bool:
     with suppress(OSError, ValueError):  # raised if no file can have this name
         return path.exists()
     return False
-
-
-def _near(path: Path) -> str:
-    """Return a suggestion with the most similar name in the same folder; empty if there is none."""
-    names: list[str] = []
-    with suppress(OSError, ValueError):
-        names = [entry.name for entry in path.parent.iterdir() if entry.name != path.name]
-    # with the default cutoff, a shared extension would be enough for a match
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
-    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""

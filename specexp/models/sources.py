@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import specexp.models
-from specexp.base.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line, near_file
 from specexp.models.gguf import is_gguf, is_local, runs_in_llama_cpp, unpacked
 from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 
@@ -116,7 +116,7 @@ def check_source(role: str, source: str) -> None:
     path, why = Path(source), ""
     if is_gguf(source):
         if not path.is_file():
-            why = "does not exist" + (_near(path) or ": make it with llama.cpp's convert_hf_to_gguf.py")
+            why = "does not exist" + (near_file(path) or ": make it with llama.cpp's convert_hf_to_gguf.py")
         elif os.access(path, os.R_OK):
             with path.open("rb") as file:
                 why = "" if file.read(4) == b"GGUF" else "is not a GGUF file: it does not begin with GGUF"
@@ -125,7 +125,7 @@ def check_source(role: str, source: str) -> None:
     elif not path.is_dir():
         if not _HUB_ID.fullmatch(source):
             others = ": name 'stdlib', 'smollm2', a folder, a GGUF file or a hub id (owner/name)"
-            why = f"does not exist{_near(path) or others}"
+            why = f"does not exist{near_file(path) or others}"
         elif "/" not in source and get_close_matches(source.partition("-")[0], ["stdlib"], cutoff=0.8):
             why = "must be 'stdlib', 'stdlib-middle' or 'stdlib-small' to name an embedded model"
     elif not (path / "config.json").is_file():
@@ -138,27 +138,23 @@ def check_source(role: str, source: str) -> None:
         raise PairError(role, f"{role} {source!r} {why}")
 
 
-def _near(path: Path) -> str:
-    """Return a question that names a file or folder with a similar name, if there is one."""
-    there = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, there, 1)
-    return f"; did you mean {str(path.with_name(near[0]))!r}?" if near else ""
-
-
 def _damage(folder: Path) -> str:
     """Return why a saved model's weights cannot be read, judging by the file headers, or an empty string."""
     files = sorted(folder.glob("*.safetensors"))
     if not files and any(folder.glob("*.bin")):
         return "has its weights in .bin files only: save the model as safetensors"
     for file in files:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            try:
-                header = json.loads(opened.read(length)) if length < file.stat().st_size else {}
-                ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
-            except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-                ends = []
-        if not ends or 8 + length + max(ends) != file.stat().st_size:
+        try:
+            size = file.stat().st_size
+            with file.open("rb") as opened:
+                length = int.from_bytes(opened.read(8), "little")
+                header = json.loads(opened.read(length)) if length < size else {}
+            ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+        except OSError as error:  # such as a link to nothing in the hub's cache
+            return f"has weights that cannot be read ({file.name}: {error.strerror})"
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            ends = []
+        if not ends or 8 + length + max(ends) != size:
             return f"is damaged: {file.name} does not have the size that its header states; copy it again"
     return ""
 

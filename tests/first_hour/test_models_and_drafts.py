@@ -50,6 +50,11 @@ def half(name: str) -> Spoil:
     return spoil
 
 
+def link_to_nothing(folder: Path) -> None:
+    (folder / "model/model.safetensors").unlink()
+    (folder / "model/model.safetensors").symlink_to("gone")
+
+
 def one_more_token(folder: Path) -> None:
     added = {"id": 257, "content": "<|more|>", "special": True, "single_word": False, "lstrip": False}
     path = folder / "model" / "tokenizer.json"
@@ -71,6 +76,7 @@ SPOILT = [
         "name one of its GGUF files, such as 'models/target.gguf'",
         TYPED.replace("model ", "models "),
     ),
+    spoil(lambda folder: None, "does not exist; did you mean 'model'?", TYPED.replace("model ", "./modle ")),
     # configurations
     spoil(of_type("llamma"), "'model' ... llamma"),
     spoil(changed(model_type="mine", auto_map={"AutoConfig": "mine.Config"}), "custom code"),
@@ -92,6 +98,7 @@ SPOILT = [
         "damaged: model.safetensors does not have the size that its header states",
     ),
     spoil(written("model/model.safetensors", "x"), "damaged: model.safetensors"),
+    spoil(link_to_nothing, "has weights that cannot be read (model.safetensors: No such file or directory)"),
     spoil(
         lambda folder: (folder / "model/model.safetensors").rename(folder / "model/pytorch_model.bin"),
         "has its weights in .bin files only: save the model as safetensors",
