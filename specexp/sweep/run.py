@@ -347,12 +347,6 @@ class SweepRun:
         claim.check()  # the claim may have expired while pictures were drawn
         exported = self._export(confirmation, None if pooled is None else pooled.deployed)
         closing = [str(line) for part in report.whole() for line in part.closing()]
-        if self.trials.user_attrs.get("timed_out") is not None:
-            done, minutes = len(distinct_finished(self.trials)), self.settings.minutes
-            closing.append(
-                f"The search measured {done} of {counted(self.settings.n_trials, 'trial')} in its {minutes:g} minutes; "
-                "with more --minutes it may find a faster one."
-            )
         result = StudyResult(
             self._digest(),
             measured_on,
@@ -406,6 +400,11 @@ class SweepRun:
         titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
         found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
+        if self.trials.user_attrs.get("timed_out") is not None:
+            of = f"{len(distinct_finished(self.trials))} of {counted(self.settings.n_trials, 'trial')}"
+            found.append(
+                f"The search measured {of} in its time; with more --minutes it may find a faster one."
+            )
         report = Report(
             tables={"confirm": shown},
             data={"confirm": shown},

@@ -109,6 +109,7 @@ def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monke
     assert "Plain decoding takes 10.0 s a prompt here" in printed
     assert "The 5 minutes allow 1 of 5 trials, and now the confirmation." in printed
     assert "Confirming 1 candidate on 3 other prompts." in printed
+    assert "The search measured 1 of 5 trials in its time; with more --minutes" in printed
     assert [row["prompts"] for row in rows()] == ["6"]
     assert main([file, "--minutes", "5"]) == 0
     assert "Study small has ended" in capsys.readouterr().out
