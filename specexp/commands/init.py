@@ -24,7 +24,6 @@ from specexp.config.next_step import command_line
 FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts for a search and its confirmation, if there are enough
 _EXAMPLES = 50
-_EMBEDDED = "stdlib", "smollm2", "smollm2.gguf"
 _MINUTES = 10
 
 
@@ -35,14 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _act(given: argparse.Namespace) -> int:
-    from specexp.models.sources import PairError, check_reachable, check_source
-
-    for role, source in (("target", given.target), ("draft", given.draft)):
-        if source not in (None, *_EMBEDDED):
-            try:
-                check_source(role, source)
-            except PairError as error:
-                raise ConfigError(f"--{role}: {error}") from error
     if not re.fullmatch(r"(cpu|cuda|mps|xpu|hpu|xla)(:\d+)?", given.device):  # importing torch takes seconds
         raise ConfigError(f"--device must be a torch device such as cpu or cuda:1, got {given.device!r}")
     if not 0 <= given.temperature <= 10:
@@ -53,16 +44,27 @@ def _act(given: argparse.Namespace) -> int:
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
     check_writable(folder, ConfigError("FOLDER"))
     for role, source in (("target", given.target), ("draft", given.draft)):
-        if source not in (None, *_EMBEDDED):
-            try:
-                check_reachable(role, source)
-            except PairError as error:  # the study may run elsewhere
-                print(f"warning: --{role}: {error}", file=sys.stderr)
+        if source not in (None, "stdlib", "smollm2", "smollm2.gguf"):
+            _check_model(role, source)
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
     for file in _write(folder, _files(folder, given)):
         print(file)
     print(f"Next: cd {shlex.quote(str(folder))} && {command_line('sweep', 'experiment.yaml', '--dry-run')}")
     return 0
+
+
+def _check_model(role: str, source: str) -> None:
+    """Raise ConfigError for a source that is wrong anywhere, and warn of one that this machine cannot reach."""
+    from specexp.models.sources import PairError, check_reachable, check_source
+
+    try:
+        check_source(role, source)
+    except PairError as error:
+        raise ConfigError(f"--{role}: {error}") from error
+    try:
+        check_reachable(role, source)
+    except PairError as error:  # the study may run elsewhere
+        print(f"warning: --{role}: {error}", file=sys.stderr)
 
 
 def shipped(file: str) -> Path:

@@ -108,14 +108,9 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
-        confirmed = config.get("sweep.confirm.data.max_prompts", None)
-        others = stage != "sweep.confirm.data" and confirmed is not None
-        takers = "the search and the confirmation take" if others else "the search takes"
-        keys = "data.max_prompts or sweep.confirm.data.max_prompts" if others else "data.max_prompts"
-        has = str(error).partition("since ")[2].partition(", got")[0]
         return ConfigError(
-            f"{stage}: no prompts are left, since {has} and {takers} the first {config.get('data.offset')}: lower "
-            f"{keys}, or set {stage}.prompts"
+            f"{stage}: no prompts are left after the earlier stages ({str(error).removesuffix('.')}): lower their "
+            f"max_prompts, or set {stage}.prompts"
         )
     if error.key:
         key = ("data", *error.key)

@@ -15,6 +15,10 @@ FILES = [
     file("", "mine.yaml is empty ... sections such as builder"),
     file("- builder\n", "mine.yaml ... list ... a mapping of sections"),
     file("builder:\n\tclass_path: Chain\n", "mine.yaml, line 2: not valid YAML"),
+    file(
+        "builder: {class_path: Chain}\n  seed: 1\n",
+        "mine.yaml, line 2 ... check the indentation of this line",
+    ),
     file("name: !!python/object/apply:os.system [id]\n", "mine.yaml, line 1 ... not valid YAML"),
     file(b"\xff\xfe\x00", "mine.yaml cannot be read ... save the file as UTF-8"),
     Row("run folder --dry-run", "folder must be a YAML file, but it is a folder", {"folder/x": ""}),
@@ -93,8 +97,8 @@ STUDIES = [
     study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
-        "sweep.confirm.data: no prompts are left, since few.jsonl has 4 prompts and the search takes "
-        "the first 4: lower data.max_prompts",
+        "sweep.confirm.data: no prompts are left after the earlier stages ... since few.jsonl has 4 "
+        "prompts ... lower their max_prompts",
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(

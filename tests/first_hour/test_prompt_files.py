@@ -35,6 +35,7 @@ ROWS = [
         {"input_text": "a"},
         "row 1 has the fields input_text ... prompt, text, question ... field input_text",
     ),
+    file({"promt": "a"}, "row 1 has the field 'promt'; did you mean 'prompt'? ... or set --data.field promt"),
     file(f'{GOOD}{{"text": "b"}}\n', "row 2 must have the field 'prompt', got text"),
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': must be a text ... got ''"),
     file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
@@ -64,7 +65,10 @@ ROWS = [
     typed("nope.json", "no such file ... .json, .jsonl ... a hub name (owner/name)"),
     typed("mu.jsonl", "mu.jsonl: no such file ... did you mean 'my.jsonl'?"),
     typed("StdlibFunctions --data.field text", "field is only for OwnPrompts"),
-    typed("my.jsonl --data.field txt", "row 1 must have the field 'txt', got prompt"),
+    typed(
+        "my.jsonl --data.field txt",
+        "command line: data.field: ... row 1 must have the field 'txt', got prompt",
+    ),
     typed("my.jsonl --data.offset 9", "data.offset: offset must be at most 0"),
     # read with a remark
     file('[{"prompt": "Why?"}]', "my.jsonl: prompts are read from 'prompt'.", code=0),

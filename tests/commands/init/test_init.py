@@ -38,6 +38,24 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
     assert config.get("data.max_prompts") == 16
     assert config.get("sweep.confirm.data.max_prompts") == 24
     assert config.get("sweep.export.to") == "artifacts/study"
+    # Hugging Face's loop may take longer than all candidates together
+    assert config.get("baselines") == ["plain"]
+
+
+def test_the_field_of_the_prompts_can_be_named(here, capsys):
+    (here / "tickets.csv").write_text(
+        "id,ticket\n" + "".join(f"{n},please help with {n}\n" for n in range(9))
+    )
+    assert main(["study", "--prompts", "tickets.csv"]) == 2
+    assert "set, for example, --field ticket" in capsys.readouterr().err
+    assert main(["study", "--prompts", "tickets.csv", "--field", "ticket"]) == 0
+    assert load_config(here / "study" / "experiment.yaml").get("data.field") == "ticket"
+
+
+def test_a_hub_model_that_this_machine_cannot_reach_is_only_warned_of(here, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["study", "--target", "no-such/model"]) == 0
+    assert "warning: --target: target 'no-such/model' is neither a local folder" in capsys.readouterr().err
 
 
 def test_without_prompts_there_are_examples(here):
