@@ -23,7 +23,7 @@ LAYERS = [
     COMMANDS,
     {"commands"},
 ]
-LINES, MODULES, LONGEST = 54_500, 310, 700
+LINES, MODULES, LONGEST = 56_500, 310, 700
 """The most lines and modules of ``specexp/``, and lines of one module: a guard against growth without a thought."""
 SMALL = 3
 """Modules below 60 lines that one other module imports; merge them into their importer."""

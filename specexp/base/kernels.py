@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +47,7 @@ def library(
 ) -> ctypes.CDLL:
     """Return one of this package's C++ libraries, compiling it if it is not in the cache.
 
-    The name of the cached file contains a hash of the source, flags, compiler and processor.
+    The name of the cached file contains a hash of all C++ files in the source's folder, flags, compiler and processor.
 
     Args:
         flags: compiler flags that follow :data:`FLAGS`.
@@ -77,6 +78,37 @@ def library(
         raise CannotCompileError(f"{file} cannot be compiled or loaded: {first_line(error)}") from error
 
 
+class _Field(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("offset", ctypes.c_int64), ("size", ctypes.c_int64)]
+
+
+def check_fields(kernels: ctypes.CDLL, **structures: type[ctypes.Structure]) -> None:
+    """Compare structures with the ``fields`` that a library exports, because a different layout would misread memory.
+
+    Args:
+        structures: the classes that mirror the library's structures, by the names in C++.
+
+    Raises:
+        CannotCompileError: a structure has other fields, offsets or sizes in C++.
+    """
+    exported = ctypes.cast(kernels.fields, ctypes.POINTER(_Field))
+    fields = takewhile(lambda one: one.name, map(exported.__getitem__, count()))  # the last has no name
+    known = {one.name.decode(): (one.offset, one.size) for one in fields}
+    mirrored = {name: (0, ctypes.sizeof(one)) for name, one in structures.items()}
+    for name, one in structures.items():
+        own = {field[0]: getattr(one, field[0]) for field in one._fields_}
+        mirrored |= {f"{name}.{field}": (at.offset, at.size) for field, at in own.items()}
+    different = sorted(set(known.items()) ^ set(mirrored.items()))
+    if different:
+        name, _ = different[0]
+        found = (places.get(name, ("none", 0)) for places in (known, mirrored))
+        places = " in C++ and ".join(f"byte {offset} ({size} bytes)" for offset, size in found)
+        raise CannotCompileError(
+            f"{Path(kernels._name).name}: {name} must have the same place in C++ and Python, but it is {places} in "
+            "Python: install one version of specexp"
+        )
+
+
 def address(array: Any) -> int:
     """Return the address of a writable array. This is faster than ``array.ctypes.data``."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
@@ -95,7 +127,13 @@ def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
         lines = described.read_text().splitlines()
         known = {line for line in lines if line.startswith(("flags", "model name", "Features"))}
         processor += "".join(sorted(known))
-    parts = (source.read_bytes(), " ".join((*FLAGS, *flags)).encode(), version, processor.encode())
+    files = sorted(one for one in source.parent.iterdir() if one.suffix in (".cpp", ".h"))
+    parts = (
+        *(one.read_bytes() for one in files),
+        " ".join((*FLAGS, *flags)).encode(),
+        version,
+        processor.encode(),
+    )
     return sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

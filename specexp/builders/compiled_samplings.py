@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from specexp.base.kernels import CannotCompileError, library
+from specexp.base.kernels import CannotCompileError, check_fields, library
 from specexp.builders.samplings import ROW, SAMPLING, USED_UP, Samplings, probabilities
 from specexp.core.dialogue import Candidates
 from specexp.core.tree import NodeKind
 
-_COLUMNS = (*SAMPLING, *ROW)
+_COLUMNS = (*SAMPLING, *(f"row_{name}" for name in ROW))
 
 
 class _Growth(ctypes.Structure):
-    """The fields of ``Growth`` in ``tree_growth.cpp``, in the same order."""
+    """Mirrors ``Growth`` of ``tree_growth.cpp``."""
 
     _fields_ = (
-        *((f"column{number}", ctypes.c_void_p) for number in range(len(_COLUMNS))),
+        *((name, ctypes.c_void_p) for name in _COLUMNS),
         ("best", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("size", "rows", "best_size", "budget", "drawn")),
         *((name, ctypes.c_double) for name in ("lowest", "used_up")),
@@ -98,11 +98,11 @@ class CompiledSamplings(Samplings):
 
     def _grow(self, samplings: int, rows: int) -> None:
         """Make room in Python, because C++ never allocates, and pass the columns' new addresses to C++."""
-        if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.column0:
+        if self._samplings.reserve(samplings) | self._rows.reserve(rows) or not self._growth.key:
             columns = [self._samplings.column(name) for name in SAMPLING]
             columns += [self._rows.column(name) for name in ROW]
-            for number, column in enumerate(columns):
-                setattr(self._growth, f"column{number}", column.ctypes.data)
+            for name, column in zip(_COLUMNS, columns, strict=True):
+                setattr(self._growth, name, column.ctypes.data)
             self._growth.size, self._growth.rows = self._samplings.size, self._rows.size
 
     def _take_sizes(self) -> None:
@@ -113,6 +113,7 @@ class CompiledSamplings(Samplings):
 def _library() -> Any:
     try:
         found = library(Path(__file__).with_name("tree_growth.cpp"))
+        check_fields(found, Growth=_Growth)
     except CannotCompileError:
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64

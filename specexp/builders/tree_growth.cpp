@@ -1,5 +1,6 @@
 // The inner loops of samplings.py on the same arrays, with the same order of comparisons and sums: bit-identical.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -21,6 +22,20 @@ struct Growth {  // mirrored by compiled_samplings.py
     double *best;  // keys of the best samplings, in any order
     i64 size, rows, best_size, budget, drawn;
     double lowest, used_up;
+};
+
+struct Field {
+    const char *name;
+    i64 offset, size;
+};
+
+// The structure with its size, and every field with its offset and size, in bytes.
+#define FIELD(field) {"Growth." #field, offsetof(Growth, field), sizeof(Growth::field)}
+extern "C" const Field fields[] = {
+    FIELD(key), FIELD(weight), FIELD(depth), FIELD(drafted), FIELD(parent), FIELD(rank), FIELD(token), FIELD(log_prob),
+    FIELD(row_token), FIELD(row_parent), FIELD(row_rank), FIELD(row_log_prob), FIELD(row_weight), FIELD(row_depth),
+    FIELD(row_count), FIELD(row_open), FIELD(best), FIELD(size), FIELD(rows), FIELD(best_size), FIELD(budget),
+    FIELD(drawn), FIELD(lowest), FIELD(used_up), {"Growth", 0, sizeof(Growth)}, {},
 };
 
 namespace {

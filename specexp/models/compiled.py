@@ -1,6 +1,6 @@
 """Runs a Hugging Face model of the Llama family with passes compiled for this CPU.
 
-A whole pass is a single C++ call (``llama_pass.cpp``). It takes the trees of several slots without padding, with any
+A whole pass is a single C++ call (folder ``kernel``). It takes the trees of several slots without padding, with any
 number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
 """
 
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from specexp.base.kernels import CannotCompileError
+from specexp.base.kernels import CannotCompileError, check_fields
 from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_weights import LlamaWeights, Model, check_model, kernels_of
+from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, check_model, kernels_of
 from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
@@ -529,7 +529,12 @@ class PackedModel(CompiledModel):
 
 
 def _declared(kernels: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the argument types of a library's functions, so that structures are passed by address."""
+    """Check a library's structures and declare its argument types, so that structures are passed by address."""
+    check_fields(
+        kernels,
+        **{one.__name__: one for one in (Matrix, Layer, Model)},
+        **{"Rows": _Given, "Results": _Results, "Growing": _Growing, "Cache": _Cache},
+    )
     model, rows, cache, results, growing = map(ctypes.POINTER, (Model, _Given, _Cache, _Results, _Growing))
     buffers, number = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
     kernels.forward.argtypes = model, rows, cache, results, *buffers

@@ -1,4 +1,4 @@
-"""Packs the weights of a Llama-like Hugging Face model, or the blocks of its GGUF file, for ``llama_pass.cpp``."""
+"""Packs the weights of a Llama-like Hugging Face model, or the blocks of its GGUF file, for the C++ passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from specexp.base.kernels import CannotCompileError, library
 from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_SOURCE = Path(__file__).with_name("llama_pass.cpp")
+_SOURCE = Path(__file__).with_name("kernel") / "interface.cpp"
 _NARROWEST = 16  # hidden and head sizes must be multiples of this, twice the shortest vector length
 _LINE = 64  # bytes in a CPU cache line, to which tensors are aligned
 _BLOCK = 64 << 20  # bytes of memory allocated at once; pages that are never written cost nothing

@@ -48,7 +48,7 @@ def _squeezed(text: str) -> str:
 def _sources(package: Path) -> list[tuple[Path, str, str]]:
     texts = (
         (file, file.read_text(encoding="utf-8"))
-        for file in sorted((*package.rglob("*.py"), *package.rglob("*.cpp")))
+        for file in sorted((*package.rglob("*.py"), *package.rglob("*.cpp"), *package.rglob("*.h")))
     )
     return [(file, text, _squeezed(text)) for file, text in texts]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from pathlib import Path
@@ -25,6 +26,7 @@ from specexp.core.runtime import TokenRequest
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import TokenRecycling
 from specexp.models.compiled import CompiledModel
+from specexp.models.llama_weights import Model
 from specexp.models.runtime import runtime_of, tell_once
 from specexp.verifiers import Greedy, KeyedSampling
 
@@ -141,6 +143,37 @@ def test_the_folder_of_libraries_is_private(monkeypatch: pytest.MonkeyPatch, tmp
         os.umask(before)
     kept = [tmp_path / "specexp" / "kernels", *(tmp_path / "specexp" / "kernels").iterdir()]
     assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
+
+
+def test_every_source_file_is_part_of_the_key(tmp_path: Path) -> None:
+    source, header = tmp_path / "one.cpp", tmp_path / "other.h"
+    source.write_text('#include "other.h"')
+    header.write_text("// nothing")
+    before = kernels._key(source, "g++", ())
+    header.write_text("// something")
+    assert kernels._key(source, "g++", ()) != before
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        (
+            8,
+            r"Model must have the same place in C\+\+ and Python, but it is byte 0 \(\d+ bytes\) in C\+\+ and byte 0",
+        ),
+        (99, "Model must have the same place"),
+    ],
+    ids=["in the middle", "at the end"],
+)
+def test_a_structure_with_a_field_that_the_library_lacks_is_one_sentence(
+    place: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = list(Model._fields_)
+    fields.insert(place, ("planted", ctypes.c_int64))
+    planted = type("Model", (ctypes.Structure,), {"_fields_": fields})
+    monkeypatch.setattr("specexp.models.compiled.Model", planted)
+    with pytest.raises(CannotCompileError, match=rf"interface-\w+.so: {sentence}"):
+        CompiledModel(build("Llama", LLAMA, dtype=torch.float32))
 
 
 def test_few_libraries_are_kept(tmp_path: Path) -> None:
