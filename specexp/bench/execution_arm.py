@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -62,6 +62,7 @@ class Solver:
     seed: int = 0  # the seed of the keyed noise
     max_new_tokens: int | None = None  # token limit per generation; None uses the task's own limits
     chat_template: bool = False  # whether prompts are formatted with the tokenizer's chat template
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def solve(
         self,
@@ -110,7 +111,8 @@ class Solver:
         self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
     ) -> list[Job]:
         limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
-        tokens = {one: tuple(first_turn_ids(self.tokenizer, one, self.chat_template)) for one in prompts}
+        rendering = (self.chat_template, (), self.template_arguments)
+        tokens = {one: tuple(first_turn_ids(self.tokenizer, one, *rendering)) for one in prompts}
 
         def stop(found: Sequence[int]) -> bool:
             return ending.reached(self._text(found))

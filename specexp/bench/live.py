@@ -135,6 +135,7 @@ class LiveBackend(Backend):
             seed=generation.seed,
             max_new_tokens=reasoning.max_new_tokens,
             chat_template=config.get("data.chat_template") is True,  # a task's prompts are text to continue
+            template_arguments=config.get("data.chat_template_kwargs") or {},
         )
         if problems is None and (tasks := build_task_items(config)) is not None:
             problems = tasks.problems

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from specexp.base.messages import shown
-from specexp.data.prompt_set import Message, PromptRow, PromptSet, PromptSetError, prompt_rows
+from specexp.data.chat import Message, read_messages
+from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
 from specexp.data.source import Row, is_text, read_rows
 
 if TYPE_CHECKING:
@@ -26,10 +26,6 @@ FIELDS = (
 """The fields from which prompts are read by default."""
 _LISTED = 8  # maximum number of fields listed in an error
 _IDS = ("prompt_id", "question_id", "task_id", "custom_id", "session_id", "id")
-ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
-    role: role for role in ("system", "user", "assistant")
-}
-"""Maps each role name found in files to its role in chat templates."""
 REQUESTED = (
     *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "seed"),
     *("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs", "stream"),
@@ -192,11 +188,13 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
     if _are_objects(value):
         if all(is_text(one.get("text")) and not one.keys() & {"role", "from"} for one in value):  # AIPerf
             return _Conversation([one["text"] for one in value])
-        messages = [_message(row, key, number, one) for number, one in enumerate(value, start=1)]
-        while messages and messages[-1]["role"] != "user":  # drop the recorded answer at the end
+        messages = _messages(row, key, value)
+        while messages and messages[-1]["role"] in ("assistant", "system"):  # the recorded answer
             messages.pop()
         if not messages:
             raise row.error(key, "at least one message of the user", value)
+        if messages[-1]["role"] == "tool":
+            raise row.refusal(f", key {key!r} must end with a message of the user, got a tool's result.")
         return _Conversation([messages[-1]["content"]], messages[:-1], chat=True)
     if isinstance(value, list) and value and all(map(is_text, value)):
         return _Conversation(list(value))
@@ -224,23 +222,14 @@ def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
     return found._replace(ignored=ignored, chat=False if inner == "prompt" else found.chat)
 
 
-def _message(row: Row, key: str, number: int, given: dict[str, Any]) -> Message:
-    where = f", key {key!r}: message {number}"
-    # datasets gives all messages the same fields, and fills missing ones with None
-    name = given.get("role") or given.get("from")
-    role = ROLES.get(str(name))
-    if role is None:
-        raise row.refusal(f"{where}: the role must be one of {', '.join(ROLES)}, got {shown(name)}.")
-    content = given.get("content")
-    if content is None:
-        content = given.get("value")
-    if isinstance(content, list):  # OpenAI's list of content parts
-        other = [part for part in content if not isinstance(part, dict) or part.get("type") != "text"]
-        if other:
-            raise row.refusal(f"{where} must have only text parts, got {shown(other[0])}.")
-        content = "".join(str(part.get("text", "")) for part in content)
-    if not is_text(content):
-        if role == "assistant" and given.get("tool_calls"):
-            raise row.refusal(f"{where} must have a text, got a tool call, which is not supported.")
-        raise row.refusal(f"{where} must have a text that is not blank, got {shown(content)}.")
-    return Message(role=role, content=str(content))
+def _messages(row: Row, key: str, given: list[dict[str, Any]]) -> list[Message]:
+    names = {"from": "role", "value": "content"}  # ShareGPT's
+    renamed = [
+        # datasets gives all messages the same fields, and fills missing ones with None
+        {names.get(name, name): value for name, value in one.items() if value is not None}
+        for one in given
+    ]
+    try:
+        return read_messages(renamed)
+    except ValueError as error:
+        raise row.refusal(f", {key}.{error}.") from error

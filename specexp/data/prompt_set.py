@@ -16,9 +16,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple
 
 from specexp.base.checked import Checked
+from specexp.data.chat import Message
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -34,13 +35,6 @@ class PromptSetError(ValueError):
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.key = key
-
-
-class Message(TypedDict):
-    """A message in a conversation."""
-
-    role: str
-    content: str
 
 
 class PromptRow(NamedTuple):
@@ -124,11 +118,10 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         collected.append(row._asdict())
     if not collected:
         raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt.")
-    from datasets import Dataset, Features, List, Value  # takes a second, so errors are raised first
+    from datasets import Dataset, Features, Json, List, Value  # takes a second, so errors are raised first
 
     text = Value("string")
-    message = {"role": text, "content": text}
-    features = Features(
-        prompt_id=text, category=text, turns=List(text), context=List(message), chat=Value("bool")
+    features = Features(  # messages have fields of their own, such as tool calls
+        prompt_id=text, category=text, turns=List(text), context=List(Json()), chat=Value("bool")
     )
     return Dataset.from_list(collected, features=features)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +12,8 @@ from pydantic import Field
 
 from specexp.base.checked import Checked
 from specexp.base.messages import counted, first_line
-from specexp.data.prompt_set import Message, PromptSet, PromptSetError
+from specexp.data.chat import Message, check_template_arguments, rendered
+from specexp.data.prompt_set import PromptSet, PromptSetError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -35,6 +36,7 @@ class Prompt:
         index: row number in the set's own order, from 0; part of the key for random numbers.
         chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
+        template_arguments: variables of the chat template, such as ``enable_thinking``.
 
     Example::
 
@@ -49,6 +51,7 @@ class Prompt:
     index: int
     chat_template: bool = False
     context: tuple[Message, ...] = ()
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
@@ -99,7 +102,7 @@ class Prompt:
             messages += [{"role": "user", "content": text}, {"role": "assistant", "content": ANSWER}]
         messages.append({"role": "user", "content": self.turns[turn]})
         try:
-            _, found, after = _rendered(tokenizer, messages).rpartition(ANSWER)
+            _, found, after = rendered(tokenizer, messages, self.template_arguments).rpartition(ANSWER)
         except Exception as error:
             why = f"is rejected by the tokenizer's chat template ({first_line(error)})"
             raise PromptSetError(
@@ -147,21 +150,36 @@ def first_turn_ids(
     text: str,
     chat_template: bool | None = None,
     context: Sequence[Message] = (),
+    template_arguments: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return the model's input for the first turn, including the messages before it.
 
-    If ``chat_template`` is True, they are rendered with the tokenizer's chat template, up to the start of the answer.
-    If it is False, their texts are joined with blank lines, and the tokenizer adds its special tokens, but no second
-    BOS. None leaves the choice to :func:`renders_turns`.
+    If ``chat_template`` is True, they are rendered with the tokenizer's chat template and ``template_arguments`` (see
+    :func:`~specexp.data.chat.rendered`), up to the start of the answer. If it is False, their texts are joined with
+    blank lines, and the tokenizer adds its special tokens, but no second BOS. None leaves the choice to
+    :func:`renders_turns`.
     """
-    messages = [*context, Message(role="user", content=text)]
     if chat_template is None:
         chat_template, _ = renders_turns(tokenizer, text)
+    messages = [*context, Message(role="user", content=text)]
+    return chat_ids(tokenizer, messages, chat_template, template_arguments)
+
+
+def chat_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    chat_template: bool,
+    template_arguments: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Return the model's input for a chat, which :func:`first_turn_ids` describes.
+
+    If the last message is the assistant's, the answer continues it.
+    """
     if not chat_template:
         ids = list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
         return ids[1:] if ids[:2] == [tokenizer.bos_token_id] * 2 else ids
     # the template renders the special tokens, so the tokenizer must not add them again
-    return _ids(tokenizer, _rendered(tokenizer, messages))
+    return _ids(tokenizer, rendered(tokenizer, messages, template_arguments))
 
 
 def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
@@ -173,10 +191,6 @@ def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
         return False
     ids = _ids(tokenizer, text)
     return _ids(tokenizer, f"{text}a")[: len(ids)] != ids
-
-
-def _rendered(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
-    return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -273,6 +287,7 @@ class Workload(metaclass=Checked):
         chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if there is one, except for
             texts to be continued and texts that start with a special token, which are already rendered. If false,
             messages are joined with blank lines.
+        chat_template_kwargs: variables of the chat template, such as ``enable_thinking``. The template must use them.
         field: name of the field that contains your own prompts; detected automatically if null.
 
     Attributes:
@@ -293,6 +308,7 @@ class Workload(metaclass=Checked):
         max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None,
         too_long: Literal["refuse", "keep-last", "keep-first", "skip"] = "refuse",
         chat_template: bool | Literal["auto"] = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
         field: str | None = None,
     ) -> None:
         if too_long != "refuse" and max_prompt_tokens is None:
@@ -311,6 +327,7 @@ class Workload(metaclass=Checked):
         self.max_prompt_tokens = max_prompt_tokens
         self.too_long = too_long
         self.chat_template = chat_template
+        self.chat_template_kwargs = chat_template_kwargs or {}
         self.preparation = Preparation()
 
     def load(self, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
@@ -325,6 +342,7 @@ class Workload(metaclass=Checked):
             max_prompt_tokens=self.max_prompt_tokens,
             prompt_tokens=self.prompts.prompt_tokens,
         )
+        self._check_template_arguments(tokenizer)
         prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
         self.preparation.taken = len(prompts)
         self.preparation.repeated = len(prompts) - len({(one.token_ids, one.turns) for one in prompts})
@@ -336,6 +354,14 @@ class Workload(metaclass=Checked):
                 ("max_prompt_tokens",),
             )
         return prompts
+
+    def _check_template_arguments(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not self.chat_template_kwargs:
+            return
+        try:
+            check_template_arguments(tokenizer, self.chat_template_kwargs)
+        except ValueError as error:
+            raise PromptSetError(f"{error}.", ("chat_template_kwargs",)) from error
 
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.
@@ -374,10 +400,10 @@ class Workload(metaclass=Checked):
                 ("chat_template",),
             )
         try:
-            whole = first_turn_ids(tokenizer, turns[0], chat_template, context)
+            whole = first_turn_ids(tokenizer, turns[0], chat_template, context, self.chat_template_kwargs)
         except Exception as error:  # templates are programs, and some raise for a role they do not support
             by = " with the tokenizer's chat template" if chat_template else ""
-            raise PromptSetError(f"{name} cannot be tokenized{by} ({first_line(error)}).") from error
+            raise PromptSetError(f"{name} cannot be rendered{by} ({first_line(error)}).") from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):
             self.preparation.openings.append(prompt_id)
@@ -398,7 +424,8 @@ class Workload(metaclass=Checked):
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
             self.preparation.end_inside_a_token.append(prompt_id)
-        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], chat_template, context)
+        given = (chat_template, context, self.chat_template_kwargs)
+        return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], *given)
 
     def _shortened(
         self, name: str, ids: list[int], limit: int, bos_token_id: int | None, chat_template: bool

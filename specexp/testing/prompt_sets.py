@@ -2,7 +2,7 @@
 
 import inspect
 
-from datasets import Features, List, Value
+from datasets import Features, Json, List, Value
 
 from specexp.data import PromptSet
 
@@ -22,9 +22,8 @@ class PromptSetContract:
 
     def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
         text = Value("string")
-        message = {"role": text, "content": text}
         assert prompt_set.load().features == Features(
-            prompt_id=text, category=text, turns=List(text), context=List(message), chat=Value("bool")
+            prompt_id=text, category=text, turns=List(text), context=List(Json()), chat=Value("bool")
         )
 
     def test_every_prompt_has_an_id_of_its_own_a_category_and_turns(self, prompt_set: PromptSet) -> None:

@@ -96,7 +96,7 @@ def test_a_chat_template_may_refuse_a_role_and_keeps_its_end(chat_tokenizer):
         Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
     chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
     message = (
-        r"'c' of Chat cannot be tokenized with the tokenizer.s chat template \(System role not supported\)"
+        r"'c' of Chat cannot be rendered with the tokenizer.s chat template \(System role not supported\)"
     )
     with pytest.raises(PromptSetError, match=message):
         Workload(Chat()).load(chat_tokenizer)

@@ -40,11 +40,11 @@ ROWS = [
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': must be a text ... got ''"),
     file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share '1'"),
-    file(message(role="wizard", content="a"), "message 1: the role must be one of developer"),
+    file(message(role="wizard", content="a"), "messages.0.role must be 'developer'"),
     file(
-        message(role="user", content=[IMAGE]), "message 1 must have only text parts, got {'type': 'image_url'"
+        message(role="user", content=[IMAGE]), "messages.0.content.0.type must be 'text' ... got 'image_url'"
     ),
-    file(TOOL, "message 2 must have a text, got a tool call"),
+    file(TOOL, "messages.1.tool_calls.0.function is missing"),
     file({"body": {"prompt": [1, 2]}}, "key 'body.prompt': must be a text (token ids are not supported)"),
     file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... key 'prompt' is given twice"),
     file("id,prompt\n1\n", "my.csv: row 1, key 'prompt': must be a text ... got ''", "my.csv"),

@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -22,7 +20,7 @@ from typing_extensions import override
 
 from specexp.base.checked import Section, violation
 from specexp.base.messages import shown
-from specexp.data.own_prompts import ROLES
+from specexp.data.chat import ChatMessage
 
 _LEAST_TEMPERATURE = 0.01
 
@@ -164,29 +162,6 @@ class CompletionRequest(GenerationRequest):
     @override
     def top_log_probs(self) -> int | None:
         return self.logprobs
-
-
-class _TextPart(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(BaseModel):
-    """A chat message: its role, one of :data:`~specexp.data.own_prompts.ROLES`, and its text, whole or in parts."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    role: Literal[tuple(ROLES)]  # type: ignore[valid-type]
-    content: Annotated[_Text | Annotated[list[_TextPart], Tag("(other)")], _by_type]
-    name: Any = None
-    refusal: Any = None
-
-    @property
-    def text(self) -> str:
-        """The content as a single string."""
-        return self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
 
 
 class ChatRequest(GenerationRequest):

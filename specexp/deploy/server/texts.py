@@ -7,11 +7,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import type_and_line
-from specexp.data.own_prompts import ROLES
-from specexp.data.prompt_set import Message
-from specexp.data.workload import first_turn_ids, renders_turns
+from specexp.data.chat import ChatMessage
+from specexp.data.workload import chat_ids, first_turn_ids, renders_turns
 from specexp.deploy.server.request_schema import (
-    ChatMessage,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -52,10 +50,10 @@ class Texts:
             ]
 
     def _chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        read = [Message(role=ROLES[one.role], content=one.text) for one in messages]
+        read = [one.message() for one in messages]
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
-            return first_turn_ids(self.tokenizer, read[-1]["content"], template, read[:-1])
+            return chat_ids(self.tokenizer, read, template)
         except Exception as error:  # a template is a program and may raise any error
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error

@@ -244,7 +244,7 @@ REFUSED = [
     ({"stream": True, "stream_options": {"chunks": True}}, 400, "include_usage"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages.0.role must be 'developer'"),
     ({"messages": [{"role": "user"}]}, 400, "messages.0.content is missing"),
-    ({"messages": CONTENT}, 400, "messages.0.content.0.type must be 'text', got 'image_url'"),
+    ({"messages": CONTENT}, 400, "messages.0.content.0.type must be 'text', 'input_text' or"),
     ({"messages": [*CHAT, {"role": "assistant", "content": "y"}]}, 400, "the last message"),
 ]
 

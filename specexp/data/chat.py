@@ -1,0 +1,180 @@
+"""Chat messages: their schema, shared by prompt files and the server, and their rendering with a chat template."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
+
+from specexp.base.checked import violation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"} | {
+    role: role for role in ("system", "user", "assistant", "tool")
+}
+"""Maps each role name found in files and requests to its role in chat templates."""
+
+
+class Message(TypedDict, total=False):
+    """A message in a conversation, with the fields that chat templates read."""
+
+    role: Required[str]
+    content: Required[str]
+    name: str
+    reasoning_content: str
+    tool_calls: list[dict[str, Any]]
+    tool_call_id: str
+
+
+class _TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class _Function(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class _ToolCall(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: _Function
+
+
+# violation() drops tags in parentheses from an error's key
+_Content = Annotated[
+    Annotated[str, Tag("(text)")] | Annotated[list[_TextPart], Tag("(other)")],
+    Discriminator(lambda value: "(other)" if isinstance(value, list) else "(text)"),
+]
+
+
+class ChatMessage(BaseModel):
+    """A chat message of a prompt file or a request. Fields that are null or unknown do not matter.
+
+    Attributes:
+        role: one of :data:`ROLES`.
+        content: text, whole or in parts. Only an assistant's tool call may lack it, and a user's must not be blank.
+        tool_calls: calls by the assistant, in OpenAI's format.
+        tool_call_id: the call that a tool's message answers.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    role: Literal[tuple(ROLES)]  # type: ignore[valid-type]
+    content: _Content
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_ToolCall] = []
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        found = {name: value for name, value in given.items() if value is not None}
+        if ROLES.get(str(found.get("role"))) == "assistant" and found.get("tool_calls"):
+            found.setdefault("content", "")
+        return found
+
+    @model_validator(mode="after")
+    def _check_text(self) -> ChatMessage:
+        if ROLES[self.role] == "user" and not self.text.strip():
+            raise ValueError("content must be a text that is not blank")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The content as a single string."""
+        return self.content if isinstance(self.content, str) else "".join(one.text for one in self.content)
+
+    def message(self) -> Message:
+        """Return the message as chat templates read it: arguments of tool calls are mappings."""
+        found = Message(role=ROLES[self.role], content=self.text)
+        for name in ("name", "reasoning_content", "tool_call_id"):
+            if (value := getattr(self, name)) is not None:
+                found[name] = value
+        for call in self.tool_calls:
+            one = call.model_dump(exclude_none=True)
+            with suppress(ValueError, TypeError):  # a model may have written invalid JSON
+                one["function"]["arguments"] = json.loads(one["function"]["arguments"])
+            found.setdefault("tool_calls", []).append(one)
+        return found
+
+
+_MESSAGES = TypeAdapter(list[ChatMessage])
+
+
+def read_messages(given: list[Any]) -> list[Message]:
+    """Return messages as chat templates read them. Raises ValueError with the index, the key and the value at fault."""
+    try:
+        return [one.message() for one in _MESSAGES.validate_python(given)]
+    except ValidationError as error:
+        key, sentence = violation(error, given)
+        raise ValueError(f"{'.'.join(key)}{sentence}") from error
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    arguments: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a chat as text, up to the start of the answer. Studies and the server both use this.
+
+    If the last message is the assistant's, the text ends inside it, and the answer continues it.
+
+    Args:
+        arguments: variables of the tokenizer's chat template, such as ``enable_thinking``.
+
+    Raises:
+        ValueError: the template does not render tools' messages, or reserves an argument.
+        Exception: templates are programs, and may raise any error.
+    """
+    reserved = ("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
+    for name in reserved:
+        if name in (arguments or {}):
+            raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")
+    template = template_text(tokenizer, arguments)
+    calls = any("tool_calls" in one for one in messages)
+    results = any(one["role"] == "tool" for one in messages)
+    if (calls and "tool_calls" not in template) or (results and "tool" not in template):
+        raise ValueError("the chat template does not render tool calls")
+    continues = messages[-1]["role"] == "assistant"
+    text: Any = tokenizer.apply_chat_template(
+        [dict(message) for message in messages],
+        tokenize=False,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
+        **(arguments or {}),
+    )
+    return str(text)
+
+
+def template_text(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any] | None = None) -> str:
+    """Return the source of the tokenizer's chat template; of several, of the one that the arguments select."""
+    return str(tokenizer.get_chat_template(tools=(arguments or {}).get("tools")))
+
+
+def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument that the tokenizer's chat template does not read, so that it has no effect."""
+    words = set(re.findall(r"\b[a-z]\w+\b", template_text(tokenizer, arguments)))
+    for name in arguments.keys() - words:
+        near = get_close_matches(name, words, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"chat_template_kwargs.{name} has no effect, since the tokenizer's chat template does not use it{hint}"
+        )
