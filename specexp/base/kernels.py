@@ -8,21 +8,35 @@ import platform
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import time
 from typing import Any
 
 from specexp.base.messages import first_line
+
+_WORKING = "tmp"  # prefix of temporary folders; earlier versions left such folders too
+_STALE_SECONDS = 24 * 3600
 
 
 def cache_folder(what: str) -> Path:
     """Return the path ``specexp/<what>`` in ``XDG_CACHE_HOME`` or ``~/.cache``; the folder may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specexp" / what
+
+
+@contextmanager
+def working_folder(parent: Path) -> Iterator[Path]:
+    """Yield a temporary folder in a cache, and remove those that processes which were killed left there."""
+    for left in parent.glob(f"{_WORKING}*"):
+        if time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(dir=parent, prefix=_WORKING) as folder:
+        yield Path(folder)
 
 
 FLAGS = (
@@ -149,8 +163,8 @@ def _check_private(path: Path) -> None:
 
 def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
     """Compile into a temporary folder next to the library, then move the complete library into place."""
-    with TemporaryDirectory(dir=file.parent) as folder:
-        made = Path(folder) / file.name
+    with working_folder(file.parent) as folder:
+        made = folder / file.name
         command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:

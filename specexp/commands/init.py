@@ -46,6 +46,7 @@ def _act(given: argparse.Namespace) -> int:
     for role, source in (("target", given.target), ("draft", given.draft)):
         if source not in (None, "stdlib", "smollm2", "smollm2.gguf"):
             _check_model(role, source)
+    _check_folders(given.target, given.draft)
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
     for file in _write(folder, _files(folder, given)):
         print(file)
@@ -65,6 +66,19 @@ def _check_model(role: str, source: str) -> None:
         check_reachable(role, source)
     except PairError as error:  # the study may run elsewhere
         print(f"warning: --{role}: {error}", file=sys.stderr)
+
+
+def _check_folders(target: str, draft: str | None) -> None:
+    """Raise ConfigError if models in local folders cannot be loaded together. No weights are read."""
+    if not all(Path(source).is_dir() for source in (target, draft) if source is not None):
+        return
+    from specexp.models.pair import load_pair
+    from specexp.models.sources import PairError
+
+    try:
+        load_pair(target, draft, weights=False)
+    except PairError as error:
+        raise ConfigError(f"--{error.argument}: {error}") from error
 
 
 def shipped(file: str) -> Path:

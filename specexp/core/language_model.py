@@ -50,9 +50,7 @@ class HuggingFaceRuntime(Runtime):
         super().__init__()
         check_model(model)
         check_attention(model.config)
-        causal = all(getattr(part, "is_causal", True) for part in model.modules())
-        if getattr(model.config, "is_decoder", True) is False and not causal:
-            raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
+        check_causal(model)
         self.model = model
         self._check_mode()
         self.device, self.dtype = compute_device(model), model.dtype
@@ -284,6 +282,13 @@ class LanguageModel(HuggingFaceRuntime):
     def _states(self, index: int, size: int) -> torch.Tensor:
         """Return the hidden states of a sequence's first ``size`` rows in the last pass."""
         return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
+
+
+def check_causal(model: PreTrainedModel) -> None:
+    """Raise ``ValueError`` if a model's tokens attend to later tokens, as in an encoder."""
+    causal = all(getattr(part, "is_causal", True) for part in model.modules())
+    if getattr(model.config, "is_decoder", True) is False and not causal:
+        raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
 
 
 def tolerance(dtype: torch.dtype) -> float:

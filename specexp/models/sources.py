@@ -17,6 +17,7 @@ from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 PAIRS = Path(__file__).parent
 _KIND = re.compile(r'^    kind = "(\w+)"$', re.M)
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+_INDEX = "model.safetensors.index.json"
 _PATIENCE_SECONDS = 5.0  # timeout for one hub request; by default, the client retries for most of a minute
 NEEDS_BLOCKS = (
     "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
@@ -143,6 +144,16 @@ def _damage(folder: Path) -> str:
     files = sorted(folder.glob("*.safetensors"))
     if not files and any(folder.glob("*.bin")):
         return "has its weights in .bin files only: save the model as safetensors"
+    if not files:
+        return "has no weights: copy its .safetensors files into the folder"
+    try:
+        named = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        if absent := sorted({*named} - {file.name for file in files}):
+            return f"lacks {absent[0]}, which its {_INDEX} names: copy it into the folder"
+    except FileNotFoundError:
+        pass  # its weights are in one file
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"is damaged: {_INDEX} cannot be read; copy it again"
     for file in files:
         try:
             size = file.stat().st_size

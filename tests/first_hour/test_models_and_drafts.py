@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import transformers
 from helpers.first_hour import Row
 
 LOADED = "run mine.yaml --pair.target model --pair.target_dtype float32"
@@ -38,6 +39,23 @@ def changed(**values: object) -> Spoil:
     def spoil(folder: Path) -> None:
         path = folder / "model/config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return spoil
+
+
+def index(**content: object) -> Spoil:
+    return written("model/model.safetensors.index.json", json.dumps(content))
+
+
+def saved(family: str, purpose: str = "Model") -> Spoil:
+    """Replace the model by one of another architecture, with the same tokenizer."""
+
+    def spoil(folder: Path) -> None:
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=257, tie_word_embeddings=True, pad_token_id=0, max_position_embeddings=192, **sizes
+        )
+        getattr(transformers, family + purpose)(config).save_pretrained(folder / "model")
 
     return spoil
 
@@ -92,7 +110,7 @@ SPOILT = [
     # a tree that is larger than the context
     (lambda folder: None, Row(f"{TYPED} --builder.init_args.length 200", "192 ... lower its budget")),
     # weights, of which a dry run reads only the headers
-    spoil(without("model/model.safetensors"), "model.safetensors", LOADED),
+    spoil(without("model/model.safetensors"), "has no weights: copy its .safetensors files into the folder"),
     spoil(
         half("model/model.safetensors"),
         "damaged: model.safetensors does not have the size that its header states",
@@ -103,8 +121,22 @@ SPOILT = [
         lambda folder: (folder / "model/model.safetensors").rename(folder / "model/pytorch_model.bin"),
         "has its weights in .bin files only: save the model as safetensors",
     ),
-    spoil(changed(hidden_size=64), "12 tensors are missing or misshapen", LOADED),
-    spoil(changed(quantization_config={"quant_method": "gptq", "bits": 4}), "'model'", LOADED),
+    spoil(
+        index(weight_map={"lm_head.weight": "model-00002-of-00002.safetensors"}), "lacks model-00002-of-00002"
+    ),
+    spoil(index(metadata={}), "model.safetensors.index.json cannot be read; copy it again"),
+    spoil(changed(hidden_size=64), "12 tensors are missing or misshapen"),
+    spoil(changed(num_hidden_layers=2), "9 tensors are missing or misshapen ... model.layers.1."),
+    spoil(changed(num_hidden_layers=0), "its files have 9 tensors that a LlamaForCausalLM does not use"),
+    spoil(changed(quantization_config={"quant_method": "gptq", "bits": 4}), "'model'"),
+    spoil(changed(quantization_config={"quant_method": "awq", "bits": 4}), "requires gptqmodel"),
+    # models for other uses
+    spoil(saved("Bert"), "the bert model is an encoder: use a causal model"),
+    spoil(saved("Bert", "LMHeadModel"), "the bert model is an encoder: use a causal model"),
+    spoil(
+        saved("Qwen3", "ForSequenceClassification"),
+        "1 tensor that a Qwen3ForCausalLM does not use ... 'score.weight'",
+    ),
 ]
 
 
@@ -112,6 +144,16 @@ SPOILT = [
 def test_one_sentence(change, row, folder, answered):
     change(folder)
     answered(row)
+
+
+def test_init_refuses_a_model_that_no_study_can_use(folder, answered):
+    saved("Bert")(folder)
+    answered(
+        Row(
+            "init study --target model",
+            "--target: target 'model' cannot be loaded: the bert model is an encoder",
+        )
+    )
 
 
 @pytest.mark.usefixtures("folder")

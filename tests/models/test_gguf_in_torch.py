@@ -1,11 +1,12 @@
 """A GGUF file of the Llama family is also a PyTorch model, with the weights that the file has."""
 
 import logging
+import os
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFReader, GGUFWriter, LlamaFileType
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize
 from helpers.small_gguf import small_llama, tokenizer, written
 
@@ -69,12 +70,97 @@ def test_it_decodes_losslessly_and_takes_the_artifacts_of_its_model():
     assert fingerprint(pair.target) == fingerprint(small_llama("Llama"))
 
 
-def test_a_dry_run_reads_no_weights(cache):
-    file = str(written("Llama"))
-    load_pair(file, mode="eager")
-    (folder,) = cache.iterdir()
-    (folder / "model.safetensors").unlink()
-    assert load_pair(file, mode="eager", weights=False).target.device.type == "meta"
+def test_a_dry_run_has_no_weights():
+    target = load_pair(str(written("Llama")), mode="eager", weights=False).target
+    assert {weight.device.type for weight in target.parameters()} == {"meta"}
+
+
+def edited(source, to, tensors=lambda name: True, added=None, **values):
+    """Copy a GGUF file with some of its tensors and, where a value is None, without a key."""
+    reader = GGUFReader(source)
+    writer = GGUFWriter(to, "llama")
+    for key, field in reader.fields.items():
+        if (
+            not key.startswith("GGUF.")
+            and key != "general.architecture"
+            and key.partition(".")[2] not in values
+        ):
+            kind, inner = field.types[0], field.types[-1]
+            array = kind == GGUFValueType.ARRAY
+            writer.add_key_value(key, field.contents(), kind, sub_type=inner if array else None)
+    for key, value in values.items():
+        if value is not None:
+            writer.add_uint32(key, value)
+    for one in reader.tensors:
+        if tensors(one.name):
+            writer.add_tensor(one.name, one.data, raw_dtype=one.tensor_type)
+    for name, data in (added or {}).items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return to
+
+
+@pytest.mark.parametrize("dry", [False, True], ids=["run", "dry run"])
+@pytest.mark.parametrize("mode", ["eager", "packed"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"tensors": lambda name: name != "blk.1.ffn_up.weight"},
+            "1 tensor is missing .*layers.1.mlp.up_proj",
+        ),
+        ({"tensors": lambda name: "blk" not in name}, "18 tensors are missing"),
+        (
+            {"added": {"blk.0.attn_q.bias": np.ones(32, dtype=np.float32)}},
+            "32 numbers that a LlamaForCausalLM does not use, .*blk.0.attn_q.bias",
+        ),
+        ({"block_count": None}, "its metadata has no llama.block_count: name the model's own file"),
+        ({"embedding_length": None}, "its metadata has no llama.embedding_length"),
+    ],
+    ids=["one", "all layers", "a bias", "no layers", "no width"],
+)
+def test_every_tensor_of_a_file_is_present_and_used_or_nothing_is_kept(
+    change, said, mode, dry, cache, tmp_path
+):
+    file = edited(written("Llama"), tmp_path / "x.gguf", **change)
+    with pytest.raises(PairError, match=said) as caught:
+        load_pair(str(file), mode=mode, weights=not dry)
+    assert caught.value.argument == "target"
+    assert not cache.exists() or not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_shard_is_no_model(number, cache, tmp_path):
+    keys = {"split.no": number - 1, "split.count": 2}
+    file = edited(written("Llama"), tmp_path / f"x-0000{number}-of-00002.gguf", **keys)
+    with pytest.raises(PairError, match=f"it is shard {number} of 2: merge the shards with llama-gguf-split"):
+        load_pair(str(file), mode="eager")
+    assert not cache.exists()
+
+
+def test_the_hash_of_weights_covers_all_shards(tmp_path):
+    first, second, other = (
+        tmp_path / f"x-0000{number}-of-0000{of}.gguf" for number, of in ((1, 2), (2, 2), (2, 3))
+    )
+    for file in (first, second, other):
+        file.write_bytes(file.name.encode())
+    assert gguf.shards(first) == gguf.shards(second) == [first, second]
+    whole = gguf.sampled_hash(first)
+    second.write_bytes(b"other weights")
+    assert gguf.sampled_hash(first) != whole
+
+
+def test_a_folder_that_a_killed_process_left_is_removed(cache):
+    left, young = cache / "tmpold", cache / "tmpyoung"
+    for folder in (left, young):
+        folder.mkdir(parents=True)
+    os.utime(left, (0, 0))
+    load_pair(str(written("Llama")), mode="eager")
+    assert not left.exists()
+    assert young.exists()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +188,8 @@ def other_architecture(file):
     writer = GGUFWriter(file, "rwkv6")
     writer.add_name("another")
     writer.add_file_type(LlamaFileType.ALL_F32)
+    for add in (writer.add_block_count, writer.add_embedding_length, writer.add_context_length):
+        add(1)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -112,6 +200,7 @@ def misshapen(file):
     writer = GGUFWriter(file, "mamba")
     writer.add_block_count(1)
     writer.add_embedding_length(8)
+    writer.add_context_length(8)
     writer.add_tensor("token_embd.weight", np.zeros((16, 8), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
