@@ -198,9 +198,14 @@ def measure(given: argparse.Namespace) -> list[Answer]:
         found = client.complete(at, whole, given.seconds, path=path)
         if not found.times:
             raise EngineError(f"{at}: the answer is empty")
-        after, (first, seconds) = _counters(at, given.seconds, read), found.split()
+        after = _counters(at, given.seconds, read)
         meanwhile = {name: count - before[name] for name, count in after.items()}
         sizes = found.tokens or len(found.times), found.prompt_tokens or len(prompt) // 4
+        # without a tokenizer, the first piece's share of the text is its share of the tokens
+        share = len(found.first) / len(found.text) if sizes[0] > len(found.times) else 0
+        first, seconds = found.split(sizes[0], max(1, round(share * sizes[0])))
+        if not seconds and sizes[0] > 1:
+            raise EngineError(f"{at}: the answer came in one piece, so tokens per second cannot be measured")
         seconds = max(found.generation_seconds or seconds, 1e-9)
         answers.append(Answer(sent, number, *sizes, first, seconds, Drafts.of(found.speculation, meanwhile)))
 

@@ -25,8 +25,8 @@ class EngineAnswer:
         token_ids: the new tokens.
         finish_reason: ``eos``, ``length`` or ``context``.
         prefill_seconds: time until the first tokens arrive.
-        decode_seconds: time from the first tokens to the last one.
-        first_tokens: number of tokens in the first piece; their time is not part of ``decode_seconds``.
+        decode_seconds: time from the first token to the last one.
+        decode_tokens: number of tokens decoded in ``decode_seconds``, by the engine's own count if it has one.
         steps: number of target passes, or of received pieces if the engine does not count passes.
         drafted_nodes: number of drafted tokens; 0 if the engine does not report it.
         memory_bytes: memory used, after the answer, by the processes started for the engine; None if there are none.
@@ -36,7 +36,7 @@ class EngineAnswer:
     finish_reason: str
     prefill_seconds: float
     decode_seconds: float
-    first_tokens: int
+    decode_tokens: int
     steps: int
     accepted_drafts: int = 0
     drafted_nodes: int = 0

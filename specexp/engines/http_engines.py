@@ -136,7 +136,10 @@ class _Endpoint(RunningEngine):
         # without counts, each arrival counts as a step, and all but one of its tokens as accepted drafts
         arrivals, speculation = len(found.times), found.speculation
         accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
-        prefill_seconds, decode_seconds = found.split()
+        count, first = found.tokens or len(tokens), 1
+        if not found.token_ids:  # which arrive one by one
+            first = round(self._tokens_within(found.first, found.text) * count / len(tokens))
+        prefill_seconds, decode_seconds = found.split(count, max(1, first))
         reason = "length" if found.finish_reason == "length" else "eos"
         ends = self._tokenizer.eos_token_id
         if reason == "eos" and ends in eos and tokens[-1] not in eos:  # streams omit the EOS token
@@ -146,13 +149,21 @@ class _Endpoint(RunningEngine):
             reason,
             prefill_seconds=prefill_seconds,
             decode_seconds=decode_seconds,
-            first_tokens=1,  # the first token is part of the prefill
+            decode_tokens=count - 1 if decode_seconds else 0,  # the first token is part of the prefill
             # a server's own count may leave out steps without a draft
             steps=max(1, len(tokens) - accepted) if speculation else arrivals,
             accepted_drafts=accepted,
             drafted_nodes=speculation.get("num_draft_tokens", 0),
             memory_bytes=None if self._server is None else self._server.memory_bytes(),
         )
+
+    def _tokens_within(self, first: str, text: str) -> float:
+        """Return the number of tokens of ``text`` in its beginning ``first``; one that ends later counts in part."""
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        spans: list[tuple[int, int]] = [
+            (begin, end) for begin, end in found.offset_mapping if begin < min(end, len(first))
+        ]
+        return sum(min(1.0, (len(first) - begin) / (end - begin)) for begin, end in spans)
 
     @override
     def close(self) -> None:

@@ -109,7 +109,7 @@ class _Generate(RunningEngine):
             run.finish_reason,
             run.prefill_seconds,
             run.decode_seconds,
-            run.tokens_of_pass[0],
+            len(run.token_ids) - run.tokens_of_pass[0],
             run.steps,
             run.accepted_drafts,
             run.drafted_nodes,

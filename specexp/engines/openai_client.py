@@ -21,6 +21,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 KEY = "SPECEXP_API_KEY"
 """The environment variable with the API key. It is not an option, because other users can see command lines."""
 _SHOWN = 200  # maximum number of an answer's characters in an error message
+_HELD_BACK = 2  # number of pieces in which a server may send text that it held back, without a new token
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Streamed:
 
     Attributes:
         times: arrival time of each piece, in seconds after the request.
+        first: text of the first piece.
         finish_reason: ``stop`` or ``length``.
         tokens: number of new tokens, as counted by the server.
         speculation: speculation counts, named as in vLLM's ``metrics.speculative_decoding``.
@@ -41,6 +43,7 @@ class Streamed:
 
     text: str = ""
     times: list[float] = field(default_factory=list)
+    first: str = ""
     finish_reason: str = ""
     tokens: int | None = None
     speculation: dict[str, Any] = field(default_factory=dict)
@@ -50,16 +53,27 @@ class Streamed:
     generation_seconds: float | None = None
     prompt_tokens: int | None = None
 
-    def split(self) -> tuple[float, float]:
-        """Return the seconds until the first token, and from the first to the last token.
+    def split(self, tokens: int, first_tokens: int) -> tuple[float, float]:
+        """Return the seconds until the first token, and from the first to the last of ``tokens`` tokens.
+
+        If the first piece has several tokens, ``first_tokens``, its time is that of the last of them. The time of the
+        first one is extrapolated from the rate of the later pieces. The second value is 0 if there are none.
 
         The server's clock is preferred, because a server that keeps the machine busy delays the client. All pieces of a
         short answer then seem to arrive together.
         """
         whole, rest = self.times[-1], self.times[-1] - self.times[0]
         if self.generation_seconds is not None:
-            rest = min(self.generation_seconds, whole)
+            rest = self.generation_seconds
+        elif tokens > first_tokens:
+            rest *= (tokens - 1) / (tokens - first_tokens)
+        rest = min(rest, whole)
         return whole - rest, rest
+
+    def _add(self, text: str, at: float) -> None:
+        self.first = self.first or text
+        self.text += text
+        self.times.append(at)
 
 
 @cache
@@ -171,7 +185,16 @@ def complete(
             if stopped():
                 return found
     if not ended or not found.finish_reason:
-        raise EngineError(f"{url}: the stream ended early, after {len(found.text)} characters")
+        missing = [] if found.finish_reason else ["a finish_reason"]
+        missing += [] if ended else ["[DONE]"]
+        raise EngineError(
+            f"{url}: the stream ended early, after {len(found.text)} characters and without {' and '.join(missing)}"
+        )
+    if found.tokens and found.tokens < len(found.times) - _HELD_BACK:
+        raise EngineError(
+            f"{url}: usage.completion_tokens must be the number of new tokens, got {found.tokens} for "
+            f"{len(found.times)} pieces of text, so tokens per second cannot be measured"
+        )
     return found
 
 
@@ -201,9 +224,8 @@ def _take_llama(found: Streamed, content: Mapping[str, Any], at: float) -> bool:
     if not isinstance(text, str) or not all(isinstance(one, int) for one in tokens):
         raise _no_completion(content)
     if tokens:  # the last event may have no tokens
-        found.text += text
+        found._add(text, at)
         found.token_ids += tokens
-        found.times.append(at)
     if not content.get("stop"):
         return False
     found.finish_reason = "length" if content.get("stop_type") == "limit" else "stop"
@@ -236,8 +258,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
         if not isinstance(text, str | None):
             raise _no_completion(choice)
         if text:
-            found.text += text
-            found.times.append(at)
+            found._add(text, at)
         found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
         _take_logprobs(found, (choice or {}).get("logprobs") or {})
     usage, metrics = content.get("usage"), content.get("metrics")
@@ -266,13 +287,12 @@ def _take(found: Streamed, content: Any, at: float) -> None:
 
 
 def _text(choice: Mapping[str, Any]) -> Any:
-    """Return the new text of a completion or a chat. Some servers send reasoning in a separate field."""
+    """Return the new text of a completion or a chat. Some servers send reasoning in a separate field, or in two."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return choice.get("text")
-    return next(
-        (delta[name] for name in ("content", "reasoning_content", "reasoning") if delta.get(name)), ""
-    )
+    parts = [delta.get("reasoning_content") or delta.get("reasoning") or "", delta.get("content") or ""]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else parts
 
 
 def _take_logprobs(found: Streamed, logprobs: Any) -> None:

@@ -142,7 +142,7 @@ class _Pipeline(RunningEngine):
             "eos" if tokens and tokens[-1] in eos else "length",
             prefill_seconds=found.perf_metrics.get_ttft().mean * _MILLI,
             decode_seconds=(times[-1] - times[0]) * _MILLI,
-            first_tokens=first,
+            decode_tokens=len(tokens) - first,
             steps=len(times),
             accepted_drafts=counted.get_num_accepted_tokens() if has_counts else len(tokens) - len(times),
             drafted_nodes=counted.get_num_draft_tokens() if has_counts else 0,

@@ -117,7 +117,7 @@ class ServedArm(LearningArm):
             prompt_tokens=prompt_tokens,
             prefill_seconds=sum(one.prefill_seconds for one in found),
             decode_seconds=sum(one.decode_seconds for one in found),
-            decode_tokens=sum(len(one.token_ids) - one.first_tokens for one in found),
+            decode_tokens=sum(one.decode_tokens for one in found),
         )
 
     @override

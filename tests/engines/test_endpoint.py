@@ -16,6 +16,7 @@ from helpers.clusters import is_alive
 from helpers.small_gguf import tokenizer
 from helpers.waiting import wait_for
 
+from specexp.engines import openai_client
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engines import LlamaCppServer, OpenAIEndpoint
 from specexp.engines.openai_client import Streamed, model_of
@@ -52,7 +53,7 @@ def test_steps_without_a_draft_count_as_steps(pair) -> None:
 def test_a_server_that_a_command_starts_answers(pair) -> None:
     for answer in answered(pair):
         assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
-        assert (answer.finish_reason, answer.first_tokens, answer.steps) == ("length", 1, 8)
+        assert (answer.finish_reason, answer.decode_tokens, answer.steps) == ("length", 7, 8)
         assert answer.decode_seconds >= 0
         assert answer.prefill_seconds > 0
 
@@ -82,7 +83,10 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("--fault crash --after 1", "the server crashed .*crashed on purpose.*connection failed"),
         ("--fault hang", "no complete answer within"),
         ("--fault error", "status 500: .*out of memory"),
-        ("--fault truncate", "the stream ended early, after 3 characters"),
+        ("--fault truncate", r"ended early, after 3 characters and without a finish_reason and \[DONE\]"),
+        ("--fault no-done", r"ended early, after 8 characters and without \[DONE\]"),
+        ("--fault no-finish", "ended early, after 8 characters and without a finish_reason$"),
+        ("--usage 4", "usage.completion_tokens must be the number of new tokens, got 4 for 8 pieces"),
         ("--fault garbage", "must send JSON"),
         ("--fault no-start", "exited with status 1 before it was healthy: .*unknown flag --speculate"),
         ("--fault deaf", "was not healthy at http.*/health within"),
@@ -168,10 +172,47 @@ def test_no_process_outlives_its_starter(ended_by, tmp_path) -> None:
 
 
 def test_the_time_of_the_first_token_is_its_arrival_or_that_of_the_servers_clock() -> None:
-    assert Streamed(times=[0.5, 0.75, 1.5]).split() == (0.5, 1.0)
+    assert Streamed(times=[0.5, 0.75, 1.5]).split(3, 1) == (0.5, 1.0)
     late = Streamed(times=[1.4375, 1.4375, 1.5], generation_seconds=0.5)  # the client woke up late
-    assert late.split() == (1.0, 0.5)
-    assert Streamed(times=[0.25, 0.5], generation_seconds=0.75).split() == (0.0, 0.5)
+    assert late.split(3, 2) == (1.0, 0.5)
+    assert Streamed(times=[0.25, 0.5], generation_seconds=0.75).split(2, 1) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, 7])
+def test_the_seconds_of_a_token_do_not_depend_on_the_size_of_the_pieces(piece) -> None:
+    """The prompt takes 16 s and each of 16 tokens 1 s. A piece arrives with its last token."""
+    ends = [*range(piece, 16, piece), 16]
+    prefill, decode = Streamed(times=[15.0 + end for end in ends]).split(16, piece)
+    assert (prefill, decode) == pytest.approx((16, 15))
+
+
+def test_an_answer_in_one_piece_has_no_decoding_time(pair) -> None:
+    for answer in answered(pair, "--pieces 8"):
+        assert (answer.decode_seconds, answer.decode_tokens, answer.steps) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "decoded"),
+    [("--pieces 2", 7), ("--usage 12", 11), ("--usage 0", 7), ("--fault no-usage", 7)],
+)
+def test_tokens_are_counted_by_the_server_or_else_by_the_tokenizer(arguments, decoded, pair) -> None:
+    for answer in answered(pair, arguments):
+        assert answer.decode_tokens == decoded
+        assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        ({"reasoning": "think ", "content": "answer"}, "think answer"),
+        ({"reasoning": "think ", "reasoning_content": "think ", "content": None}, "think "),
+        ({"content": "answer"}, "answer"),
+    ],
+)
+def test_a_piece_may_hold_reasoning_and_content(delta, text) -> None:
+    found = Streamed()
+    openai_client._take(found, {"choices": [{"index": 0, "delta": delta}]}, 0.5)
+    assert (found.text, found.first, found.times) == (text, text, [0.5])
 
 
 class TestLlamaCppServer:

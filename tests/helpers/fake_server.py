@@ -1,7 +1,8 @@
 """A server of OpenAI's completions API, as a program, with known text and every kind of failure.
 
 ``python fake_server.py PORT [--fault FAULT] [--after N] [--wrong N] [--logprobs]``: every answer repeats the
-alphabet from the prompt's length on, a letter a token. With ``--wrong`` every N-th letter is a digit.
+alphabet from the prompt's length on, a letter a token. With ``--wrong`` every N-th letter is a digit. With ``--pieces``
+several letters arrive at once, and ``--usage`` is another count of tokens than that of the letters.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 FAULTS = ("crash", "hang", "error", "truncate", "garbage", "no-start", "deaf", "no-model")
+FAULTS += ("no-finish", "no-done", "no-usage")
 
 
 def text_of(prompt: str | list[int], tokens: int) -> str:
@@ -56,7 +58,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         text = text_of(body["prompt"], body["max_tokens"])
-        for number, letter in enumerate(text):
+        size = self.given.pieces
+        for number, letter in enumerate(text[at : at + size] for at in range(0, len(text), size)):
             if fault == "truncate" and number == 3:
                 return
             if fault == "garbage" and number == 3:
@@ -79,8 +82,10 @@ class Handler(BaseHTTPRequestHandler):
             self._event({"choices": [choice]})
         last = {
             "choices": [{"text": "", "finish_reason": "length"}],
-            "usage": {"completion_tokens": len(text)},
+            "usage": {"completion_tokens": self.given.usage if self.given.usage is not None else len(text)},
         }
+        if self.given.fault in ("no-finish", "no-usage"):
+            del last["choices" if self.given.fault == "no-finish" else "usage"]
         if self.path == "/completion":
             counts = {"predicted_n": len(text), "predicted_ms": 0.25, "draft_n": 6, "draft_n_accepted": 4}
             end = "eos" if self.given.ends else "limit"
@@ -92,7 +97,8 @@ class Handler(BaseHTTPRequestHandler):
             counts = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 4}
             last["metrics"] = {"speculative_decoding": counts}
         self._event(last)
-        self.wfile.write(b"data: [DONE]\n\n")
+        if fault != "no-done":
+            self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, content) -> None:
         self.wfile.write(b"data: " + json.dumps(content).encode() + b"\n\n")
@@ -117,6 +123,8 @@ def main() -> None:
     parser.add_argument("--ends", action="store_true", help="answers end by EOS")
     parser.add_argument("--log", help="file that gets the length of every prompt")
     parser.add_argument("--child", help="file that gets the id of a process of the server's own")
+    parser.add_argument("--pieces", type=int, default=1, help="letters in a piece")
+    parser.add_argument("--usage", type=int, help="the server's own count of new tokens")
     parser.add_argument("--draft-tokens", type=int, default=0)
     Handler.given = given = parser.parse_args()
     if given.fault == "no-start":
