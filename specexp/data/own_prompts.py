@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
+from specexp.base.messages import did_you_mean
 from specexp.data.chat import Message, read_messages
-from specexp.data.prompt_set import PromptRow, PromptSet, PromptSetError, prompt_rows
+from specexp.data.prompt_set import (
+    PromptRow,
+    PromptSet,
+    PromptSetError,
+    UnusableRow,
+    prompt_rows,
+    unusable_rows,
+)
 from specexp.data.source import Row, is_text, read_rows
 
 if TYPE_CHECKING:
@@ -42,7 +50,7 @@ class OwnPrompts(PromptSet):
     If the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
     chat messages up to the user's last one, including the system prompt and earlier answers. The prompt id is read from
     ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
-    ``category``.
+    ``category``, or from the field named by ``data.category``.
 
     Supported files are logs and batches of OpenAI requests, and input for ``vllm bench serve`` (``custom`` and
     ShareGPT). AIPerf's single-turn and multi-turn files and the ``inputs.json`` of an AIPerf run also work.
@@ -59,6 +67,7 @@ class OwnPrompts(PromptSet):
         self.subset = subset
         self.split = split
         self.field: str | None = None
+        self.category: str | None = None
         self._ignored: Counter[str] = Counter()
 
     @property
@@ -73,8 +82,17 @@ class OwnPrompts(PromptSet):
         return other
 
     @override
+    def with_category(self, field: str) -> OwnPrompts:
+        other = copy.copy(self)
+        other.category = field
+        return other
+
+    @override
     def load(self) -> Dataset:
-        return self.first(None)
+        rows = self.first(None)
+        if self.unusable:
+            raise unusable_rows(self.unusable, len(rows) + len(self.unusable))
+        return rows
 
     @override
     def first(self, count: int | None) -> Dataset:
@@ -86,7 +104,12 @@ class OwnPrompts(PromptSet):
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
         self._ignored.clear()
-        return prompt_rows(self._prompts(islice(source, count)), where=self.path)
+        unusable: list[UnusableRow] = []
+        self.unusable = unusable
+        rows = list(islice(self._prompts(source, unusable), count))
+        if unusable and not rows:
+            raise unusable_rows(unusable, len(unusable))
+        return prompt_rows(rows, where=self.path)
 
     @override
     def remarks(self) -> list[str]:
@@ -97,19 +120,32 @@ class OwnPrompts(PromptSet):
             f"{self.path}: the requests' fields {requested} are ignored; configure generation and verifier instead."
         ]
 
-    def _prompts(self, rows: Iterable[Row]) -> Iterator[PromptRow]:
+    def _prompts(self, rows: Iterable[Row], unusable: list[UnusableRow]) -> Iterator[PromptRow]:
         id_field = None
         for row in _requests(rows):
             if self.field is None:
                 self.field = _recognised_field(row)
             if row.number == 1:
                 id_field = next((name for name in _IDS if row.values.get(name) is not None), None)
-            found = _conversation(row, self.field)
+            category = self.category or "category"
+            if self.category not in (None, *row.values) and row.number == 1:
+                near = did_you_mean(self.category, row.values)
+                raise PromptSetError(
+                    f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",)
+                )
+            kind = row.values.get(category)
+            try:
+                found = _conversation(row, self.field)
+            except UnusableRow as error:
+                if error.key:  # the field is wrong, not the row
+                    raise
+                unusable.append(error)
+                continue
             self._ignored.update(found.ignored)
             has_id = id_field is not None and row.values.get(id_field) is not None
             yield PromptRow(
                 row.label(str(id_field)) if has_id else str(row.number - 1),
-                row.text("category") if is_text(row.values.get("category")) else "own",
+                str(kind) if is_text(kind) or isinstance(kind, int) else "own",
                 found.turns,
                 found.context,
                 found.chat,
@@ -151,6 +187,16 @@ def _recognised_field(row: Row) -> str:
     names = found or list(map(str, row.values))
     texts = [name for name in names if is_text(row.values.get(name))]
     example = max(texts, key=lambda name: len(str(row.values[name])), default="NAME")
+    if not found and len(names) == 1:
+        (only,) = names
+        mark = next((mark for mark in ";\t|" if mark in only), None)
+        if ".csv" in row.where and mark is not None:
+            raise PromptSetError(f"{row.where}: columns must be separated by commas, got {only!r}.")
+        if _are_objects(row.values[only]):
+            raise PromptSetError(
+                f"{row.where}: the rows must be the file's own list, got an object with the field {only!r}; save that "
+                "list alone."
+            )
     for name in () if found else filter(str.isidentifier, names):
         if near := get_close_matches(name, FIELDS, 1, 0.8):
             raise row.refusal(

@@ -13,8 +13,9 @@ The model's own answers to earlier turns are part of the context of each later t
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,9 @@ from specexp.data.chat import Message
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+
+_LISTED = 5  # maximum number of places listed in an error
 
 
 class PromptSetError(ValueError):
@@ -35,6 +39,59 @@ class PromptSetError(ValueError):
     def __init__(self, sentence: str, key: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.key = key
+
+
+class UnusableRow(PromptSetError):  # noqa: N818
+    """Raised if one row or prompt cannot be used. The message is ``where: place`` followed by ``why``.
+
+    Args:
+        place: the row, such as ``row 3`` or ``prompt 'a'``.
+    """
+
+    def __init__(self, where: str, place: str, why: str, key: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{where}: {place}{why}", key)
+        self.where = where
+        self.place = place
+        self.why = why
+
+    @property
+    def kind(self) -> str:
+        """The reason without its numbers and the value, which other rows may share."""
+        return re.sub(r"\d+", "#", self.why.partition(", got ")[0])
+
+
+def unusable_rows(found: Sequence[UnusableRow], total: int) -> PromptSetError:
+    """Return one error about all unusable rows of a set with ``total`` rows, grouped by :attr:`UnusableRow.kind`."""
+    advice = "correct the file, or leave such rows out with data.unusable: skip"
+    if len(found) == 1 or (len({one.kind for one in found}) == 1 and len(found) == total):
+        return found[0] if total == len(found) else PromptSetError(f"{str(found[0]).rstrip('.')}; {advice}.")
+    kinds: dict[str, list[UnusableRow]] = {}
+    for one in found:
+        kinds.setdefault(one.kind, []).append(one)
+    reasons = "; ".join(
+        f"{listed([one.place for one in own])}{own[0].why.rstrip('.')}" for own in kinds.values()
+    )
+    keys = {one.key for one in found}
+    return PromptSetError(
+        f"{found[0].where}: {len(found)} of {total} prompts cannot be used: {reasons}; {advice}.",
+        keys.pop() if len(keys) == 1 else (),
+    )
+
+
+def listed(places: Sequence[str]) -> str:
+    """Return the first few places as text.
+
+    Example:
+        >>> listed(["row 3", "row 9"]), listed([f"row {number}" for number in range(1, 9)])
+        ('rows 3 and 9', 'rows 1, 2, 3, 4, 5 and 3 more')
+    """
+    word = places[0].partition(" ")[0]
+    if len(places) == 1 or not all(place.startswith(f"{word} ") for place in places):
+        word, shown = "", list(places)
+    else:
+        word, shown = f"{word}s ", [place.partition(" ")[2] for place in places]
+    *first, last = shown if len(shown) <= _LISTED else [*shown[:_LISTED], f"{len(shown) - _LISTED} more"]
+    return f"{word}{', '.join(first)} and {last}" if first else f"{word}{last}"
 
 
 class PromptRow(NamedTuple):
@@ -54,6 +111,7 @@ class PromptSet(metaclass=Checked):
         prompt_tokens: number of tokens to which :class:`~specexp.data.workload.Workload` cuts each raw text; None to
             keep prompts whole.
         continued: whether the prompts are texts to be continued rather than messages to a chat model.
+        unusable: the rows that :meth:`first` left out, because they cannot be used.
 
     Example::
 
@@ -64,6 +122,7 @@ class PromptSet(metaclass=Checked):
 
     prompt_tokens: int | None = None
     continued: bool = False
+    unusable: Sequence[UnusableRow] = ()
 
     @property
     def label(self) -> str:
@@ -81,6 +140,10 @@ class PromptSet(metaclass=Checked):
     def with_field(self, field: str) -> PromptSet:
         """Return the same prompt set, read from a different field of the rows. Raises ValueError by default."""
         raise ValueError(f"field is only for OwnPrompts, not for {type(self).__name__}: leave it out")
+
+    def with_category(self, field: str) -> PromptSet:
+        """Return the same prompt set, with categories from this field of the rows. Raises ValueError by default."""
+        raise ValueError(f"category is only for OwnPrompts, not for {type(self).__name__}: leave it out")
 
     def first(self, count: int | None) -> Dataset:
         """Return at least the first ``count`` prompts, or all prompts if ``count`` is None."""

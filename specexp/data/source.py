@@ -20,7 +20,7 @@ from typing import Any
 
 from specexp.base.checked import distinct
 from specexp.base.messages import did_you_mean, first_line, near_file, shown
-from specexp.data.prompt_set import PromptSetError
+from specexp.data.prompt_set import PromptSetError, UnusableRow
 
 PATH = ("prompts", "init_args", "path")
 """The configuration key of the source's path, named in errors."""
@@ -65,13 +65,13 @@ class Row:
         value = self.values.get(key)
         return str(value) if isinstance(value, int | datetime) else self.text(key)
 
-    def error(self, key: str, expected: str, given: object) -> PromptSetError:
+    def error(self, key: str, expected: str, given: object) -> UnusableRow:
         """Return the error for an invalid value in column ``key``."""
         return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}.")
 
-    def refusal(self, sentence: str) -> PromptSetError:
+    def refusal(self, sentence: str) -> UnusableRow:
         """Return an error with the row's position, followed by ``sentence``, as its message."""
-        return PromptSetError(f"{self.where}: {self.place or f'row {self.number}'}{sentence}")
+        return UnusableRow(self.where, self.place or f"row {self.number}", sentence)
 
 
 def is_text(value: object) -> bool:
@@ -223,6 +223,8 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
             what = f"{error.msg.removesuffix(' at')} at column {error.colno}"
             place = f"line {number + error.lineno - 1} is not JSON ({what})"
             raise PromptSetError(f"{where}: {place}.") from error
+        except ValueError as error:  # a key twice, or a lone surrogate
+            raise PromptSetError(f"{where}: line {number} cannot be read ({first_line(error)}).") from error
         if is_lines or not isinstance(value, list):
             rows = [value]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -13,7 +14,7 @@ from pydantic import Field
 from specexp.base.checked import Checked
 from specexp.base.messages import counted, first_line
 from specexp.data.chat import Message, check_template_arguments, rendered
-from specexp.data.prompt_set import PromptSet, PromptSetError
+from specexp.data.prompt_set import PromptSet, PromptSetError, UnusableRow, unusable_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -211,6 +212,7 @@ class Preparation:
         openings: ids of raw texts that were longer than ``prompt_tokens``.
         repeated: number of prompts with the same text as an earlier one.
         end_inside_a_token: ids of prompts for which :func:`ends_inside_a_token` is true.
+        unusable: the rows that were left out as unusable, each with the reason.
         remarks: sentences about ignored fields of the rows.
     """
 
@@ -225,6 +227,7 @@ class Preparation:
     openings: list[str] = field(default_factory=list)
     repeated: int = 0
     end_inside_a_token: list[str] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
     remarks: Sequence[str] = ()
 
     def notes(self) -> list[str]:
@@ -235,6 +238,8 @@ class Preparation:
             f"{len(self.cut)} of {taken} (of up to {longest} tokens) were cut to their {end} {self.max_prompt_tokens} "
             f"tokens (too_long: {self.too_long}).": self.cut,
             f"{skipped} with more than {self.max_prompt_tokens} tokens left out (too_long: skip).": self.skipped,
+            f"{counted(len(self.unusable), 'row')} left out (unusable: skip). The first: "
+            f"{next(iter(self.unusable), '')}": self.unusable,
             f"{len(self.openings)} of {taken} were cut to the first {self.prompt_tokens} tokens of a longer text "
             "(prompt_tokens).": self.openings,
             f"{self.repeated} of {taken} repeat the text of an earlier prompt, so the confidence intervals are too "
@@ -287,8 +292,12 @@ class Workload(metaclass=Checked):
         chat_template: whether to render turns with the tokenizer's chat template. ``auto``: if there is one, except for
             texts to be continued and texts that start with a special token, which are already rendered. If false,
             messages are joined with blank lines.
+        unusable: policy for rows that cannot be read or rendered, such as images. ``refuse``: raise one error that
+            names all of them. ``skip``: leave them out.
         chat_template_kwargs: variables of the chat template, such as ``enable_thinking``. The template must use them.
         field: name of the field that contains your own prompts; detected automatically if null.
+        category: name of the field with the kind of each of your own prompts. Every stage of a study then draws each
+            kind in its share of the file, and results are reported by kind.
 
     Attributes:
         preparation: report of the changes made when the prompts were last loaded.
@@ -308,8 +317,10 @@ class Workload(metaclass=Checked):
         max_prompt_tokens: Annotated[int, Field(ge=1)] | None = None,
         too_long: Literal["refuse", "keep-last", "keep-first", "skip"] = "refuse",
         chat_template: bool | Literal["auto"] = "auto",
+        unusable: Literal["refuse", "skip"] = "refuse",
         chat_template_kwargs: dict[str, Any] | None = None,
         field: str | None = None,
+        category: str | None = None,
     ) -> None:
         if too_long != "refuse" and max_prompt_tokens is None:
             raise ValueError(
@@ -320,13 +331,16 @@ class Workload(metaclass=Checked):
                 f"chat_template must not be true for {type(prompts).__name__}, since its prompts are the first "
                 f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
             )
-        self.prompts = prompts if field is None else prompts.with_field(field)
+        prompts = prompts if field is None else prompts.with_field(field)
+        self.prompts = prompts if category is None else prompts.with_category(category)
+        self.category = category
         self.max_prompts = max_prompts
         self.shuffle_seed = shuffle_seed
         self.offset = offset
         self.max_prompt_tokens = max_prompt_tokens
         self.too_long = too_long
         self.chat_template = chat_template
+        self.unusable = unusable
         self.chat_template_kwargs = chat_template_kwargs or {}
         self.preparation = Preparation()
 
@@ -343,7 +357,20 @@ class Workload(metaclass=Checked):
             prompt_tokens=self.prompts.prompt_tokens,
         )
         self._check_template_arguments(tokenizer)
-        prompts = [prompt for row in self.rows() if (prompt := self._prompt(tokenizer, row)) is not None]
+        rows = self.rows()
+        prompts: list[Prompt] = []
+        unusable: list[UnusableRow] = []
+        for row in rows:
+            try:
+                prompt = self._prompt(tokenizer, row)
+            except UnusableRow as error:
+                unusable.append(error)
+                continue
+            if prompt is not None:
+                prompts.append(prompt)
+        if unusable and (self.unusable == "refuse" or not prompts):
+            raise unusable_rows(unusable, len(rows))
+        self.preparation.unusable = [f"{one.place}{one.why}" for one in (*self.prompts.unusable, *unusable)]
         self.preparation.taken = len(prompts)
         self.preparation.repeated = len(prompts) - len({(one.token_ids, one.turns) for one in prompts})
         self.preparation.remarks = self.prompts.remarks()
@@ -369,25 +396,29 @@ class Workload(metaclass=Checked):
         Raises:
             PromptSetError: the set cannot be read, or ``offset`` skips all of it.
         """
-        # shuffling needs all rows
-        whole = self.max_prompts is None or self.shuffle_seed is not None
+        # shuffling and interleaving need all rows
+        whole = self.max_prompts is None or self.shuffle_seed is not None or self.category is not None
         rows = self.prompts.first(None if whole else self.offset + int(self.max_prompts or 0))
+        if self.prompts.unusable and self.unusable == "refuse":
+            raise unusable_rows(self.prompts.unusable, len(rows) + len(self.prompts.unusable))
         if self.offset >= len(rows):
             raise PromptSetError(
-                f"offset must be at most {len(rows) - 1}, since {self.prompts.label} has {len(rows)} prompts, got "
-                f"{self.offset}.",
+                f"offset must be at most {len(rows) - 1}, since {self.prompts.label} has "
+                f"{counted(len(rows), 'prompt')}, got {self.offset}.",
                 ("offset",),
             )
         rows = rows.add_column("index", list(range(len(rows))))
         if self.shuffle_seed is not None:
             rows = rows.shuffle(seed=self.shuffle_seed, keep_in_memory=True)
+        if self.category is not None:
+            rows = rows.select(_interleaved(rows["category"][:]))
         end = len(rows) if self.max_prompts is None else min(self.offset + self.max_prompts, len(rows))
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:
         """Convert a row to a prompt, or return None if it is too long and must be dropped."""
         prompt_id, turns, context = row["prompt_id"], tuple(row["turns"]), tuple(row.get("context") or ())
-        name = f"prompt {prompt_id!r} of {self.prompts.label}"
+        name, where = f"prompt {prompt_id!r}", self.prompts.label
         chat = False if self.prompts.continued or self.prompts.prompt_tokens is not None else row.get("chat")
         chat_template, why = renders_turns(tokenizer, turns[0], chat=chat, wanted=self.chat_template)
         if not tokenizer.chat_template and (self.chat_template is True or (chat and self.chat_template)):
@@ -395,20 +426,20 @@ class Workload(metaclass=Checked):
                 "chat_template must be false, since the tokenizer has no chat template, got true; set it to false, or "
                 "use a chat model."
                 if self.chat_template is True
-                else f"{name} consists of chat messages, but the tokenizer has no chat template; use a chat model, or "
-                "set data.chat_template: false, which joins the messages with blank lines.",
+                else f"{name} of {where} consists of chat messages, but the tokenizer has no chat template; use a chat "
+                "model, or set data.chat_template: false, which joins the messages with blank lines.",
                 ("chat_template",),
             )
         try:
             whole = first_turn_ids(tokenizer, turns[0], chat_template, context, self.chat_template_kwargs)
         except Exception as error:  # templates are programs, and some raise for a role they do not support
             by = " with the tokenizer's chat template" if chat_template else ""
-            raise PromptSetError(f"{name} cannot be rendered{by} ({first_line(error)}).") from error
+            raise UnusableRow(where, name, f" cannot be rendered{by} ({first_line(error)}).") from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):
             self.preparation.openings.append(prompt_id)
         if not ids:
-            raise PromptSetError(f"{name} is empty after tokenization.")
+            raise UnusableRow(where, name, " is empty after tokenization.")
         if self.max_prompt_tokens is not None and len(ids) > self.max_prompt_tokens:
             kept = self._shortened(name, ids, self.max_prompt_tokens, tokenizer.bos_token_id, chat_template)
             counts = self.preparation.skipped if kept is None else self.preparation.cut
@@ -432,11 +463,11 @@ class Workload(metaclass=Checked):
     ) -> list[int] | None:
         """Return the tokens to keep from a prompt that is too long, or None to drop the prompt."""
         if self.too_long == "refuse":
-            raise PromptSetError(
-                f"{name} has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set "
-                "too_long to keep-last, keep-first or skip.",
-                ("max_prompt_tokens",),
+            why = (
+                f" has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set too_long "
+                "to keep-last, keep-first or skip."
             )
+            raise UnusableRow(self.prompts.label, name, why, ("max_prompt_tokens",))
         if self.too_long == "skip":
             return None
         if self.too_long == "keep-last":
@@ -450,6 +481,16 @@ class Workload(metaclass=Checked):
                 ("too_long",),
             )
         return ids[:limit]
+
+
+def _interleaved(categories: Sequence[str]) -> list[int]:
+    """Return an order of the rows in which each stretch has every category in its share, as far as possible."""
+    sizes, seen = Counter(categories), Counter[str]()
+    places = []
+    for one in categories:
+        places.append((seen[one] + 0.5) / sizes[one])
+        seen[one] += 1
+    return sorted(range(len(categories)), key=places.__getitem__)
 
 
 class LoadedPrompts:

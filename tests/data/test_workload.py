@@ -76,7 +76,7 @@ def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
 LONG = Letters(["much too long"])
 REFUSED = [
     (Letters(), {"offset": 8}, "offset must be at most 7, since Letters has 8 prompts, got 8"),
-    (LONG, {"max_prompt_tokens": 5}, "'p0' of Letters has 13 tokens, but max_prompt_tokens is 5; raise"),
+    (LONG, {"max_prompt_tokens": 5}, "'p0' has 13 tokens, but max_prompt_tokens is 5; raise"),
     (LONG, {"max_prompt_tokens": 5, "too_long": "skip"}, "all 1 prompts of Letters were left out .*too_long: skip"),
     (LONG, {"too_long": "skip"}, "max_prompt_tokens must be set if too_long is 'skip'"),
     (Letters(prompt_tokens=4), {"chat_template": True}, "chat_template must not be true for .*first 4 tokens"),
@@ -95,9 +95,7 @@ def test_a_chat_template_may_refuse_a_role_and_keeps_its_end(chat_tokenizer):
     with pytest.raises(PromptSetError, match="keep-first would cut off the end of"):
         Workload(Chat(), max_prompt_tokens=5, too_long="keep-first").load(chat_tokenizer)
     chat_tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
-    message = (
-        r"'c' of Chat cannot be rendered with the tokenizer.s chat template \(System role not supported\)"
-    )
+    message = r"'c' cannot be rendered with the tokenizer.s chat template \(System role not supported\)"
     with pytest.raises(PromptSetError, match=message):
         Workload(Chat()).load(chat_tokenizer)
 
@@ -292,3 +290,41 @@ def test_a_template_without_answers_and_wrong_previous_tokens_are_refused(tokeni
     prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
     with pytest.raises(ValueError, match=message):
         prompt.turn_ids(tokenizer, turn, previous)
+
+
+def test_each_stretch_of_a_set_with_a_category_has_every_kind_in_its_share(tokenizer, write):
+    rows = [{"id": f"{kind}{number}", "prompt": "A", "kind": kind} for kind in "ab" for number in range(8)]
+    rows += [{"id": f"c{number}", "prompt": "A", "kind": "c"} for number in range(16)]
+    prompts = OwnPrompts(write("my.jsonl", rows))
+    taken = []
+    for offset in range(0, 32, 8):
+        stage = Workload(prompts, category="kind", shuffle_seed=3, offset=offset, max_prompts=8)
+        drawn = stage.load(tokenizer)
+        assert sorted(prompt.category for prompt in drawn) == [*"aabbcccc"]
+        taken += [prompt.prompt_id for prompt in drawn]
+    assert sorted(taken) == sorted(row["id"] for row in rows)
+    with pytest.raises(PromptSetError, match="no field 'kin'; did you mean 'kind'") as refused:
+        Workload(prompts, category="kin").load(tokenizer)
+    assert refused.value.key == ("category",)
+
+
+IMAGES = [{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}] * 7
+
+
+def test_all_unusable_rows_are_named_at_once_by_kind_or_left_out(chat_tokenizer, write):
+    good = {"messages": [{"role": "user", "content": "Hi"}]}
+    prompts = OwnPrompts(write("my.jsonl", [good, *IMAGES, {"messages": []}, {**good, "system": "No."}]))
+    with pytest.raises(PromptSetError) as refused:
+        Workload(prompts).load(chat_tokenizer)
+    answer = str(refused.value)
+    assert "my.jsonl: 8 of 10 prompts cannot be used: rows 2, 3, 4, 5, 6 and 2 more, messages.0" in answer
+    assert "; row 9, key 'messages': must be" in answer
+    assert answer.endswith("; correct the file, or leave such rows out with data.unusable: skip.")
+    chat_tokenizer.chat_template += (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    )
+    workload = Workload(prompts, unusable="skip", max_prompts=2)
+    (prompt,) = workload.load(chat_tokenizer)
+    assert prompt.prompt_id == "0"
+    (note,) = [one for one in workload.preparation.notes() if "left out" in one]
+    assert note.startswith("9 rows left out (unusable: skip). The first: row 2, messages.0")

@@ -38,7 +38,7 @@ ROWS = [
     file({"promt": "a"}, "row 1 has the field 'promt'; did you mean 'prompt'? ... or set --data.field promt"),
     file(f'{GOOD}{{"text": "b"}}\n', "row 2 must have the field 'prompt', got text"),
     file(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': must be a text ... got ''"),
-    file('{"prompt": "\\ud800"}\n', "my.jsonl: cannot be read ... surrogates not allowed"),
+    file('{"prompt": "\\ud800"}\n', "my.jsonl: line 1 cannot be read ... surrogates not allowed"),
     file('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share '1'"),
     file(message(role="wizard", content="a"), "messages.0.role must be 'developer'"),
     file(
@@ -46,9 +46,14 @@ ROWS = [
     ),
     file(TOOL, "messages.1.tool_calls.0.function is missing"),
     file({"body": {"prompt": [1, 2]}}, "key 'body.prompt': must be a text (token ids are not supported)"),
-    file('{"prompt": "a", "prompt": "b"}', "my.jsonl: cannot be read ... key 'prompt' is given twice"),
+    file('{"prompt": "a", "prompt": "b"}', "my.jsonl: line 1 cannot be read ... key 'prompt' is given twice"),
     file("id,prompt\n1\n", "my.csv: row 1, key 'prompt': must be a text ... got ''", "my.csv"),
-    file("id;prompt\n1;a\n", "my.csv: row 1 has the fields id;prompt", "my.csv"),
+    file("id;prompt\n1;a\n", "my.csv: columns must be separated by commas, got 'id;prompt'", "my.csv"),
+    file(
+        '{"data": [{"prompt": "a"}]}',
+        "my.json: the rows must be the file's own list ... field 'data'",
+        "my.json",
+    ),
     file(gzip.compress(GOOD.encode())[:20], "my.jsonl.gz: cannot be read", "my.jsonl.gz"),
     file(GOOD, "my.docx: the file name must end in ... .jsonl", "my.docx"),
     Row(
