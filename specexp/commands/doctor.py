@@ -20,6 +20,7 @@ from specexp.config.command import Options, fail
 
 _EXTRAS = {
     "llama-cpp": "llama.cpp for GGUF files, which PyTorch runs otherwise",
+    "llama-server": "llama.cpp's server as an engine to compare with",
     "openvino": "OpenVINO GenAI as an engine to compare with",
     "serve": "an OpenAI-compatible server",
     "cluster": "studies on many machines",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
@@ -27,8 +32,10 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
-_ENDING_SECONDS = 0.5  # after a failed request, wait this long for a crashed server to exit
+_ENDING_SECONDS = 3.0  # after a failed request, wait this long for a crashed server to exit
 _NO_SPECULATION = LlamaCppSettings("none")
+_PROGRAM = "llama-server"
+_WHEEL = "specexp.engines.llama_wheel"
 
 
 @contextmanager
@@ -128,7 +135,7 @@ class _Endpoint(RunningEngine):
                 found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
-                raise EngineError(f"the server crashed ({self._server.last_lines()}): {error}") from error
+                raise EngineError(f"the server {self._server.end()}: {error}") from error
             raise
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:
@@ -261,15 +268,15 @@ class OpenAIEndpoint(HttpEngine):
 
 
 class LlamaCppServer(HttpEngine):
-    """llama.cpp's server: the program ``llama-server``, which its Python package does not include.
+    """llama.cpp's server: the program ``llama-server`` or, if it is not on the path, the wheel ``xllamacpp``.
 
     Prompts and answers are token ids, and the server's prompt cache is off. With a float32 target, the KV caches of
-    both models are float32 too.
+    both models are float32 too. On processors with AMX, the program is started with ``--no-repack``.
 
     Args:
         settings: the server's speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: the target's GGUF file, as written by llama.cpp's ``convert_hf_to_gguf.py``; if null, ``pair.target``.
-        program: name or path of the program.
+        program: name or path of the program; only the default is replaced by the wheel.
         concurrency: number of concurrent requests, including the measured one.
 
     Example:
@@ -284,7 +291,7 @@ class LlamaCppServer(HttpEngine):
         self,
         settings: LlamaCppSettings = _NO_SPECULATION,
         target: str | None = None,
-        program: str = "llama-server",
+        program: str = _PROGRAM,
         threads: Annotated[int, Field(ge=1)] = 1,
         start_seconds: Seconds = 120,
         answer_seconds: Seconds = 120,
@@ -310,6 +317,8 @@ class LlamaCppServer(HttpEngine):
     @property
     @override
     def version(self) -> str:
+        if self._by_wheel():
+            return f"xllamacpp {version('xllamacpp')}"
         try:
             result = subprocess.run(
                 [self.program, "--version"], capture_output=True, text=True, timeout=30, check=False
@@ -328,7 +337,8 @@ class LlamaCppServer(HttpEngine):
 
     @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
-        return {"cache_prompt": False, "return_tokens": True, "ignore_eos": not eos}
+        # at temperature 0 alone, its sort for top_k decides between equal logits; top_k 1 takes the lowest id
+        return {"cache_prompt": False, "return_tokens": True, "ignore_eos": not eos, "top_k": 1}
 
     @override
     def words(self, port: int, pair: ModelPair) -> list[str]:
@@ -352,4 +362,26 @@ class LlamaCppServer(HttpEngine):
         if self.concurrency > 1:  # the server divides ctx-size among its parallel requests
             given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
-        return [self.program, *(word for name, value in given.items() for word in (f"--{name}", f"{value}"))]
+        program = [sys.executable, "-m", _WHEEL] if self._by_wheel() else [self.program]
+        if program == [_PROGRAM] and shutil.which(_PROGRAM) is None:
+            raise EngineError(
+                f"LlamaCppServer: there is no program {_PROGRAM} on the path and no package xllamacpp: "
+                "pip install 'specexp[llama-server]'"
+            )
+        # builds for the processor at hand use AMX, and those of some compilers die of it; the wheel is built without
+        no_tiles = ["--no-repack"] if len(program) == 1 and _has_amx() else []
+        return [
+            *program,
+            *(word for name, value in given.items() for word in (f"--{name}", f"{value}")),
+            *no_tiles,
+        ]
+
+    def _by_wheel(self) -> bool:
+        return (
+            self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None
+        )
+
+
+def _has_amx() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.is_file() and "amx_tile" in cpuinfo.read_text(encoding="utf-8", errors="replace")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MILLI = 1e-3  # OpenVINO measures in milliseconds
 _SETTINGS = {
     None: [set[str]()],
-    "model": [{"num_assistant_tokens"}, {"assistant_confidence_threshold"}],
+    "model": [{"num_assistant_tokens"}],
     "prompt-lookup": [{"num_assistant_tokens", "max_ngram_size"}],
 }
 _INPUTS = ("input_ids", "attention_mask", "position_ids")
@@ -37,7 +37,7 @@ class OpenVINO(ForeignEngine):
 
     Args:
         drafts: the drafter: ``model`` (the pair's draft), ``prompt-lookup``, or null for no speculation.
-        settings: draft length or threshold, under OpenVINO's own names.
+        settings: draft length and n-gram size, under OpenVINO's own names.
         threads: number of CPU threads.
 
     Raises:
@@ -133,8 +133,11 @@ class _Pipeline(RunningEngine):
         tokens = [int(token) for token in found.tokens[0]]
         raw = found.perf_metrics.raw_metrics
         times, sizes = list(raw.m_new_token_times), list(raw.m_batch_sizes)
+        accepted = len(tokens) - len(times)  # each pass yields its accepted tokens and one more
         counted: Any = getattr(found, "extended_perf_metrics", None)
         has_counts = counted is not None and hasattr(counted, "get_num_accepted_tokens")
+        # OpenVINO does not count the last pass: add its accepted drafts, which are the missing ones
+        uncounted = accepted - counted.get_num_accepted_tokens() if has_counts else 0
         # if the sizes of the passes are not reported, assume that the prompt's pass yields one token
         first = int(sizes[0]) if len(sizes) == len(times) and sum(sizes) == len(tokens) else 1
         return EngineAnswer(
@@ -144,8 +147,8 @@ class _Pipeline(RunningEngine):
             decode_seconds=(times[-1] - times[0]) * _MILLI,
             decode_tokens=len(tokens) - first,
             steps=len(times),
-            accepted_drafts=counted.get_num_accepted_tokens() if has_counts else len(tokens) - len(times),
-            drafted_nodes=counted.get_num_draft_tokens() if has_counts else 0,
+            accepted_drafts=accepted,
+            drafted_nodes=counted.get_num_draft_tokens() + uncounted if has_counts else 0,
         )
 
 

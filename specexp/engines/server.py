@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import time
@@ -21,6 +22,11 @@ from specexp.engines.engine import EngineError
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path
 _LAST_BYTES = 400  # length of the server's output in an error message
 _POLL_SECONDS = 0.1
+_SIGNAL_HELPS = {
+    "SIGILL": "its build uses instructions that this processor lacks: use a build for any processor, such as xllamacpp",
+    "SIGSEGV": "another build may help, and for llama.cpp with quantised weights --no-repack",
+    "SIGKILL": "the machine may have run out of memory",
+}
 
 
 def filled(template: str, values: Mapping[str, object]) -> list[str]:
@@ -74,6 +80,15 @@ class StartedServer:
             self._process.wait(seconds)
         return self._process.returncode is not None
 
+    def end(self) -> str:
+        """Describe how the server's process ended, with the end of its output and, after a signal, what helps."""
+        code = self._process.returncode
+        if code >= 0:
+            return f"exited with status {code} ({self.last_lines()})"
+        name = signal.Signals(-code).name
+        helps = f"; {_SIGNAL_HELPS[name]}" if name in _SIGNAL_HELPS else ""
+        return f"was ended by {name} ({self.last_lines()}){helps}"
+
     def last_lines(self) -> str:
         """Return the end of the server's output as one line."""
         self._log.seek(0, 2)
@@ -100,10 +115,7 @@ class StartedServer:
         deadline = time.monotonic() + start_seconds
         while not self._healthy():
             if self.ended():
-                raise EngineError(
-                    f"{program} exited with status {self._process.returncode} before it was healthy: "
-                    f"{self.last_lines()}"
-                )
+                raise EngineError(f"before {program} was healthy, it {self.end()}")
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"{program} was not healthy at {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "

@@ -19,6 +19,15 @@ Ngram = Annotated[int, Field(ge=1, le=1024)]
 Least = Annotated[int, Field(ge=0, le=1024)]
 
 
+_DEAD = {
+    "assistant_confidence_threshold": "with greedy decoding OpenVINO GenAI 2026.4 drafts one token at every threshold",
+    "spec_draft_p_split": "llama.cpp's server drafts no second branch",
+    "spec_ngram_simple_min_hits": "llama.cpp drafts after a single occurrence at every value",
+    "spec_ngram_map_k_min_hits": "llama.cpp drafts after a single occurrence at every value",
+}
+"""Settings that an engine accepts without effect, and the reason."""
+
+
 class SettingsError(ValueError):
     """Settings are not valid for their engine. The message is one sentence."""
 
@@ -41,6 +50,12 @@ class Settings(metaclass=Checked):
     def deployed(self) -> Any:
         """Return the settings in the engine's format: JSON values, or the text of a file or of command-line flags."""
         return self.given()
+
+    def refuse_dead(self) -> None:
+        """Raise SettingsError if a setting is set that changes nothing in the engine."""
+        for name in self.given():
+            if name in _DEAD:
+                raise SettingsError(f"{self.engine}: {name} must be left out: {_DEAD[name]}")
 
     def given(self, *but: str) -> dict[str, Any]:
         """Return the fields that are set, except those named in ``but``."""
@@ -183,7 +198,7 @@ class OpenVinoSettings(Settings):
 
     Args:
         num_assistant_tokens: length of the chain, or number of nodes of the tree.
-        assistant_confidence_threshold: minimum draft probability of a single token; drafting stops below it.
+        assistant_confidence_threshold: refused, since it has no effect on greedy decoding.
         branching_factor: number of children per node in an EAGLE3 tree of depth ``tree_depth``.
     """
 
@@ -195,6 +210,9 @@ class OpenVinoSettings(Settings):
     max_ngram_size: Positive | None = None
     branching_factor: Positive | None = None
     tree_depth: Positive | None = None
+
+    def __post_init__(self) -> None:
+        self.refuse_dead()
 
 
 @dataclass(frozen=True)
@@ -228,10 +246,10 @@ class LlamaCppSettings(Settings):
         spec_draft_n_max: maximum length of the chain.
         spec_draft_n_min: minimum length of the chain; shorter chains are not verified.
         spec_draft_p_min: minimum draft probability of a single token; 0 always drafts the full length.
-        spec_draft_p_split: minimum draft probability for trying a second branch.
+        spec_draft_p_split: refused, as are ``min_hits`` of ``simple`` and ``map_k``, since they have no effect.
         spec_ngram_simple_size_n: exact number of tokens that are looked up. ``size_m`` is the length of the chain, and
-            ``min_hits`` the required number of occurrences. ``map_k`` keeps the n-grams in a map, and ``map_k4v`` keeps
-            up to four continuations of each.
+            must be at least as large. ``map_k`` keeps the n-grams in a map, and drafts shorter chains too. ``map_k4v``
+            keeps up to four continuations of each, and ``min_hits`` is the required number of occurrences.
         spec_ngram_mod_n_match: number of tokens looked up in a store shared by all requests.
     """
 
@@ -258,6 +276,13 @@ class LlamaCppSettings(Settings):
     spec_ngram_mod_n_max: Least | None = None
 
     def __post_init__(self) -> None:
+        self.refuse_dead()
+        shortest = self.spec_ngram_simple_size_n or 12  # the engine's defaults are 12 and 48
+        if self.spec_type == "ngram-simple" and (self.spec_ngram_simple_size_m or 48) < shortest:
+            raise SettingsError(
+                f"llama-cpp: spec_ngram_simple_size_m must be at least spec_ngram_simple_size_n, {shortest}, since "
+                f"ngram-simple drafts nothing below it, got {self.spec_ngram_simple_size_m}; ngram-map-k drafts"
+            )
         kind = "draft" if self.spec_type == "draft-simple" else self.spec_type.replace("-", "_")
         other = [name for name in self.given("spec_type") if not name.startswith(f"spec_{kind}_")]
         if other:

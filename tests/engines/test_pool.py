@@ -89,9 +89,6 @@ def test_another_drafter_of_openvino_needs_a_restart_and_other_lengths_need_none
         pytest.param(OpenVINO(), marks=pytest.mark.slow),
         OpenVINO("prompt-lookup", OpenVinoSettings(4, max_ngram_size=2)),
         pytest.param(OpenVINO("model", OpenVinoSettings(3)), marks=pytest.mark.slow),
-        pytest.param(
-            OpenVINO("model", OpenVinoSettings(assistant_confidence_threshold=0.3)), marks=pytest.mark.slow
-        ),
     ],
 )
 def test_openvino_gives_the_models_own_tokens(engine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +42,20 @@ class ExportedFile:
     dropped: str = ""
 
 
+def sampling_of(artifact: LoadedArtifact) -> str:
+    """Return a note on the sampling that the study decided and requests must set; empty if none is recorded."""
+    config = artifact.provenance.get("config") or {}
+    spec = artifact.recorded.get("verifier") or config.get("verifier") or {}
+    name, given = spec.get("class_path", "").rpartition(".")[2], spec.get("init_args") or {}
+    values = (
+        {"temperature": 0}
+        if name == "Greedy"
+        else {key: given[key] for key in ("temperature", "top_p", "top_k") if given.get(key) is not None}
+    )
+    shown = ", ".join(f"{key} {value}" for key, value in values.items())
+    return f"not in the file: the study's verifier {name}, so requests must set {shown}" if shown else ""
+
+
 class ExportFormat:
     """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``.
 
@@ -66,7 +80,10 @@ class ExportFormat:
 
     def make(self, request: ExportRequest) -> ExportedFile:
         """Export a request's artifact. Raises ArtifactError if that is not possible."""
-        return self.export(self.load(request), **request.options)
+        artifact = self.load(request)
+        made = self.export(artifact, **request.options)
+        note = sampling_of(artifact)
+        return replace(made, dropped=f"{made.dropped or self.name}; {note}") if note else made
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
         """Load a request's artifact. Raises ArtifactError unless its kind is one of :attr:`kinds`."""

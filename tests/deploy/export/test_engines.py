@@ -39,7 +39,7 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     assert yaml.safe_load(contents["trtllm"])["speculative_config"] == {
         "decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 4, "is_use_oldest": False,
     }  # fmt: skip
-    assert "spec-ngram-simple-size-n = 4\nspec-ngram-simple-size-m = 2\n" in contents["llama-cpp"]
+    assert "ngram-map-k\nspec-ngram-map-k-size-n = 4\nspec-ngram-map-k-size-m = 2\n" in contents["llama-cpp"]
     assert contents["openvino"] == {"num_assistant_tokens": 2, "max_ngram_size": 4}
     assert contents["hf-generation-config"] == {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 4}
     for engine, (_, dropped) in made.items():
@@ -90,12 +90,52 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
     assert "the draft's temperature=0.6" in dropped
 
 
-@pytest.mark.parametrize("engine", ENGINES[:5])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_drafter_that_an_engine_does_not_have_is_refused(engine, tuned) -> None:
     drafters = ["TokenRecycling"] + ["SuffixAutomaton"] * (engine not in ("vllm", "trtllm"))
     for drafter in drafters:
         with pytest.raises(ArtifactError, match=f"{engine} does not support the {drafter} drafter"):
             export(tuned({"class_path": drafter}), engine)
+    both = {"class_path": "Union", "init_args": {"drafters": [LOOKUP, {"class_path": "TokenRecycling"}]}}
+    with pytest.raises(ArtifactError, match=f"{engine} does not support the Union drafter"):
+        export(tuned(both), engine)
+
+
+KEYED = {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7, "top_p": 0.8}}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("verifier", "note"),
+    [
+        ({"class_path": "Greedy"}, "the study's verifier Greedy, so requests must set temperature 0"),
+        (KEYED, "the study's verifier KeyedSampling, so requests must set temperature 0.7, top_p 0.8"),
+    ],
+)
+def test_the_sampling_of_the_study_is_said_because_no_file_holds_it(verifier, note, engine, tuned) -> None:
+    content, said = export(tuned(LOOKUP, verifier=verifier), engine)
+    assert note in said
+    assert "temperature" not in str(content)
+
+
+def test_the_sampling_of_a_study_of_an_engine_is_said(tmp_path) -> None:
+    content = {"engine": "vllm", "version": "1", "settings": {"method": "ngram", "num_speculative_tokens": 5}}
+    provenance = {"config": {"verifier": {"class_path": "Greedy", "init_args": {}}}}
+    made = save_artifact(tmp_path / "m", "engine-settings", {"settings.json": content}, provenance)
+    assert export(made.folder, "vllm")[1].endswith("requests must set temperature 0")
+
+
+def test_openvino_is_refused_for_sampling_with_a_draft_model(tuned) -> None:
+    with pytest.raises(ArtifactError, match=r"does not sample with a draft model, .* KeyedSampling"):
+        export(tuned(DRAFT, verifier=KEYED), "openvino")
+    assert export(tuned(DRAFT, verifier={"class_path": "Greedy"}), "openvino")[0]
+
+
+def test_hugging_face_reads_the_draft_length_in_the_drafts_folder(tuned) -> None:
+    content, said = export(tuned(DRAFT), "hf-generation-config")
+    assert content["num_assistant_tokens"] == 2
+    assert "the file belongs in the draft's folder" in said
+    assert "the draft's folder" not in export(tuned(LOOKUP), "hf-generation-config")[1]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +164,9 @@ def test_a_study_of_an_engine_is_exported_to_that_engine_alone(tmp_path) -> None
     broken = measured(tmp_path, "openvino", num_assistant_tokens=0)
     with pytest.raises(ArtifactError, match="num_assistant_tokens must be >= 1, got 0"):
         export(broken, "openvino")
+    dead = measured(tmp_path, "openvino", assistant_confidence_threshold=0.4)
+    with pytest.raises(ArtifactError, match="assistant_confidence_threshold must be left out: with greedy"):
+        export(dead, "openvino")
 
 
 def test_a_server_is_exported_as_its_fastest_command(tmp_path) -> None:
@@ -161,6 +204,3 @@ def test_openvino_reads_the_exported_file(tmp_path, tuned) -> None:
     config = loaded(tuned(LOOKUP))
     assert (config.num_assistant_tokens, config.max_ngram_size) == (2, 4)
     assert config.is_prompt_lookup()
-    config = loaded(measured(tmp_path, "openvino", assistant_confidence_threshold=0.4))  # a dynamic length
-    assert config.assistant_confidence_threshold == pytest.approx(0.4)
-    assert not config.num_assistant_tokens

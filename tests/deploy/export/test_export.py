@@ -14,12 +14,12 @@ from specexp.deploy.export.command import export, main
 from specexp.deploy.export.export_format import all_formats
 from specexp.models.pair import load_pair
 
-RECYCLING = {"class_path": "specexp.drafters.TokenRecycling", "init_args": {"k": 8}}
+DRAFT = {"class_path": "specexp.drafters.DraftModel"}
 
 
 @pytest.fixture
 def paper(tmp_path: Path) -> Artifact:
-    payloads = {"tree.json": TokenRecyclingTree().rank_paths, "parts.json": {"drafter": RECYCLING}}
+    payloads = {"tree.json": TokenRecyclingTree().rank_paths, "parts.json": {"drafter": DRAFT}}
     return save_artifact(tmp_path / "tree", "static-tree", payloads)
 
 
@@ -36,7 +36,7 @@ def test_a_generation_config_keeps_the_best_chain_and_the_other_keys_of_the_file
     words = (
         "best chain, of length 6",
         "74 of 80 nodes",
-        "TokenRecycling",
+        "draft's folder",
         "; written for transformers 5.23\n",
     )
     assert all(one in err for one in words)

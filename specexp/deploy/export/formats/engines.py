@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
@@ -166,6 +166,11 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
         "draft-simple", draft, length, spec_draft_p_min=0.0
     ),
     OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
+    HuggingFaceSettings: lambda length, _: HuggingFaceSettings(
+        num_assistant_tokens=length,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
+    ),
 }
 """For each engine, a function that returns the settings for a chain length and a draft model."""
 _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
@@ -186,14 +191,19 @@ _LOOKUPS: dict[type[Settings], Callable[[int, int, int], Expressed]] = {
         TrtllmSettings("NGram", length, max_matching_ngram_size=longest, is_use_oldest=False),
         _shortest(shortest),
     ),
+    # ngram-simple drafts no chains that are shorter than the n-gram, and nothing in loops as short as it
     LlamaCppSettings: lambda length, shortest, longest: (
-        LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=longest, spec_ngram_simple_size_m=length),
+        LlamaCppSettings("ngram-map-k", spec_ngram_map_k_size_n=longest, spec_ngram_map_k_size_m=length),
         (f"n-grams of {shortest} to {longest - 1} tokens (llama.cpp looks up exactly {longest} tokens)",)
         * (shortest < longest),
     ),
     OpenVinoSettings: lambda length, shortest, longest: (
         OpenVinoSettings(length, max_ngram_size=longest),
         ("the order of matches (OpenVINO GenAI has its own)", *_shortest(shortest)),
+    ),
+    HuggingFaceSettings: lambda length, shortest, longest: (
+        HuggingFaceSettings(length, max_matching_ngram_size=longest),
+        ("the order of matches (transformers takes the oldest)", *_shortest(shortest)),
     ),
 }
 """For each engine, a function that returns the settings of prompt lookup for a chain length and n-gram limits."""
@@ -276,6 +286,15 @@ class OpenVino(ChainFormat):
     options = ()
 
     @override
+    def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
+        if chain.drafter != "PromptLookup" and artifact.verifier and artifact.verifier.noise_temperature != 0:
+            raise ArtifactError(
+                f"{artifact.folder}: OpenVINO GenAI does not sample with a draft model, but the study's verifier is "
+                f"{type(artifact.verifier).__name__}: tune Greedy or PromptLookup, or deploy with specexp.serve"
+            )
+        return super().expressed(artifact, chain, draft)
+
+    @override
     def deployed_by(self, file: str, content: Any) -> str:
         # the pipeline reads the file from the model's folder, so the path is not part of the command
         lookup = "max_ngram_size" in content
@@ -285,10 +304,10 @@ class OpenVino(ChainFormat):
 
 
 class HfGenerationConfig(ChainFormat):
-    """Hugging Face's ``generation_config.json``, for assisted generation and prompt lookup.
+    """Hugging Face's ``generation_config.json``: the target's for prompt lookup, the draft's for assisted generation.
 
-    A tree tuned with ``PromptLookup`` becomes prompt lookup. Any other tree becomes assisted generation, which needs
-    an ``assistant_model``. An artifact's schedule is dropped, because Hugging Face drafts for one sequence at a time.
+    ``generate`` reads the draft length from the config of the ``assistant_model`` alone. An artifact's schedule is
+    dropped, because Hugging Face drafts for one sequence at a time.
     """
 
     name, settings = "hf-generation-config", HuggingFaceSettings
@@ -297,21 +316,18 @@ class HfGenerationConfig(ChainFormat):
     options = ()
 
     @override
-    def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
-        if chain.drafter == "PromptLookup":
-            longest = chain.arguments.get("max_ngram", 3)
-            return HuggingFaceSettings(chain.length, max_matching_ngram_size=longest), ()
-        made = HuggingFaceSettings(
-            num_assistant_tokens=chain.length,
-            num_assistant_tokens_schedule="constant",
-            assistant_confidence_threshold=0.0,
+    def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
+        made = super().export(artifact, **options)
+        if "num_assistant_tokens" not in made.content:
+            return made
+        where = (
+            "the file belongs in the draft's folder, since transformers ignores these keys in the target's"
         )
-        drafter = f"the {chain.drafter} drafter (pass an assistant_model to generate instead)"
-        return made, (drafter,) if chain.drafter else ()
+        return replace(made, dropped=f"{made.dropped or self.name}; {where}")
 
     @override
     def deployed_by(self, file: str, content: Any) -> str:
-        # generate reads the file from the model's folder, so the path is not part of the command
+        # generate reads the file from a model's folder, so the path is not part of the command
         draft = "" if "prompt_lookup_num_tokens" in content else ', assistant_model="DRAFT"'
         code = f'print(pipeline("text-generation", "MODEL"{draft})("Hello", max_new_tokens=32))'
         return f"python -c 'from transformers import pipeline; {code}'"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, sampling_of
 
 if TYPE_CHECKING:
     from specexp.core.contracts import Drafter
@@ -86,7 +86,8 @@ class ServeBundle(ExportFormat):
         chat = "" if pair.tokenizer.chat_template else "chat (the tokenizer has no chat template) and "
         return ExportedFile(
             [folder],
-            f"serve-bundle: dropped {chat}the artifact's verifier (every request sets its own sampling)",
+            f"serve-bundle: dropped {chat}the artifact's verifier"
+            f" ({sampling_of(artifact) or 'every request sets its own sampling'})",
         )
 
 
