@@ -257,7 +257,7 @@ def speculation(to, words):
         ("vllm", "serve MODEL --speculative-config", VllmSettings, "method", "ngram"),
         ("sglang", "--model-path MODEL", SglangSettings, "algorithm", "NGRAM"),
         ("trtllm", "MODEL --config", TrtllmSettings, "decoding_type", "NGram"),
-        ("llama-cpp", "--models-dir FOLDER --models-preset", LlamaCppSettings, "spec_type", "ngram-simple"),
+        ("llama-cpp", "--models-dir FOLDER --models-preset", LlamaCppSettings, "spec_type", "ngram-map-k"),
     ],
 )
 def test_an_engine_reads_its_settings(shell, to, words, settings, field, value):
