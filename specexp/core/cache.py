@@ -7,7 +7,7 @@ copy moves them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -20,6 +20,8 @@ from specexp.core.runtime import Slots, inference
 
 SUPPORTED_ATTENTION = ("sdpa", "eager")
 _STATES = dict.fromkeys(("linear_attention", "hybrid", "mamba", "conv"), "the recurrent state")
+_MASKED = {"full_attention", "sliding_attention"}
+"""Types of layers that differ only in their masks."""
 BLOCK = 32
 """Rows and keys per block of :func:`block_mask`, as in DySpec (appendix C)."""
 
@@ -48,20 +50,35 @@ def check_layers(config: PreTrainedConfig) -> None:
             f"the {text.model_type} model has no attention, so it cannot drop the state of rejected tokens: "
             "use a model with full attention in every layer"
         )
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo
+    kinds = set(getattr(text, "layer_types", None) or ()) - _MASKED
+    if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo masks inside its layers
         kinds.add(f"local attention of {text.window_size} tokens")
-    sliding = getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True)
-    context = getattr(text, "max_position_embeddings", None) or inf
-    if sliding and text.sliding_window >= context:  # it never slides
-        sliding, kinds = False, kinds - {"sliding_attention"}
-    if kinds - {"full_attention"} or (not kinds and sliding):
-        found = ", ".join(sorted(kinds - {"full_attention"})) or f"sliding_window={text.sliding_window}"
-        lost = {_STATES.get(kind, "the keys that left the window") for kind in found.split(", ")}
+    if kinds:
+        lost = {_STATES.get(kind, "the keys that left the window") for kind in kinds}
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({found}): after a rejected draft "
-            f"{' and '.join(sorted(lost))} would have to be restored, so use a model with full attention in every layer"
+            f"the {text.model_type} model has layers without full attention ({', '.join(sorted(kinds))}): after a "
+            f"rejected draft {' and '.join(sorted(lost))} would have to be restored, so use a model with full "
+            "attention or sliding windows in every layer"
         )
+
+
+Windows = Mapping[str | None, int | None]
+"""For each type of layer, the number of tokens that a row attends to, with its own; None means full attention. The only
+key is None if all layers share one mask.
+"""
+
+
+def layer_windows(config: PreTrainedConfig) -> Windows:
+    """Return a model's windows. As in transformers, a model has one mask per layer type if it names the types."""
+    text = config.get_text_config()
+    size = getattr(text, "sliding_window", None)
+    if not size or size >= (getattr(text, "max_position_embeddings", None) or inf):  # it never slides
+        return {None: None}
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        return {None: size}
+    windows = {kind: size if kind == "sliding_attention" else None for kind in kinds}
+    return windows if any(windows.values()) else {None: None}
 
 
 def context_limit(config: PreTrainedConfig) -> int:
@@ -91,6 +108,21 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
         ~visible, torch.finfo(dtype).min
     )
+
+
+def windowed(visible: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Return a boolean mask ``[..., q, k]`` without the keys outside a window.
+
+    A row's visible keys are its path in order, so the number of later ones is a key's distance. Columns are further
+    apart, because siblings lie between them.
+    """
+    return visible if window is None else visible & (visible.sum(-1, True) - visible.cumsum(-1) < window)
+
+
+def layer_masks(visible: torch.Tensor, windows: Windows, mask_of: Callable[[torch.Tensor], Any]) -> Any:
+    """Return a model's ``attention_mask``: ``mask_of`` of a boolean mask, or one for each type of layer."""
+    masks = {kind: mask_of(windowed(visible, window)) for kind, window in windows.items()}
+    return masks.get(None, masks)
 
 
 def block_mask(mask: torch.Tensor) -> Any:

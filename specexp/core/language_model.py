@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,15 @@ from transformers import PreTrainedModel
 from typing_extensions import override
 
 from specexp.base.messages import counted
-from specexp.core.cache import SlotCache, additive_mask, check_attention, context_limit
+from specexp.core.cache import (
+    SlotCache,
+    additive_mask,
+    check_attention,
+    context_limit,
+    layer_masks,
+    layer_windows,
+    windowed,
+)
 from specexp.core.runtime import Growth, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 
@@ -56,6 +65,7 @@ class HuggingFaceRuntime(Runtime):
         self.device, self.dtype = compute_device(model), model.dtype
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.context_limit = context_limit(model.config)
+        self.windows = layer_windows(model.config)
         self.row_order = getattr(model.config, "row_order", self.row_order)
 
     @classmethod
@@ -78,7 +88,28 @@ class HuggingFaceRuntime(Runtime):
             )
 
     def _self_check(self, remedy: str = "run it with pair.mode eager") -> None:
-        self.check_tree(f"the {self.model.config.model_type} model", tolerance(self.dtype), remedy)
+        with self._short_windows():
+            self.check_tree(f"the {self.model.config.model_type} model", tolerance(self.dtype), remedy)
+
+    @contextmanager
+    def _short_windows(self) -> Iterator[None]:
+        """Shorten all windows to three tokens, so that the small tree of the self-check straddles their edges."""
+        windows = self.windows
+        found = [part.config for part in self.model.modules() if hasattr(part, "config")]
+        configs = {id(one): one for config in found for one in (config, config.get_text_config())}.values()
+        slides = any(windows.values())
+        sizes = [
+            (one, one.sliding_window) for one in configs if slides and getattr(one, "sliding_window", None)
+        ]
+        self.windows = {kind: size and 3 for kind, size in windows.items()}
+        try:
+            for config, _ in sizes:
+                config.sliding_window = 3
+            yield
+        finally:
+            self.windows = windows
+            for config, size in sizes:
+                config.sliding_window = size
 
 
 class LanguageModel(HuggingFaceRuntime):
@@ -102,14 +133,16 @@ class LanguageModel(HuggingFaceRuntime):
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:
         super().__init__(model)
         self.cache = self._empty_cache()
-        self._mask = torch.zeros((0, 0), dtype=self.dtype, device=self.device)
-        self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffer
+        self._additive = partial(additive_mask, dtype=self.dtype)
+        self._masks: dict[str | None, torch.Tensor] = {}
+        self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffers
         if self_check and self.device.type != "meta":  # a dry run has no weights
             attention = model.config._attn_implementation
             self._self_check(
                 f"use a decoder with full attention, and learned or rotary positions (attention is {attention!r})"
             )
             self.cache = self._empty_cache()  # frees the check's rows
+            self._masks = {}  # its windows were shorter
 
     @override
     def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
@@ -120,7 +153,7 @@ class LanguageModel(HuggingFaceRuntime):
             [slot],
             torch.from_numpy(tokens)[None].to(self.device),
             rows[None],
-            additive_mask(visible[None, None], self.dtype),
+            layer_masks(visible[None, None], self.windows, self._additive),
             logits_to_keep=0 if all_logits else 1,
         )
         self.cache.commit(slot, range(size))
@@ -163,7 +196,7 @@ class LanguageModel(HuggingFaceRuntime):
 
     def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
         """Return the tokens, positions and mask for :meth:`_forward`. ``shape`` is set if one whole tree is fed."""
         pasts = [self.cache.lengths[slot] for slot in slots]
         ends = [past + growth.visible.shape[1] for past, growth in zip(pasts, growths, strict=True)]
@@ -190,7 +223,7 @@ class LanguageModel(HuggingFaceRuntime):
                 visible[index, 0, size:, end - size] = True
             tokens = torch.from_numpy(token_rows).to(self.device)
             positions = torch.from_numpy(position_rows).to(self.device)
-            mask = additive_mask(torch.from_numpy(visible).to(self.device), self.dtype)
+            mask = layer_masks(torch.from_numpy(visible).to(self.device), self.windows, self._additive)
         return tokens, positions, mask
 
     @override
@@ -211,39 +244,46 @@ class LanguageModel(HuggingFaceRuntime):
         spare = max(256, rows // 2) if rows > self.cache.capacity else 0
         self.cache.reserve(rows + spare, slots)
 
-    def _whole_mask(
-        self, rows: int, past: int, ahead: int, visible: TreeShape | NDArray[np.bool_]
-    ) -> torch.Tensor:
-        """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence.
+    def _whole_mask(self, rows: int, past: int, ahead: int, visible: TreeShape | NDArray[np.bool_]) -> Any:
+        """Return the additive mask ``[1, 1, rows, past + ahead]`` of one sequence, or one for each layer type.
 
         It is a view of a reused buffer, so no pass allocates memory proportional to the context. In the buffer, zeros
-        for committed tokens end at column ``begin``, where the mask of the uncommitted rows starts.
+        for committed tokens end at column ``begin``, where the mask of the uncommitted rows starts. With a window, only
+        the last committed tokens have zeros.
 
         Args:
             past: number of committed tokens.
             ahead: number of uncommitted rows, including those of this pass.
             visible: ``[rows, ahead]``, true where a row may attend, or a shape in which rows attend to their ancestors.
         """
-        known, width = self._mask.shape
+        known, width = next(iter(self._masks.values())).shape if self._masks else (0, 0)
         begin = width - known
         if max(rows, ahead) > known or past > begin:
             known, begin = max(rows, ahead, known), max(self.cache.capacity, begin)
-            self._mask = torch.zeros((known, begin + known), dtype=self.dtype, device=self.device)
+            none = torch.zeros((known, begin + known), dtype=torch.bool, device=self.device)
+            self._masks = {
+                kind: self._additive(none if size else ~none) for kind, size in self.windows.items()
+            }
             self._masked = None
         if self._masked is not visible:
             shape = visible if isinstance(visible, TreeShape) else None
             rows_visible = visible.ancestor_mask if isinstance(visible, TreeShape) else visible
-            block = additive_mask(torch.from_numpy(rows_visible).to(self.device), self.dtype)
-            self._mask[:rows, begin : begin + ahead] = block
+            block = torch.from_numpy(rows_visible).to(self.device)
+            for kind, window in self.windows.items():
+                back = min(window or 0, begin)
+                seen = windowed(torch.cat((block.new_ones(rows, back), block), dim=1), window)
+                self._masks[kind][:rows, begin - back : begin + ahead] = self._additive(seen)
             self._masked = shape  # a static tree that is fed again reuses its mask
-        return self._mask[None, None, :rows, begin - past : begin + ahead]
+        columns = slice(begin - past, begin + ahead)
+        masks = {kind: mask[None, None, :rows, columns] for kind, mask in self._masks.items()}
+        return masks.get(None, masks)
 
     def _forward(
         self,
         slots: Sequence[int],
         tokens: torch.Tensor,  # [b, rows]
         positions: torch.Tensor,  # [b, rows]
-        mask: torch.Tensor,  # [b, 1, rows, past + rows]
+        mask: Any,  # [b, 1, rows, past + rows], or such a mask for each layer type
         **kwargs: Any,
     ) -> torch.Tensor:
         self.cache.open(slots)

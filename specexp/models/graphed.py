@@ -25,7 +25,7 @@ from typing_extensions import override
 from specexp.base.kernels import CannotRunError, cache_folder
 from specexp.base.messages import type_and_line
 from specexp.builders import KConfig
-from specexp.core.cache import additive_mask, block_mask
+from specexp.core.cache import additive_mask, block_mask, layer_masks
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, tolerance
@@ -90,12 +90,15 @@ class GraphedModel(HuggingFaceRuntime):
         self._storage = self.cache.storage
         self._replayers: dict[Hashable, Replayer] = {}
         self._runs: Counter[str] = Counter()  # number of steps run by each class of replayer
-        self.attention = next(iter(ATTENTIONS))
+        # only `explicit` adds soft caps and sinks; transformers marks models with them as unfit for SDPA
+        self.attention = next(iter(ATTENTIONS)) if model._supports_sdpa else "explicit"
         self.fastest: dict[Shape, str] = {}
         if self_check:
             self._self_check()
             self.cache.truncate(0, 0)
             self._runs.clear()
+            if any(self.windows.values()):
+                self._replayers.clear()  # the check's windows were shorter
 
     @classmethod
     @override
@@ -297,11 +300,15 @@ class GraphedModel(HuggingFaceRuntime):
         Returns:
             ``[lanes, rows, d]`` input of the output layer.
         """
-        mask = additive_mask(visible[:, None], self.dtype)
+        additive = partial(additive_mask, dtype=self.dtype)
         states: torch.Tensor = self._static.base_model(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=block_mask(mask) if attention == "flex" else mask,
+            attention_mask=layer_masks(
+                visible[:, None],
+                self.windows,
+                (lambda one: block_mask(additive(one))) if attention == "flex" else additive,
+            ),
             past_key_values=self.cache,
             use_cache=True,
             attention=attention,

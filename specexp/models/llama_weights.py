@@ -13,6 +13,7 @@ from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from transformers import PreTrainedModel
 
 from specexp.base.kernels import CannotCompileError, library
+from specexp.core.cache import layer_windows
 from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -251,6 +252,7 @@ def check_model(model: PreTrainedModel) -> None:
     head_dim = _head_dim(model)
     reasons = {
         "has another pair.row_order than 'built'": getattr(config, "row_order", "built") != "built",
+        "has sliding windows": any(layer_windows(config).values()),
         "is spread over devices by a device_map": is_spread(model),
         f"is on {model.device}, not on the CPU": model.device.type not in ("cpu", "meta"),
         f"is {str(model.dtype).removeprefix('torch.')}, not bfloat16, float16 or float32": (

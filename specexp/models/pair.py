@@ -80,7 +80,8 @@ def load_pair(
         device_map: placement of the target's modules, in the format of transformers: ``auto``, or a mapping of modules
             to devices, ``cpu`` or ``disk``. Modules on the CPU or the disk are moved to the device for each pass.
         offload_folder: folder for modules mapped to ``disk`` that cannot be read from the model's own files.
-        attn_implementation: as in ``PreTrainedModel.from_pretrained``. llama.cpp uses flash attention unless this is
+        attn_implementation: as in ``PreTrainedModel.from_pretrained``; ``sdpa`` becomes ``eager`` for a model that has
+            no ``sdpa``, such as Gemma 2 and gpt-oss. llama.cpp uses flash attention unless this is
             ``eager`` or the precision is float32.
         row_order: order of a tree's rows in the target's pass, in modes ``eager`` and ``graphed``. ``depth-first`` and
             ``heavy-path`` (DySpec, appendix C) leave fewer blocks for FlexAttention. The output does not change.
@@ -225,11 +226,16 @@ class _Files:
         if is_gguf(self.source):
             return self._mapped
         import torch
-        from transformers import AutoModelForCausalLM
+        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
         from specexp.core.language_model import check_causal
 
         with _blamed(self.role, f"{self.name} cannot be loaded"), torch.device("meta"):
+            kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(self.config), None)
+            if self._attention == "sdpa" and kind is not None and not kind._supports_sdpa:
+                name = self.config.get_text_config().model_type
+                tell_once(f"{self.name} runs with attn_implementation eager, as the {name} model needs")
+                self._attention = "eager"  # it has soft caps or attention sinks, for example
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 self.config,
                 dtype=self._dtype,

@@ -137,12 +137,30 @@ class _StaticLayer(SlotLayer):
 
 
 def explicit_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    scale: float,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute attention as two matrix products with a float32 softmax between them, as a reference for the others."""
+    """Compute attention as two matrix products with a float32 softmax between them, as a reference for the others.
+
+    Args:
+        softcap: limit of the scores' size, as in Gemma 2.
+        s_aux: ``[heads]`` score of each head's sink, as in gpt-oss. A sink takes weight, but has no value.
+    """
     groups = query.shape[1] // key.shape[1]
     packed, tiled = _packed(query, groups), mask.repeat(1, 1, groups, 1)
-    weights = ((packed @ key.transpose(2, 3)).float() * scale + tiled).softmax(-1)  # [b, kv heads, g * m, n]
+    scores = (packed @ key.transpose(2, 3)).float() * scale
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    scores = scores + tiled  # [b, kv heads, g * m, n]
+    if s_aux is not None:
+        sinks = s_aux.view(1, -1, groups, 1).expand(len(query), -1, -1, query.shape[2])
+        scores = torch.cat((scores, sinks.flatten(2)[..., None].float()), dim=-1)
+    weights = scores.softmax(-1)[..., : key.shape[2]]
     return (weights.to(value.dtype) @ value).reshape(query.shape)
 
 
@@ -194,7 +212,8 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Implement the attention interface of transformers, which passes on ``attention``, the name of a function."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    answer = ATTENTIONS[attention](query, key, value, attention_mask, scale)
+    more = {name: kwargs[name] for name in ("softcap", "s_aux") if kwargs.get(name) is not None}
+    answer = ATTENTIONS[attention](query, key, value, attention_mask, scale, **more)
     return answer.transpose(1, 2).contiguous(), None
 
 

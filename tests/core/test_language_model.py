@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, small_model
+from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig, T5Config, T5ForConditionalGeneration
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
@@ -64,16 +64,6 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
     assert logits.shape[0] == 19
 
 
-@pytest.mark.parametrize("name", SLIDING)
-def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
-    model = build(name, SLIDING[name], "eager")
-    start = rf"the {model.config.model_type} model has layers without full attention"
-    with pytest.raises(
-        ValueError, match=rf"{start} .*the keys that left the window would have to be restored"
-    ):
-        LanguageModel(model)
-
-
 @pytest.mark.parametrize(
     ("kinds", "lost"),
     [
@@ -83,7 +73,7 @@ def test_models_with_sliding_windows_are_refused_in_one_sentence(name):
         ),
         (
             ["linear_attention", "sliding_attention"],
-            "the keys that left the window and the recurrent state would",
+            r"full attention \(linear_attention\): after a rejected draft the recurrent state would",
         ),
         (["chunked_attention", "full_attention"], "the keys that left the window would"),
     ],

@@ -36,12 +36,20 @@ FULL_ATTENTION = {
     },
     "Gemma": {**_LLAMA_LIKE, "num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.1},
 }
+_WINDOW = {**_LLAMA_LIKE, "sliding_window": 5}
+_BY_LAYER = {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}}
+_BY_LAYER |= {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 SLIDING = {
-    "Mistral": {**_LLAMA_LIKE, "sliding_window": 32},
-    "Gemma2": {**_LLAMA_LIKE, "head_dim": 16, "sliding_window": 32},
-    "Gemma3Text": {**_LLAMA_LIKE, "head_dim": 16, "sliding_window": 32},
-    "Qwen2": {**_LLAMA_LIKE, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1},
+    "Mistral": _WINDOW,  # a window in every layer
+    "Phi3": {**_WINDOW, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "Qwen2": {**_WINDOW, "use_sliding_window": True, "max_window_layers": 1},
+    "Gemma2": {**_WINDOW, "head_dim": 16, "attn_logit_softcapping": 5.0},
+    "Gemma3Text": {**_WINDOW, "head_dim": 16, "sliding_window_pattern": 2, "rope_parameters": _BY_LAYER},
+    "Olmo3": {**_WINDOW, "num_hidden_layers": 4, "pad_token_id": 0, "eos_token_id": 2},
+    "GptOss": {**_WINDOW, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "eos_token_id": 2},
 }
+EAGER_ALONE = ("Gemma2", "GptOss")
+"""Models with soft caps or sinks, for which transformers has no ``sdpa``."""
 
 
 def build(name, settings, attention="sdpa", dtype=torch.float64):
@@ -55,6 +63,12 @@ def build(name, settings, attention="sdpa", dtype=torch.float64):
 def small_model(name, attention="sdpa", dtype=torch.float64):
     """Return a small random model with full attention."""
     return build(name, FULL_ATTENTION[name], attention, dtype)
+
+
+@cache
+def sliding_model(name):
+    """Return a small random float32 model with windows that are shorter than any prompt."""
+    return build(name, SLIDING[name], "eager" if name in EAGER_ALONE else "sdpa", torch.float32)
 
 
 END = "<|end|>"

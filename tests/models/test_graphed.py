@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.checked_replay import CheckedReplay
 from helpers.fake_cuda import fake_cuda, on_fake_cuda
-from helpers.small_models import FULL_ATTENTION, build
+from helpers.small_models import FULL_ATTENTION, build, sliding_model
 
 from specexp.base.kernels import CannotRunError
 from specexp.builders import Chain, KConfig, TokenRecyclingTree
@@ -84,6 +84,16 @@ class TestGraphed(RuntimeContract):
 
     def runtime(self) -> Runtime:
         return GraphedModel(self.model, self.replayer)
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Gemma3Text", "GptOss", "Mistral"])
+class TestGraphedWithWindows(RuntimeContract):
+    @pytest.fixture(autouse=True)
+    def _model(self, name: str) -> None:
+        self.model = sliding_model(name)
+
+    def runtime(self) -> Runtime:
+        return GraphedModel(self.model, CheckedReplay)
 
 
 # Edges: each is told to the graphed model and to the model's own code, which must agree.

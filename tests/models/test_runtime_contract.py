@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.small_models import FULL_ATTENTION, build, small_model
+from helpers.small_models import FULL_ATTENTION, SLIDING, build, sliding_model, small_model
 
 from specexp.core.language_model import LanguageModel
 from specexp.core.runtime import Runtime
@@ -30,6 +30,16 @@ class TestEager(RuntimeContract):
 
     def runtime(self) -> Runtime:
         return LanguageModel(small_model(self.name, dtype=torch.float32), self_check=False)
+
+
+@pytest.mark.parametrize("name", SLIDING)
+class TestEagerWithWindows(RuntimeContract):
+    @pytest.fixture(autouse=True)
+    def _model(self, name: str) -> None:
+        self.model = sliding_model(name)
+
+    def runtime(self) -> Runtime:
+        return LanguageModel(self.model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
