@@ -331,6 +331,12 @@ def check_causal(model: PreTrainedModel) -> None:
         raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
 
 
+def soft_capped(logits: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
+    """Return the logits of a model's output layer with the model's final soft cap, as in Gemma 2, if it has one."""
+    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
 def tolerance(dtype: torch.dtype) -> float:
     """Return the largest allowed :func:`tree_error` for a dtype."""
     return 0.01 if dtype in (torch.float32, torch.float64) else 0.15

@@ -28,7 +28,7 @@ from specexp.builders import KConfig
 from specexp.core.cache import additive_mask, block_mask, layer_masks
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, tolerance
+from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, soft_capped, tolerance
 from specexp.core.loop import Decoder
 from specexp.core.runtime import Growth, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
@@ -315,10 +315,9 @@ class GraphedModel(HuggingFaceRuntime):
         )[0]
         return states
 
-    @property
-    def head(self) -> Any:
-        """The output layer."""
-        return self._static.get_output_embeddings()
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[..., V]`` for inputs ``[..., d]`` of the output layer."""
+        return soft_capped(self._static.get_output_embeddings()(states), self.model)
 
     def nbytes(self) -> int:
         """Return the size in bytes of the cache and all steps' buffers. On the meta device, this predicts the size."""

@@ -43,7 +43,7 @@ SLIDING = {
     "Mistral": _WINDOW,  # a window in every layer
     "Phi3": {**_WINDOW, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "Qwen2": {**_WINDOW, "use_sliding_window": True, "max_window_layers": 1},
-    "Gemma2": {**_WINDOW, "head_dim": 16, "attn_logit_softcapping": 5.0},
+    "Gemma2": {**_WINDOW, "head_dim": 16, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
     "Gemma3Text": {**_WINDOW, "head_dim": 16, "sliding_window_pattern": 2, "rope_parameters": _BY_LAYER},
     "Olmo3": {**_WINDOW, "num_hidden_layers": 4, "pad_token_id": 0, "eos_token_id": 2},
     "GptOss": {**_WINDOW, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "eos_token_id": 2},
