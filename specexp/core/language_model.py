@@ -333,8 +333,8 @@ def check_causal(model: PreTrainedModel) -> None:
 
 def soft_capped(logits: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
     """Return the logits of a model's output layer with the model's final soft cap, as in Gemma 2, if it has one."""
-    cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    return cap * torch.tanh(logits / cap) if cap else logits
+    cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -195,7 +195,11 @@ def _packed(query: torch.Tensor, groups: int) -> torch.Tensor:
     return query.reshape(lanes, heads // groups, groups * rows, width)
 
 
-ATTENTIONS = {"packed": packed_attention, "explicit": explicit_attention, "flex": flex_attention}
+ATTENTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "packed": packed_attention,
+    "explicit": explicit_attention,
+    "flex": flex_attention,
+}
 """Attention functions, keyed by name. The first is the default."""
 _INTERFACE = "specexp_static"
 
