@@ -1,6 +1,7 @@
 """Every strategy keeps the promises of its family; :mod:`test_schedules` shows them for all policies and sizes."""
 
-from itertools import pairwise
+import os
+from time import monotonic, sleep
 
 import pytest
 from helpers.small_models import small_model
@@ -70,18 +71,30 @@ def test_a_sequence_ends_where_it_begins_to_repeat(execution):
     assert [one.token_ids for one in found] == [[3, 0, 1, 2] * 6, [3, 0, 1, 2] * 6, [3, 0, 1, 2] * 10]
 
 
-def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time():
-    """While the target sleeps both drafters of two processes work: their spans overlap, which one process' never do."""
+class Meeting:
+    """A pause that ends once ``parties`` processes are in it at the same moment; each is a file in ``folder``."""
 
-    def at_once(workers):
-        parts = pausing(PARTS["chain"](), Pause(15))
-        with Scheduled(4, workers=workers).open(PausingTarget(Pause(1, 1)), parts) as executor:
-            line = executor.run([Job((0, 1, 2), number, 8) for number in range(4)]).timeline
-        spans = sorted((span.start, span.end) for span in line.spans if span.what == "draft")
-        return sum(later[0] < earlier[1] for earlier, later in pairwise(spans))
+    def __init__(self, folder, parties):
+        self.folder, self.parties = folder, parties
 
-    assert at_once(1) == 0
-    assert at_once(2) > 0
+    def __call__(self):
+        (self.folder / str(os.getpid())).touch()
+        until = monotonic() + 60
+        while len(list(self.folder.iterdir())) < self.parties:
+            assert monotonic() < until, "no other worker drafted while this one did"
+            sleep(0.001)
+
+
+@pytest.mark.parametrize("workers", (1, 2))
+def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time(workers, tmp_path):
+    """No draft ends before every worker is in one, so workers that drafted in turn would never get past the first."""
+    parts = pausing(PARTS["chain"](), Meeting(tmp_path, workers))
+    jobs = [Job((0, 1, 2), number, 8) for number in range(4)]
+    with Scheduled(4, workers=workers).open(PausingTarget(Pause(0)), parts) as executor:
+        found = executor.run(jobs)
+    assert len(found.results) == 4
+    processes = {path.name for path in tmp_path.iterdir()}
+    assert len(processes) == workers and str(os.getpid()) not in processes
 
 
 HEAD = tuple(range(20, 50))
