@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.artifacts.manifest import Provenance
+from specexp.base.cores import usable_cores
 from specexp.base.start import all_masked
 from specexp.core.noise import NOISE_VERSION
 
@@ -84,15 +85,10 @@ def git_dirty() -> bool:
     return bool(_git("status", "--porcelain", "--untracked-files=no"))
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def high_load() -> float | None:
     """Return the one-minute load average if it exceeds half the usable cores (too high for timing), else None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return load if load > usable_cores() / 2 else None
+    return load if load > usable_cores().count / 2 else None
 
 
 def device_name(device: str) -> str:

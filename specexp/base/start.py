@@ -39,6 +39,8 @@ def begin() -> None:
         if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _answer)
     sys.excepthook = _show
+    # read when torch is imported: with fewer threads than it expects, torch's own products are NaN
+    os.environ.pop("OMP_DYNAMIC", None)
     # imports create many long-lived objects; with the default threshold of 700, they take a fifth longer
     gc.set_threshold(20_000)
     os.environ["MPLBACKEND"] = "agg"  # another backend may not be importable here

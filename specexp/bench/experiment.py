@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specexp.artifacts.environment import high_load, usable_cores
+from specexp.artifacts.environment import high_load
+from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec, Backend, can_follow, make_arm, why_not
@@ -318,8 +319,9 @@ def use_threads(config: Config) -> None:
 def warn_of_load(config: Config) -> None:
     """Print a warning if times are measured on a machine that was busy during the last minute."""
     if config.get("latency") is None and (load := high_load()):
+        cores = counted(usable_cores().count, "core")
         print(
-            f"warning: the machine was busy in the last minute (load {load:.1f} on {counted(usable_cores(), 'core')}): "
-            "if it still is, times will be too long and too uncertain.",
+            f"warning: the machine was busy in the last minute (load {load:.1f} on {cores}): if it "
+            "still is, times will be too long and too uncertain.",
             file=sys.stderr,
         )

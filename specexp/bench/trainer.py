@@ -24,10 +24,14 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     with a ``class_path`` cannot be made.
     """
     from lightning import Trainer
+    from lightning.fabric.plugins.environments import LightningEnvironment
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     # pair.device places the models; the Trainer moves nothing
     settings = {"accelerator": "cpu", **quiet, **config.get("trainer"), **overrides}
+    settings.setdefault(
+        "plugins", [LightningEnvironment()]
+    )  # a shell's SLURM variables concern other processes
     quiet_libraries()
     for name, value in settings.items():
         _check_value(name, value, config)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
+from specexp.base.cores import usable_cores
 from specexp.base.messages import did_you_mean
 from specexp.commands.init import shipped
 from specexp.config.command import HELP, fail, say
@@ -24,7 +24,7 @@ _SMALL = {
     "data.max_prompts": 8,
     "sweep.confirm.data.max_prompts": 12,
     "sweep.count_acceptances.data.max_prompts": 6,
-    "generation.threads": min(2, os.cpu_count() or 1),
+    "generation.threads": min(2, usable_cores().count),
     "tracking.mode": "disabled",
 }
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
+from specexp.base.cores import usable_cores
 from specexp.base.messages import counted, first_line
 from specexp.config.command import Options, fail
 
@@ -90,13 +91,15 @@ def _version(name: str) -> str | None:
 
 def processor() -> Iterator[Diagnosis]:
     """Check the processor's cores, instructions and load."""
-    from specexp.artifacts.environment import high_load, usable_cores
+    from specexp.artifacts.environment import high_load
 
     lines = _lines("/proc/cpuinfo")
     name = lines.get("model name") or platform.processor() or platform.machine()
     flags = set((lines.get("flags") or lines.get("Features") or "").split())
     found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
-    yield Diagnosis("processor", f"{name}, {usable_cores()} of {os.cpu_count()} cores usable{found}")
+    cores = usable_cores()
+    why = f" ({cores.limit})" if cores.count < (os.cpu_count() or 1) else ""
+    yield Diagnosis("processor", f"{name}, {cores.count} of {os.cpu_count()} cores usable{why}{found}")
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
@@ -138,12 +141,10 @@ def devices() -> Iterator[Diagnosis]:
     """Check which devices torch can use."""
     import torch
 
-    from specexp.artifacts.environment import usable_cores
-
-    threads = torch.get_num_threads()
-    if threads < usable_cores():
+    threads, cores = torch.get_num_threads(), usable_cores().count
+    if threads < cores:
         advice = "set OMP_NUM_THREADS or generation.threads"
-        yield Diagnosis("threads", f"torch uses {threads} of {usable_cores()} cores", "note", advice)
+        yield Diagnosis("threads", f"torch uses {threads} of {cores} cores", "note", advice)
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             about = torch.cuda.get_device_properties(number)

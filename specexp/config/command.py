@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from specexp.base.checked import keys_below
+from specexp.base.cores import usable_cores
 from specexp.base.messages import did_you_mean
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
@@ -284,11 +285,10 @@ def check_here(config: Config, *written: str) -> None:
 
 
 def check_threads(threads: int | None, error: ConfigError) -> None:
-    """Raise a ConfigError that begins with ``error`` if there are more threads than cores."""
-    cores = os.cpu_count() or 1
-    if threads is not None and threads > cores:
-        why = f"must be at most {cores}, the number of cores of this machine, got {threads}"
-        raise ConfigError(f"{error} {why}")
+    """Raise a ConfigError that begins with ``error`` if there are more threads than cores that may be used."""
+    cores = usable_cores()
+    if threads is not None and threads > cores.count:
+        raise ConfigError(f"{error} must be at most {cores.count}, {cores.limit}, got {threads}")
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:

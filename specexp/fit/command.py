@@ -73,6 +73,8 @@ def fit(
     """
     os.environ.setdefault("WANDB_MODE", "offline")
     import lightning
+    import torch
+    from lightning.fabric.plugins.environments import LightningEnvironment
     from lightning.pytorch.loggers import WandbLogger
 
     from specexp.fit.budgeted import checkpoints_in, run
@@ -88,6 +90,10 @@ def fit(
     }
     if "logger" not in arguments:
         arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
+    devices = arguments.get("devices", "auto" if torch.cuda.is_available() else 1)
+    if devices in (1, "1") and arguments.get("num_nodes", 1) == 1:
+        # One process trains, so a shell's SLURM variables concern other processes.
+        arguments.setdefault("plugins", [LightningEnvironment()])
     checkpoints = checkpoints_in(work, checkpoint_every)
     try:
         runner = lightning.Trainer(default_root_dir=work, callbacks=[checkpoints], **arguments)

@@ -10,6 +10,7 @@ from os import environ, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.cores import usable_cores
 from specexp.base.messages import did_you_mean, first_line, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
@@ -106,6 +107,9 @@ def load_pair(
     origins = sources_of(fspath(target), None if draft is None else fspath(draft))
     dtypes = _dtype("target_dtype", target_dtype), _dtype("draft_dtype", draft_dtype)
     check_device(device)
+    import torch
+
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cores().count))  # torch ignores a quota
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
             tell_once(

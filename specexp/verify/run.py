@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
+from specexp.base.cores import usable_cores
 from specexp.base.messages import first_line, type_and_line
 from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
@@ -379,7 +379,7 @@ def chunk_runner(workers: int | None) -> Iterator[RunChunks]:
 
     None starts one worker per core. The counts do not depend on the number of workers, and results arrive in order.
     """
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or usable_cores().count
     if workers == 1:
         yield lambda task, numbers: map(task, numbers)
         return

@@ -42,11 +42,22 @@ def command_of(path: Path) -> str:
 
 
 # Errors of a fresh machine without a network: it has no model of the hub, no file of prompts, and no results of other
-# experiments, such as a recording, a profile or trained weights.
+# experiments, such as a recording, a profile or trained weights. A key that does not exist is a fault of the file.
 LACKING = re.compile(
-    r"nor in the cache|is no existing (file|folder)|does not exist|there is no such (file|artifact folder)"
-    r"|No such file|holds no recording|pip cannot download|Name or service not known"
+    r"nor in the cache|pip cannot download|(Name or service not known|Temporary failure)"
+    r"|\b(data|models|recordings|runs|artifacts)/[^\s':]+'?:? (does not exist|there is no such|holds no recording)"
 )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"data.max_promts": 8}, {"data.prompts.init_args.pth": "data/x.jsonl"}], ids=str
+)
+def test_a_misspelt_key_is_not_taken_for_a_lacking_file(wrong):
+    with pytest.raises(ConfigError) as raised:
+        load_config(
+            ROOT / "experiments/tree_shape.yaml", [f"--{key}={value}" for key, value in wrong.items()]
+        )
+    assert not LACKING.search(str(raised.value))
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=str)

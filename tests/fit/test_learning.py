@@ -68,6 +68,13 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     assert state_of(learn(load_config(file)))["steps"] == whole["steps"]  # finished: no further
 
 
+def test_the_slurm_variables_of_a_shell_do_not_concern_a_command_of_one_process(file, monkeypatch, whole):
+    variables = {"NTASKS": 2, "JOB_ID": 7, "PROCID": 1, "LOCALID": 1, "NODEID": 0, "JOB_NAME": "x"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    assert torch.equal(state_of(learn(load_config(file)))["q"], whole["q"])
+
+
 def test_the_command_prints_the_folder_of_the_artifact(file, capsys, tmp_path):
     from specexp.config.artifacts import load_artifact
 

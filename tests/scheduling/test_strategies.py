@@ -85,7 +85,7 @@ class Meeting:
             sleep(0.001)
 
 
-@pytest.mark.parametrize("workers", (1, 2))
+@pytest.mark.parametrize("workers", [1, 2])
 def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time(workers, tmp_path):
     """No draft ends before every worker is in one, so workers that drafted in turn would never get past the first."""
     parts = pausing(PARTS["chain"](), Meeting(tmp_path, workers))
@@ -94,7 +94,8 @@ def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time(wor
         found = executor.run(jobs)
     assert len(found.results) == 4
     processes = {path.name for path in tmp_path.iterdir()}
-    assert len(processes) == workers and str(os.getpid()) not in processes
+    assert len(processes) == workers
+    assert str(os.getpid()) not in processes
 
 
 HEAD = tuple(range(20, 50))

@@ -454,7 +454,7 @@ def check_sharded(plan: RecordingPlan) -> None:
         raise plan.config.checker.error(
             ("drafter",),
             f": {type(drafter).__name__} carries its state from prompt to prompt, so shards would differ from a "
-            "recording on one machine: record on one machine, or set its state to reset",
+            "recording on one machine: record on one machine, or set its state to cold",
         )
 
 
