@@ -88,7 +88,7 @@ def git_dirty() -> bool:
 def high_load() -> float | None:
     """Return the one-minute load average if it exceeds half the usable cores (too high for timing), else None."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return load if load > usable_cores().count / 2 else None
+    return load if load > usable_cores().number / 2 else None
 
 
 def device_name(device: str) -> str:

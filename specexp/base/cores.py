@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Cores(NamedTuple):
     """A number of cores, and a description of what limits it."""
 
-    count: int
+    number: int
     limit: str
 
 
@@ -34,7 +34,7 @@ def usable_cores(root: Path = Path("/")) -> Cores:
         found.append(Cores(max(int(quota), 1), limit))
     if (most := os.environ.get("OMP_THREAD_LIMIT", "")).isdecimal() and int(most):
         found.append(Cores(int(most), f"the value of OMP_THREAD_LIMIT, on {own} cores"))
-    return min(found, key=lambda cores: cores.count)
+    return min(found, key=lambda cores: cores.number)
 
 
 def _quotas(root: Path) -> Iterator[tuple[Path, float]]:

@@ -319,7 +319,7 @@ def use_threads(config: Config) -> None:
 def warn_of_load(config: Config) -> None:
     """Print a warning if times are measured on a machine that was busy during the last minute."""
     if config.get("latency") is None and (load := high_load()):
-        cores = counted(usable_cores().count, "core")
+        cores = counted(usable_cores().number, "core")
         print(
             f"warning: the machine was busy in the last minute (load {load:.1f} on {cores}): if it "
             "still is, times will be too long and too uncertain.",

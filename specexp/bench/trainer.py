@@ -24,7 +24,7 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     with a ``class_path`` cannot be made.
     """
     from lightning import Trainer
-    from lightning.fabric.plugins.environments import LightningEnvironment
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     # pair.device places the models; the Trainer moves nothing

@@ -24,7 +24,7 @@ _SMALL = {
     "data.max_prompts": 8,
     "sweep.confirm.data.max_prompts": 12,
     "sweep.count_acceptances.data.max_prompts": 6,
-    "generation.threads": min(2, usable_cores().count),
+    "generation.threads": min(2, usable_cores().number),
     "tracking.mode": "disabled",
 }
 

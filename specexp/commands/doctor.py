@@ -98,8 +98,8 @@ def processor() -> Iterator[Diagnosis]:
     flags = set((lines.get("flags") or lines.get("Features") or "").split())
     found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
     cores = usable_cores()
-    why = f" ({cores.limit})" if cores.count < (os.cpu_count() or 1) else ""
-    yield Diagnosis("processor", f"{name}, {cores.count} of {os.cpu_count()} cores usable{why}{found}")
+    why = f" ({cores.limit})" if cores.number < (os.cpu_count() or 1) else ""
+    yield Diagnosis("processor", f"{name}, {cores.number} of {os.cpu_count()} cores usable{why}{found}")
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
@@ -141,7 +141,7 @@ def devices() -> Iterator[Diagnosis]:
     """Check which devices torch can use."""
     import torch
 
-    threads, cores = torch.get_num_threads(), usable_cores().count
+    threads, cores = torch.get_num_threads(), usable_cores().number
     if threads < cores:
         advice = "set OMP_NUM_THREADS or generation.threads"
         yield Diagnosis("threads", f"torch uses {threads} of {cores} cores", "note", advice)

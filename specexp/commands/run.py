@@ -20,7 +20,7 @@ from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
 from specexp.cluster.launch import ClusterOptions
-from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
+from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
 from specexp.config import (
     Config,
     ConfigError,
@@ -276,16 +276,17 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
                 f"{config.file}: {why[0]}, so it cannot be split into shards: run it on one machine"
             )
         data.keep(shard.of(data.prompts))
+        rendered = data.digest
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
-    atomic_write(folder / WHOLE, _digest(config))
+    atomic_write(folder / WHOLE, f"{_digest(config)} {rendered}")
     return backend.pair if isinstance(backend, LiveBackend) else None
 
 
 def _is_decoded(config: Config, folder: Path) -> bool:
     """Return whether all prompts of a shard have been decoded with this configuration."""
     try:
-        return (folder / WHOLE).read_text(encoding="utf-8") == _digest(config)
+        return (folder / WHOLE).read_text(encoding="utf-8").split()[0] == _digest(config)
     except FileNotFoundError:  # not started, or removed by the worker that merged the shards
         return False
 
@@ -294,11 +295,17 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
     """Return the records of all shards. Unfinished shards are decoded here first."""
     from specexp.bench.record import read_records, write_records
 
-    found: list[PromptRecord] = []
+    found, rendered = list[PromptRecord](), set[str]()
     for shard in shards:
         if not _is_decoded(config, shard.folder(whole)):
             _decode_shard(config, shard)
         found += read_records(shard.folder(whole) / RECORDS)
+        rendered.add((shard.folder(whole) / WHOLE).read_text(encoding="utf-8"))
+    if len(rendered) > 1:
+        raise ConfigError(
+            f"{config.file}: the shards in {whole / SHARDS} decoded prompts with other tokens, because the chat "
+            "template or the file of prompts changed between them: remove this folder, and run the shards again"
+        )
     (whole / RECORDS).unlink(missing_ok=True)  # write_records appends
     write_records(whole / RECORDS, found)
     return found

@@ -287,8 +287,8 @@ def check_here(config: Config, *written: str) -> None:
 def check_threads(threads: int | None, error: ConfigError) -> None:
     """Raise a ConfigError that begins with ``error`` if there are more threads than cores that may be used."""
     cores = usable_cores()
-    if threads is not None and threads > cores.count:
-        raise ConfigError(f"{error} must be at most {cores.count}, {cores.limit}, got {threads}")
+    if threads is not None and threads > cores.number:
+        raise ConfigError(f"{error} must be at most {cores.number}, {cores.limit}, got {threads}")
 
 
 def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:

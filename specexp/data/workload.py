@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 PROMPTS = "prompts.json"
 """The name of the result file that lists all changes to prompts, such as cuts."""
+_VARYING = (
+    "a study continues only while its prompts keep their tokens, so set the date by data.chat_template_kwargs, if the "
+    "template has a variable for it, or write it into the template"
+)
 ANSWER = "specexp-answer-stands-here"
 """A placeholder for the model's answers when a chat template is rendered."""
 
@@ -194,6 +199,34 @@ def ends_inside_a_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
     return _ids(tokenizer, f"{text}a")[: len(ids)] != ids
 
 
+def varying_template(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any] | None = None) -> str:
+    """Return a clause on a chat template that renders one prompt in two ways; empty if it does not, or is missing."""
+    if not tokenizer.chat_template:
+        return ""
+
+    def render(time: str) -> str:
+        # a macro shadows the function of the same name that transformers gives every template
+        clock = f"{{%- macro strftime_now(format) -%}}{time}{{%- endmacro -%}}"
+        template = f"{clock}{tokenizer.get_chat_template()}"
+        messages = [{"role": "user", "content": "a"}]
+        given: Any = {**(arguments or {}), "chat_template": template, "tokenize": False}
+        return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, **given))
+
+    try:
+        if render("2001") != render("2012"):
+            return "the tokenizer's chat template prints the time (strftime_now)"
+        drawn = len({render("2001") for _ in range(8)}) > 1
+    except Exception:  # loading the prompts gives the template's own error
+        return ""
+    return "the tokenizer's chat template renders a prompt differently each time" if drawn else ""
+
+
+def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
+    """Return a short digest of the token ids of all first turns and the texts of all turns."""
+    found = hashlib.sha256(repr([(list(map(int, one.token_ids)), *one.turns) for one in prompts]).encode())
+    return found.hexdigest()[:16]
+
+
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -214,6 +247,7 @@ class Preparation:
         end_inside_a_token: ids of prompts for which :func:`ends_inside_a_token` is true.
         unusable: the rows that were left out as unusable, each with the reason.
         remarks: sentences about ignored fields of the rows.
+        varying: result of :func:`varying_template` if prompts are rendered.
     """
 
     taken: int = 0
@@ -229,6 +263,7 @@ class Preparation:
     end_inside_a_token: list[str] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
     remarks: Sequence[str] = ()
+    varying: str = ""
 
     def notes(self) -> list[str]:
         """Return one sentence for each kind of change, and one about the chat template if there is one."""
@@ -249,10 +284,11 @@ class Preparation:
         return [*self.chat_template(), *self.remarks, *found, *self.warnings()]
 
     def chat_template(self) -> list[str]:
-        """Return a list with one sentence about the use of the chat template; empty if the tokenizer has none."""
+        """Return one sentence about the use of the chat template, and one if it varies; empty if there is none."""
         use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
         others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
-        return [f"{'; '.join([use, *others])}."] if self.rendered or others else []
+        vary = [f"{self.varying[:1].upper()}{self.varying[1:]}: {_VARYING}."] if self.varying else []
+        return [f"{'; '.join([use, *others])}.", *vary] if self.rendered or others else []
 
     def warnings(self) -> list[str]:
         """Return a list with one warning to print before decoding if prompts end inside a token; otherwise empty."""
@@ -374,6 +410,8 @@ class Workload(metaclass=Checked):
         self.preparation.taken = len(prompts)
         self.preparation.repeated = len(prompts) - len({(one.token_ids, one.turns) for one in prompts})
         self.preparation.remarks = self.prompts.remarks()
+        if self.preparation.rendered:
+            self.preparation.varying = varying_template(tokenizer, self.chat_template_kwargs)
         if not prompts:
             raise PromptSetError(
                 f"all {len(self.preparation.skipped)} prompts of {self.prompts.label} were left out (too_long: skip): "
@@ -505,8 +543,14 @@ class LoadedPrompts:
         """The prompts returned by :meth:`Workload.load`."""
         return self.workload.load(self.tokenizer)
 
+    @cached_property
+    def digest(self) -> str:
+        """The digest of all loaded prompts, including those that :meth:`keep` drops later."""
+        return digest_of_prompts(self.prompts)
+
     def keep(self, prompts: Sequence[Prompt]) -> None:
         """Keep only these prompts, such as one worker's share."""
+        self.digest  # noqa: B018 - computed before any prompt is dropped
         self.prompts = list(prompts)
 
     def loader(self) -> DataLoader[Prompt]:

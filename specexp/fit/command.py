@@ -74,7 +74,7 @@ def fit(
     os.environ.setdefault("WANDB_MODE", "offline")
     import lightning
     import torch
-    from lightning.fabric.plugins.environments import LightningEnvironment
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
     from lightning.pytorch.loggers import WandbLogger
 
     from specexp.fit.budgeted import checkpoints_in, run

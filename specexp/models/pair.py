@@ -109,7 +109,7 @@ def load_pair(
     check_device(device)
     import torch
 
-    torch.set_num_threads(min(torch.get_num_threads(), usable_cores().count))  # torch ignores a quota
+    torch.set_num_threads(min(torch.get_num_threads(), usable_cores().number))  # torch ignores a quota
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
             tell_once(

@@ -75,7 +75,6 @@ from specexp.sweep.trials import (
 )
 from specexp.sweep.workers import (
     CONCLUDED,
-    CONFIRMATIONS,
     Claim,
     known_waiting,
     open_confirmations,
@@ -194,9 +193,9 @@ class SweepRun:
             names = retry_lost(lambda: get_all_study_names(self._storage))
         except (StorageInternalError, SQLAlchemyError):
             return None  # the tables of another program, which ``open_study`` reports
-        if f"{self.config.name}{CONFIRMATIONS}" not in names:
+        if self.config.name not in names:
             return None
-        self._open()
+        self._open()  # before models are loaded, so that another study of this name is refused at once
         done = self.trials.user_attrs.get("exhausted") or (
             len(distinct_finished(self.trials)) >= self.settings.n_trials
             or self.trials.user_attrs.get("timed_out", 0) == self.settings.minutes
@@ -226,6 +225,7 @@ class SweepRun:
         # Nothing has been written so far, so a mistake in models, prompts or parts leaves nothing behind.
         if not hasattr(self, "trials"):
             self._open()
+        study.check_rendered(self.trials)
         self.settings = possible  # only now, because the whole space identifies the study
         save_resolved(self.config, self.config.folder, shlex.split(self.command))
         with StageBar(self.console) as bar:

@@ -15,7 +15,6 @@ import optuna
 from optuna import Trial
 from optuna.exceptions import StorageInternalError, TrialPruned
 from optuna.storages import BaseStorage
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -25,7 +24,7 @@ from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
-from specexp.sweep.storage import causes_of, is_lost, retry_creation, retry_lost
+from specexp.sweep.storage import MADE_OF, causes_of, is_lost, own_study, retry_lost
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trials import (
     FINISHED,
@@ -51,31 +50,27 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
     """Create a study, or load the one with this name to continue it.
 
     ``workload`` is the digest of the settings that all trials share. Raises StudyError if the storage cannot hold a
-    study, or already has one with this name but another workload, space or device.
+    study, or already has one with this name that specexp did not make, or with another workload, space or device.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
+    wanted = {"workload": workload, "space": space, "device": device}
     try:
-        study = retry_creation(
-            lambda: optuna.create_study(
-                storage=storage,
-                study_name=name,
-                sampler=build_sampler(settings),
-                pruner=build_pruner(settings),
-                directions=[StudyDirection[way.upper()] for way in directions_of(settings).values()],
-                load_if_exists=True,
-            )
+        study = own_study(
+            storage,
+            name,
+            wanted,
+            sampler=build_sampler(settings),
+            pruner=build_pruner(settings),
+            directions=list(directions_of(settings).values()),
         )
     except StorageInternalError as error:  # e.g. the database has another program's tables
         why = masked(first_line(error.__cause__ or error))
         raise StudyError(
             f"storage {masked(str(settings.storage))!r} cannot hold a study: {why}; name another database, or a new one"
         ) from error
-    space = hashlib.sha256(str(Space(settings)).encode()).hexdigest()[:16]
-    wanted = {"workload": workload, "space": space, "device": device}
-    kept = study.user_attrs.get("made_of", wanted)
-    if "made_of" not in study.user_attrs:
-        study.set_user_attr("made_of", wanted)
-    if kept["device"] != device:
+    kept = study.user_attrs[MADE_OF]
+    if kept.get("device", device) != device:
         raise StudyError(
             f"the study {name!r} measures on {kept['device']}, and this worker has {device}: seconds of different "
             "devices cannot be compared; use the study's device, or give this study another name (--name NEW)"

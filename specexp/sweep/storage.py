@@ -9,12 +9,12 @@ import random
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
@@ -44,6 +44,10 @@ LONGEST_PAUSE = 5.0
 """The longest pause between two retries, in seconds."""
 LOCK_SECONDS = 60
 """Seconds that a worker waits while another one writes to an SQLite file."""
+MADE_OF = "made_of"
+"""Name of the attribute that marks the studies of specexp, and holds what must not change when one continues."""
+MARK_SECONDS = 5.0
+"""Seconds that a worker waits until another one has marked a study."""
 ATTEMPTS = 6
 """The maximum number of attempts to create tables that other workers may be creating at the same time."""
 
@@ -186,6 +190,41 @@ def open_storage(
         except Exception as error:  # each database driver has its own exceptions
             why = masked(first_line(error))
             raise StudyError(f"storage {masked(given)!r} cannot be opened: {why}") from error
+
+
+def own_study(storage: BaseStorage, name: str, made_of: Mapping[str, Any], **how: Any) -> optuna.Study:
+    """Create a study and mark it as made by specexp, or load the one of this name that has the mark.
+
+    Nothing is written into another program's study.
+
+    Args:
+        made_of: The mark of a new study.
+        how: Arguments of ``optuna.create_study``.
+
+    Raises StudyError if the storage has a study of this name that specexp did not make.
+    """
+    try:
+        study = retry_creation(lambda: optuna.create_study(storage=storage, study_name=name, **how))
+    except DuplicatedStudyError:
+        study = optuna.load_study(
+            study_name=name, storage=storage, sampler=how["sampler"], pruner=how.get("pruner")
+        )
+        # Another worker may be about to mark its new study. One that died before it could do so, left an empty study.
+        until = time.monotonic() + MARK_SECONDS
+        exclusive = isinstance(storage, JournalStorage)
+        while MADE_OF not in study.user_attrs:
+            used = study.user_attrs or study.get_trials(deepcopy=False)
+            if used or (not exclusive and time.monotonic() > until):
+                raise StudyError(
+                    f"the storage has a study {name!r} that specexp did not make: give this study another name "
+                    "(--name NEW), or use another storage"
+                ) from None
+            if exclusive:
+                break
+            time.sleep(0.1)
+    if MADE_OF not in study.user_attrs:
+        study.set_user_attr(MADE_OF, dict(made_of))
+    return study
 
 
 def retry_creation(make: Callable[[], Made]) -> Made:

@@ -33,7 +33,7 @@ from specexp.config import (
     build_verifier,
     prompts_error,
 )
-from specexp.config.load import COSTS, with_prompts_of
+from specexp.config.load import COSTS, STAGES, with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.latency import outcome_seconds
@@ -45,6 +45,8 @@ from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, S
 from specexp.tracking.names import EAGER, PLAIN
 
 if TYPE_CHECKING:
+    import optuna
+
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
@@ -65,6 +67,8 @@ CANDIDATES = {
 """Labels for how the ranked candidates of a fixed tree are chosen, keyed by kind of node."""
 REFERENCE = "reference.json"
 """Name of the file in a study's folder that holds plain decoding's seconds per token."""
+RENDERED = "rendered"
+"""Name of the study's attribute that holds the digests of its rendered prompts, by the digest of their settings."""
 WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65)
 """Sizes of the trees that are timed, in rows including the root."""
@@ -124,6 +128,24 @@ class Study:
         if stage not in self._data:
             self._data[stage] = self._read_data(stage)
         return self._data[stage]
+
+    def check_rendered(self, trials: optuna.Study) -> None:
+        """Store the digests of all stages' prompts in the study, or raise StudyError if it measured other tokens.
+
+        Settings and files may be the same, and a chat template still print another date.
+        """
+        kept, found = trials.user_attrs.get(RENDERED, {}), dict[str, str]()
+        for stage in (None, *(one for one in STAGES if self.config.get(f"sweep.{one}", None))):
+            settings = digest_of(with_prompts_of(self.config, stage).get("data"))
+            data = self.data(stage)
+            found[settings] = data.digest
+            if kept.get(settings, data.digest) != data.digest:
+                varying = data.workload.preparation.varying or "their file or the chat template has changed"
+                raise StudyError(
+                    f"the study {trials.study_name!r} measured prompts with other tokens, because {varying}: give this "
+                    "study another name (--name NEW)"
+                )
+        trials.set_user_attr(RENDERED, {**kept, **found})
 
     def _read_data(self, stage: str | None) -> LoadedPrompts:
         assert self.pair is not None
@@ -256,7 +278,7 @@ class Study:
 
     @property
     def _workload(self) -> str:
-        return digest_of(self.config.workload())
+        return digest_of([self.config.workload(), self.data().digest])
 
     def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
         """Keep only the first prompts of the search, the acceptance counts and the confirmation."""
@@ -344,7 +366,9 @@ class Study:
         path = self.config.acceptance_counts
         assert path is not None
         resolved = self.config.resolved(self.config)
-        made_of = digest_of([self.config.workload(), resolved, stage.model_dump()])
+        made_of = digest_of(
+            [self._workload, resolved, stage.model_dump(), self.data("count_acceptances").digest]
+        )
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import build_sampler
 from specexp.sweep.space import Space
-from specexp.sweep.storage import GRACE_SECONDS, is_lost, retry_creation, retry_lost
+from specexp.sweep.storage import GRACE_SECONDS, is_lost, own_study, retry_lost
 
 WORKER = "worker "
 """Prefix of the study attributes that name the study's workers."""
@@ -149,13 +149,8 @@ class Claim:
 
 def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
     """Open the second Optuna study in a study's storage. It has one trial per claim to the confirmation."""
-    return retry_creation(
-        lambda: optuna.create_study(
-            storage=storage,
-            study_name=f"{name}{CONFIRMATIONS}",
-            sampler=optuna.samplers.RandomSampler(),
-            load_if_exists=True,
-        )
+    return own_study(
+        storage, f"{name}{CONFIRMATIONS}", {"confirms": name}, sampler=optuna.samplers.RandomSampler()
     )
 
 

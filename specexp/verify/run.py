@@ -379,7 +379,7 @@ def chunk_runner(workers: int | None) -> Iterator[RunChunks]:
 
     None starts one worker per core. The counts do not depend on the number of workers, and results arrive in order.
     """
-    workers = workers or usable_cores().count
+    workers = workers or usable_cores().number
     if workers == 1:
         yield lambda task, numbers: map(task, numbers)
         return

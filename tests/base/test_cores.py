@@ -40,7 +40,7 @@ V1 = "sys/fs/cgroup/cpu/{}cpu.cfs_{}_us"
 )
 def test_a_quota_limits_the_cores_and_is_named(groups, files, tmp_path):
     found = usable_cores(machine(tmp_path, groups, files))
-    assert found.count == 1
+    assert found.number == 1
     if HERE > 1:
         assert "quota" in found.limit
         assert next(iter(files)).rpartition("/")[0] in found.limit
@@ -57,7 +57,7 @@ def test_a_quota_limits_the_cores_and_is_named(groups, files, tmp_path):
     ids=["max", "no file", "v1 without a quota", "another controller"],
 )
 def test_without_a_quota_all_cores_of_the_affinity_count(groups, files, tmp_path):
-    assert usable_cores(machine(tmp_path, groups, files)).count == HERE
+    assert usable_cores(machine(tmp_path, groups, files)).number == HERE
 
 
 @pytest.mark.skipif(HERE < 2, reason="one core is the affinity's and the machine's number")

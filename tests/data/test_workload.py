@@ -1,6 +1,7 @@
 """The choice of prompts, their order and their tokens: long prompts, chat templates, and later turns."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from helpers.small_models import byte_tokenizer
@@ -22,7 +23,7 @@ from specexp.data import (
     prompt_rows,
 )
 from specexp.data.prompt_set import Message
-from specexp.data.workload import first_turn_ids
+from specexp.data.workload import digest_of_prompts, first_turn_ids, varying_template
 
 
 class Letters(PromptSet):
@@ -328,3 +329,33 @@ def test_all_unusable_rows_are_named_at_once_by_kind_or_left_out(chat_tokenizer,
     assert prompt.prompt_id == "0"
     (note,) = [one for one in workload.preparation.notes() if "left out" in one]
     assert note.startswith("9 rows left out (unusable: skip). The first: row 2, messages.0")
+
+
+BODY = "{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "found"),
+    [
+        (BODY, ""),
+        ("{{ strftime_now('%Y-%m-%d') }}" + BODY, "prints the time"),
+        (
+            "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + BODY,
+            "prints the time",
+        ),
+        ("{{ range(1000000) | list | random }}" + BODY, "differently each time"),
+        ("{{ raise_exception('no') }}", ""),
+    ],
+    ids=["fixed", "clock", "clock if defined", "random", "error"],
+)
+def test_a_template_that_gives_two_renderings_for_one_prompt_is_named(template, found, tokenizer):
+    tokenizer.chat_template = template
+    assert found in varying_template(tokenizer)
+    assert bool(varying_template(tokenizer)) == bool(found)
+
+
+def test_the_digest_of_prompts_is_that_of_their_tokens():
+    prompts = [Prompt("a", "own", ("text",), (1, 2), 0), Prompt("b", "own", ("text",), (3,), 1)]
+    other = [replace(prompts[0], token_ids=(1, 4)), prompts[1]]
+    assert digest_of_prompts(prompts) == digest_of_prompts([replace(one, index=7) for one in prompts])
+    assert len({digest_of_prompts(some) for some in (prompts, other, prompts[:1], prompts[::-1])}) == 4

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import type_and_line
 from specexp.data.chat import ChatMessage
-from specexp.data.workload import chat_ids, first_turn_ids, renders_turns
+from specexp.data.workload import chat_ids, first_turn_ids, renders_turns, varying_template
 from specexp.deploy.server.request_schema import (
     ChatRequest,
     CompletionRequest,
@@ -19,6 +20,7 @@ from specexp.deploy.server.request_schema import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+log = logging.getLogger("specexp.serve")
 _INCOMPLETE = "\ufffd"
 """Replacement character, which tokenizers return for the bytes of an incomplete character."""
 
@@ -32,6 +34,8 @@ class Texts:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
+        if why := varying_template(tokenizer):
+            log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
         self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
