@@ -55,6 +55,7 @@ SAME_MEANING = tuple(
         "to output out folder path",
         "seed random_state",
         "target_dtype dtype torch_dtype precision",
+        "enable_thinking chat_template_kwargs",
     )
 )
 """Groups of synonyms among our keys and those of other projects."""
@@ -83,7 +84,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms))
 
     nearest = max(names, key=nearness, default="")
-    if nearest and nearness(nearest) >= 0.65:
+    if nearest and nearness(nearest) >= 0.75:
         return f"; did you mean {nearest!r}?"
     level = min((known.count(".") for known in names), default=0)
     shallow = [

@@ -37,7 +37,8 @@ class Processors:
         return {"temperature": float(self.temperature), "top_k": self.top_k, "top_p": self.top_p}
 
     @cached_property
-    def _processors(self) -> list[LogitsProcessor]:
+    def warpers(self) -> list[LogitsProcessor]:
+        """The processors of ``transformers`` for temperature, top-k and top-p, in this order."""
         # imported here, because the import takes seconds and checking a configuration does not need it
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -61,7 +62,7 @@ class Processors:
         if self.temperature == 0:
             best = scores.argmax(dim=-1, keepdim=True)
             return torch.full_like(scores, -torch.inf).scatter_(-1, best, 0.0)
-        for process in self._processors:
+        for process in self.warpers:
             scores = process(None, scores)  # none of the three uses the input ids
         return scores
 

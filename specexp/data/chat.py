@@ -86,10 +86,9 @@ class ChatMessage(BaseModel):
     def _without_nulls(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        found = {name: value for name, value in given.items() if value is not None}
-        if ROLES.get(str(found.get("role"))) == "assistant" and found.get("tool_calls"):
-            found.setdefault("content", "")
-        return found
+        found = {name: value for name, value in given.items() if value is not None or name == "content"}
+        calls = ROLES.get(str(found.get("role"))) == "assistant" and found.get("tool_calls")
+        return {**found, "content": found.get("content") or ""} if calls else found
 
     @model_validator(mode="after")
     def _check_text(self) -> ChatMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -34,8 +35,9 @@ class Streamed:
         finish_reason: ``stop`` or ``length``.
         tokens: number of new tokens, as counted by the server.
         speculation: speculation counts, named as in vLLM's ``metrics.speculative_decoding``.
-        logprobs: for each token, the log-probabilities of the top tokens, keyed by their text.
-        pieces: text of each token in ``logprobs``.
+        logprobs: for each token, the log-probabilities of it and the top tokens, keyed by their text.
+        pieces: text of each token in ``logprobs``; bytes of an incomplete character are surrogates
+            (``surrogateescape``).
         token_ids: the new tokens.
         generation_seconds: time from the first token to the last one, on the server's clock.
         prompt_tokens: number of prompt tokens, as counted by the server.
@@ -298,11 +300,28 @@ def _text(choice: Mapping[str, Any]) -> Any:
 def _take_logprobs(found: Streamed, logprobs: Any) -> None:
     """Add log-probabilities in either format: parallel lists (completions), or an object per token (chats)."""
     try:
+        entries = []
         for one in logprobs.get("content") or ():
-            found.pieces.append(str(one["token"]))
-            best = {str(best["token"]): float(best["logprob"]) for best in one["top_logprobs"]}
+            listed = [(_piece_of(top), top["logprob"]) for top in one["top_logprobs"]]
+            entries.append((_piece_of(one), one.get("logprob"), listed))
+        tokens = logprobs.get("tokens") or ()
+        columns = (logprobs.get(name) or [None] * len(tokens) for name in ("token_logprobs", "top_logprobs"))
+        for text, own, top in zip(tokens, *columns, strict=True):
+            listed = [(_piece_of({"token": name}), value) for name, value in (top or {}).items()]
+            entries.append((_piece_of({"token": text}), own, listed))
+        for piece, own, listed in entries:
+            best: dict[str, float] = {} if own is None else {piece: float(own)}
+            for name, value in listed:  # of several tokens with the same text, the most probable one
+                best[name] = max(float(value), best.get(name, float(value)))
+            found.pieces.append(piece)
             found.logprobs.append(best)
-        found.logprobs += [dict(one or {}) for one in logprobs.get("top_logprobs") or ()]
-        found.pieces += [str(one) for one in logprobs.get("tokens") or ()]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise EngineError(f"the format of the logprobs is unknown: {str(logprobs)[:_SHOWN]!r}") from error
+
+
+def _piece_of(entry: Mapping[str, Any]) -> str:
+    """Return a token's text, from its bytes or OpenAI's notation ``bytes:\\xf0`` if it has them."""
+    text, raw = str(entry["token"]), entry.get("bytes")
+    if raw is None and re.fullmatch(r"bytes:(\\x[0-9a-f]{2})+", text):
+        raw = bytes.fromhex(text.removeprefix("bytes:").replace("\\x", ""))
+    return text if raw is None else bytes(raw).decode(errors="surrogateescape")

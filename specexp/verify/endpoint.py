@@ -29,6 +29,8 @@ NO_PLAIN = (
 )
 _AROUND = 40
 """The number of characters shown on each side of a divergence."""
+_INCOMPLETE = "\ufffd".encode()
+"""The end of a text whose last character is cut by the token limit."""
 _ROUNDING = 1e-3
 """A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
 
@@ -147,18 +149,27 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
     The gap is a lower bound if the other token is not among the best that the server returned. It is None if a token
     has no log-probabilities, or if an answer ends there, since its end token has no text.
     """
-    complete = "".join(off.pieces) == off.text and len(off.logprobs) == len(off.pieces)
-    if not complete or at == len(off.text) or at == len(on.text):
+    if at == len(off.text) or at == len(on.text):
         return None
-    begin = 0
-    for piece, best in zip(off.pieces, off.logprobs, strict=True):
-        if at < begin + len(piece):
-            rest = on.text[begin:]
-            # The speculative token is unknown, but the rest of the speculative answer starts with its text.
-            others = [one for text, one in best.items() if text and text != piece and rest.startswith(text)]
-            return best[piece] - max(others, default=min(best.values())) if piece in best else None
-        begin += len(piece)
+    rest, other = off.text.encode(), on.text.encode()
+    for text, best in zip(off.pieces, off.logprobs, strict=False):
+        piece = _raw(text)
+        if not rest.startswith(piece) and rest != _INCOMPLETE:
+            return None  # the tokens do not give the text
+        if not other.startswith(piece):
+            # The speculative token is unknown, but the rest of the speculative answer starts with its bytes.
+            others = [
+                one
+                for name, one in best.items()
+                if _raw(name) not in (b"", piece) and other.startswith(_raw(name))
+            ]
+            return best[text] - max(others, default=min(best.values())) if text in best else None
+        rest, other = rest[len(piece) :], other[len(piece) :]
     return None
+
+
+def _raw(piece: str) -> bytes:
+    return piece.encode(errors="surrogateescape")
 
 
 def verify_endpoint(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 61
@@ -83,6 +83,28 @@ def byte_tokenizer(*pairs: str, special: Sequence[str] = (END,), **given: Any) -
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(list(special))
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, **given)
+
+
+def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer of letters as SentencePiece's: spaces are ``▁``, other characters are bytes."""
+    letters = [
+        "<unk>",
+        "<s>",
+        "</s>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *"▁abcdefghinorstxyz",
+        "▁t",
+        "▁a",
+    ]
+    merges = [("▁", "t"), ("▁", "a"), ("h", "e"), ("n", "d")]
+    letters += ["he", "nd"]
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    core = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    spaces, one_text = decoders.Replace("▁", " "), decoders.Fuse()
+    core.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), one_text, decoders.Strip(" ", 1, 0)])
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **special)
 
 
 EOS = 2

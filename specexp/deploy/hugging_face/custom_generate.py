@@ -17,7 +17,6 @@ same distribution.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from os import PathLike
 from threading import Lock
 from typing import Any
@@ -25,16 +24,12 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationConfig, MaxLengthCriteria
-from typing_extensions import override
 
 from specexp.config.artifacts import LoadedArtifact
-from specexp.core.context import Context, PerSequence
-from specexp.core.contracts import DeterministicVerifier
-from specexp.core.dialogue import Verdict
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
-from specexp.core.tree import TokenTree
 from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
+from specexp.deploy.processed_sampling import ProcessedSampling
 from specexp.models.runtime import runtime_of
 from specexp.scheduling import Executor, Job, SerialSpeculative
 
@@ -87,7 +82,8 @@ class CustomGenerate:
             for number, (row, masked) in enumerate(rows)
         ]
         with self._lock:
-            self._verifier.set_up(logits_processor, config, [row[:masked] for row, masked in rows])
+            temperature = (config.temperature or 1.0) if config.do_sample else 0.0
+            self._verifier.set_up(logits_processor, temperature, [row[:masked] for row, masked in rows])
             new = self._run(model, jobs, seed, eos_ids(config), hidden["streamer"])
         longest = max(map(len, new))
         if any(len(row) < longest for row in new):
@@ -182,71 +178,6 @@ def custom_generate(
             f"{str(artifact_or_parts)!r}; pass specexp.load_artifact(path)"
         )
     return CustomGenerate(artifact, Parts(*artifact_or_parts), seed, draft)
-
-
-class ProcessedSampling(DeterministicVerifier):
-    """Greedy decoding or keyed sampling from scores modified by Hugging Face's logits processors.
-
-    The processors are called once for each output token, in order and with all preceding tokens, as in plain
-    ``generate``. Repetition penalties and stateful processors therefore work. If only temperature, top-k and top-p
-    are set, the result equals that of :class:`~specexp.verifiers.KeyedSampling`.
-    """
-
-    noise_temperature = 0.0
-
-    def set_up(
-        self, processors: LogitsProcessorList, config: GenerationConfig, padding: Sequence[Sequence[int]]
-    ) -> None:
-        """Set the processors and sampling for the next call. ``padding`` holds the padding tokens of each prompt."""
-        self._sample = bool(config.do_sample)
-        # coupled drafters use it
-        self.noise_temperature = (config.temperature or 1.0) if self._sample else 0.0
-        self._processors = processors
-        self._padding = padding
-        self._by_row: PerSequence[LogitsProcessorList] = PerSequence()
-
-    @override
-    def target_token(self, context: Context, logits: torch.Tensor, position: int) -> int:
-        if position != len(context):
-            raise ValueError(
-                f"position must be {len(context)}, the next one, since processors need every earlier token, got "
-                f"{position}"
-            )
-        return self._token(context, self._ids(context, logits), logits, position)
-
-    @override
-    def verify(self, context: Context, tree: TokenTree, logits: torch.Tensor) -> Verdict:
-        ids = self._ids(context, logits)
-        accepted: list[int] = []
-        row = 0
-        while True:
-            token = self._token(context, ids, logits[row], len(context) + len(accepted))
-            child = tree.child_with_token(row, token)
-            if child is None:
-                return Verdict(tuple(accepted), token)
-            accepted.append(child)
-            row = child
-            if self._processors:
-                ids = torch.cat((ids, ids.new_tensor([[token]])), dim=1)
-
-    def _ids(self, context: Context, logits: torch.Tensor) -> torch.Tensor:
-        """Return the tokens passed to the processors, ``[1, t]``, with padding as in plain ``generate``.
-
-        Without processors, the result is empty, ``[1, 0]``.
-        """
-        padding = self._padding[int(context.sequence)]
-        known = [*padding, *context.token_ids.tolist()] if self._processors else []
-        return torch.tensor([known], device=logits.device)
-
-    def _token(self, context: Context, ids: torch.Tensor, logits: torch.Tensor, position: int) -> int:
-        rows, number = len(self._padding), int(context.sequence)
-        if context not in self._by_row:  # processors may be stateful, so each row of a batch gets a copy
-            self._by_row[context] = deepcopy(self._processors) if rows > 1 else self._processors
-        # processors may hold an entry for each row of the batch, so they are given all rows
-        scores = self._by_row[context](ids.repeat(rows, 1), logits.float().repeat(rows, 1))[number]  # [V]
-        if self._sample:
-            scores = scores + context.target_noise(position, 1, scores.shape[0], scores.device)[0]
-        return int(scores.argmax())
 
 
 def _stop(

@@ -27,11 +27,13 @@ OBEYED = frozenset((
     "num_return_sequences",
 ))  # fmt: skip
 """Supported fields. ``generate`` turns most of them into logits processors and stopping criteria."""
-WITHOUT_EFFECT = frozenset(("disable_compile", "decoder_start_token_id", "transformers_version"))
-"""Ignored fields. They cannot change an output, because there is no compilation and no encoder."""
+WITHOUT_EFFECT = frozenset(
+    ("disable_compile", "decoder_start_token_id", "low_memory", "transformers_version")
+)
+"""Ignored fields. They cannot change an output, because there is no compilation, no encoder and no beam search."""
 _ADVICE = {
     "use num_beams=1, since beam search is not available": "num_beams num_beam_groups diversity_penalty length_penalty "
-    "early_stopping constraints force_words_ids low_memory",
+    "early_stopping constraints force_words_ids",
     "use greedy search or sampling": "penalty_alpha dola_layers",
     "leave it out, since the artifact configures drafting": "prompt_lookup_num_tokens max_matching_ngram_size "
     "num_assistant_tokens speculation_type use_mtp num_assistant_tokens_schedule assistant_confidence_threshold "

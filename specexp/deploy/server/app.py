@@ -105,11 +105,12 @@ class Server:
         for kind in (HTTPException, RequestValidationError):
             app.add_exception_handler(kind, self._refuse)
         app.add_exception_handler(Exception, self._fail)
-        app.add_api_route("/health", self._health)
-        app.add_api_route("/metrics", self._metrics)
+        read = ["GET", "HEAD"]
+        app.add_api_route("/health", self._health, methods=read)
+        app.add_api_route("/metrics", self._metrics, methods=read)
         api = APIRouter(prefix="/v1", route_class=_Route)
-        api.add_api_route("/models", self._models)
-        api.add_api_route("/models/{name:path}", self._model)
+        api.add_api_route("/models", self._models, methods=read)
+        api.add_api_route("/models/{name:path}", self._model, methods=read)
         api.add_api_route("/completions", self._completions, methods=["POST"])
         api.add_api_route("/chat/completions", self._chat, methods=["POST"])
         app.include_router(api)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specexp.base.messages import first_line
 from specexp.config.command import Options, answered, check_threads, check_writable, fail
 from specexp.config.config import check_expanded
 from specexp.config.layers import ConfigError
@@ -37,6 +39,8 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
     ("name", str, None, "NAME", "the model's name in requests; default: the target's name"),
+    ("chat-template-kwargs", str, None, "JSON",
+     "variables of the chat template, e.g. '{\"enable_thinking\": false}'; a request may change them"),
     ("lanes", int, 8, "N", "maximal number of outputs decoded at the same time"),
     ("queue", int, 64, "N", "maximal number of outputs that wait for a lane; further requests get status 503"),
     ("deadline", float, 600.0, "SECONDS", "time limit of a request"),
@@ -115,6 +119,13 @@ def _check(options: argparse.Namespace) -> None:
     check_threads(options.threads, ConfigError("--threads"))
     if not 0 < options.deadline < inf:
         raise ConfigError(f"--deadline must be a number of seconds > 0, got {options.deadline:g}")
+    if (given := options.chat_template_kwargs) is not None:
+        try:
+            options.chat_template_kwargs = json.loads(given)
+        except ValueError:
+            options.chat_template_kwargs = None
+        if not isinstance(options.chat_template_kwargs, dict):
+            raise ConfigError(f"--chat-template-kwargs must be a JSON object, got {given!r}")
     if options.drain is not None and not 0 <= options.drain < inf:
         raise ConfigError(f"--drain must be a number of seconds >= 0, got {options.drain:g}")
     if options.save_state is not None:
@@ -155,7 +166,11 @@ def _serve(
             "leave the option out"
         )
     limits = Limits(options.max_body, options.max_prompt, seconds=options.deadline)
-    server = Server(thread, Texts(pair.tokenizer), options.name or pair.name, limits, key)
+    try:
+        texts = Texts(pair.tokenizer, options.chat_template_kwargs)
+    except ValueError as error:
+        raise ConfigError(f"--chat-template-kwargs: {first_line(error)}") from error
+    server = Server(thread, texts, options.name or pair.name, limits, key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)
     thread.start()
@@ -206,7 +221,8 @@ def _parser() -> argparse.ArgumentParser:
         help="the artifact's folder, or an alias such as artifacts/tree_shape/best",
     )
     for name, kind, default, metavar, text in _OPTIONS:
-        add(f"--{name}", type=kind, default=default, metavar=metavar, help=text)
+        flags = ["--name", "--served-model-name"] if name == "name" else [f"--{name}"]
+        add(*flags, type=kind, default=default, metavar=metavar, help=text)
     deterministic = (
         "make outputs bit-identical whatever else is served: an eager target then runs one pass for each lane; "
         "a compiled target needs no extra passes"

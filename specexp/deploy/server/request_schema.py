@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
-    Tag,
     model_validator,
 )
 from starlette.exceptions import HTTPException
 from typing_extensions import override
 
-from specexp.base.checked import Section, violation
+from specexp.base.checked import IntegerKey, Section, violation
 from specexp.base.messages import shown
-from specexp.data.chat import ChatMessage
+from specexp.core.sampling import Processors
+from specexp.data.chat import ROLES, ChatMessage
 
-_LEAST_TEMPERATURE = 0.01
+_GREEDY_BELOW = 1e-5
+"""Lower temperatures are greedy decoding, as in vLLM."""
 
 
 class RequestError(HTTPException):
@@ -52,54 +52,71 @@ class Limits:
     seconds: float = 600.0  # deadline; a request may set an earlier one
 
 
-def _check_temperature(value: float) -> float:
-    if 0 < value < _LEAST_TEMPERATURE:
-        raise ValueError(f"temperature must be 0, or a number >= {_LEAST_TEMPERATURE}, got {value}")
-    return value
-
-
 def _as_prompts(value: Any) -> Any:
     """Wrap a single prompt, which is a text or a list of token ids, in a list. Return any other value unchanged."""
     is_ids = isinstance(value, list) and isinstance(next(iter(value), None), int)
     return [value] if is_ids or isinstance(value, str) else value
 
 
-# violation() drops tags in parentheses from an error's key.
-# With a discriminator, pydantic reports only the error of the matching alternative.
-_by_type = Discriminator(lambda value: "(text)" if isinstance(value, str) else "(other)")
-_Text = Annotated[str, Tag("(text)")]
 _Count = Annotated[int, Field(ge=1, le=2**31)]
 _Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Tag("(other)")]
-_Prompts = Annotated[
-    list[Annotated[_Text | _TokenIds, _by_type]], Field(min_length=1), BeforeValidator(_as_prompts)
-]
+_Token = Annotated[int, Field(ge=0, le=2**31)]
+_Penalty = Annotated[float, Field(ge=-2, le=2)]
+_Prompts = Annotated[list[str | list[_Token]], Field(min_length=1), BeforeValidator(_as_prompts)]
 _Stop = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=200)]],
+    list[Annotated[str, Field(max_length=200)]],
     Field(max_length=16),
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-]
-_Sequence = Annotated[
-    Annotated[_Text, Field(max_length=1000)] | Annotated[_Integer, Tag("(other)")], _by_type
+    AfterValidator(lambda value: [one for one in value if one]),
 ]
 
-_IGNORED = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key", "service_tier"}
+_IGNORED = {
+    *(
+        "user",
+        "metadata",
+        "store",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "service_tier",
+    ),
+    *("request_id", "priority", "cache_prompt", "cache_salt", "spaces_between_special_tokens"),
+}
 """Fields that do not affect the output. They are accepted and ignored."""
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p"), (0,)),
-    **dict.fromkeys(("repetition_penalty", "best_of"), (1,)),
-    **dict.fromkeys(("tools", "functions"), ([],)),
+    **dict.fromkeys(("best_of", "length_penalty", "repeat_penalty", "typical_p", "tfs_z"), (1,)),
+    **dict.fromkeys(("no_repeat_ngram_size", "top_a", "mirostat", "xtc_probability", "dry_multiplier"), (0,)),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "dynatemp_range", "prompt_logprobs"), (0,)),
+    **dict.fromkeys(("echo", "use_beam_search", "early_stopping", "include_stop_str_in_output"), (False,)),
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), (False,)),
+    **dict.fromkeys(("add_special_tokens", "detokenize"), (True,)),
+    **dict.fromkeys(("tools", "functions", "bad_words", "logits_processors", "documents"), ([],)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    **dict.fromkeys(("audio", "prediction"), ()),
-    "logit_bias": ({},),
-    "echo": (False,),
+    **dict.fromkeys(("audio", "prediction", "web_search_options", "structured_outputs", "chat_template"), ()),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"), ()),
+    "truncate_prompt_tokens": (-1,),
     "suffix": ("",),
     "response_format": ({"type": "text"},),
     "parallel_tool_calls": (True, False),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
 }
 """Unsupported fields, each with the neutral values that are accepted and ignored."""
+
+
+class StreamOptions(Section):
+    """Options of a stream.
+
+    Attributes:
+        include_usage: add a last chunk with the token counts.
+        continuous_usage_stats: give every chunk the token counts so far, if ``include_usage`` is set, as in vLLM.
+        include_obfuscation: ignored; it pads chunks, so that their sizes do not reveal the text.
+    """
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
 
 
 class GenerationRequest(Section):
@@ -107,28 +124,48 @@ class GenerationRequest(Section):
 
     Attributes:
         model: name of the model; None for the served model.
-        temperature: 0 for greedy decoding, otherwise at least 0.01.
+        temperature: 0 for greedy decoding.
+        top_p: 0 keeps only the most probable token.
+        top_k: 0 and -1 keep all tokens.
+        min_p: drop tokens that are less probable than this share of the most probable token's probability.
+        presence_penalty: subtracted from the logits of all tokens of the output, as in OpenAI's API.
+        frequency_penalty: the same for each time that the output holds a token.
+        repetition_penalty: factor for the logits of all tokens of prompt and output, as in ``transformers``.
+        logit_bias: numbers added to the logits of single tokens, by token id.
         n: number of outputs for each prompt.
-        stop: strings that end an output; a single string is accepted too.
+        stop: strings that end an output; a single string is accepted too. A special token ends it as a token.
+        stop_token_ids: tokens that end an output.
+        ignore_eos: whether to go on after an EOS token.
+        min_tokens: number of tokens before which no output ends.
+        skip_special_tokens: whether to leave special tokens out of the text.
         seed: random seed; None draws one.
         sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
             output's index, from 0.
-        stream_options: ``{"include_usage": true}`` adds a last chunk with the token counts.
+        stream_options: options of a stream.
         speculative: whether to draft, or the maximum number of drafted tokens per step. It does not change the output.
         deadline: time limit for the request, in seconds.
     """
 
     model: str | None = None
     max_tokens: _Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2), AfterValidator(_check_temperature)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: _Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=2**31)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    logit_bias: dict[IntegerKey, Annotated[float, Field(ge=-100, le=100)]] = Field({})
     n: _Count = 1
     stop: _Stop = Field([])
+    stop_token_ids: list[_Token] = Field([])
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
+    skip_special_tokens: bool = True
     seed: _Integer | None = None
-    sequence: _Sequence | None = None
+    sequence: Annotated[str, Field(max_length=1000)] | _Integer | None = None
     stream: bool = False
-    stream_options: dict[Literal["include_usage"], bool] = Field({})
+    stream_options: StreamOptions = StreamOptions()
     speculative: bool | Annotated[int, Field(ge=0, le=1024)] = True
     deadline: Annotated[float, Field(gt=0, le=86400)] | None = None
 
@@ -138,13 +175,27 @@ class GenerationRequest(Section):
         """Reject unsupported values, and drop null and ignored fields. The base class rejects unknown fields."""
         if not isinstance(body, dict):
             return body
+        body = {name: value for name, value in body.items() if value is not None}
+        if "none" in (body.get("tool_choice"), body.get("function_call")):
+            body |= {"tools": [], "functions": []}  # no call is wanted
+        if body.get("logprobs") is False:
+            del body["logprobs"]
         for name, neutral in _UNSUPPORTED.items():
             value = body.get(name)
             if value is not None and value not in neutral:
                 sentence = f"{name} is not supported by this server, got {shown(value)}; leave it out"
                 raise RequestError(400, sentence, name)
         dropped = _UNSUPPORTED.keys() | _IGNORED
-        return {name: value for name, value in body.items() if value is not None and name not in dropped}
+        return {name: value for name, value in body.items() if name not in dropped}
+
+    @property
+    def processors(self) -> Processors:
+        """Temperature, top-k and top-p, without neutral values."""
+        if self.temperature < _GREEDY_BELOW or self.top_p == 0:
+            return Processors(0.0)
+        return Processors(
+            self.temperature, self.top_k if self.top_k > 0 else None, self.top_p if self.top_p < 1 else None
+        )
 
     @property
     def top_log_probs(self) -> int | None:
@@ -165,9 +216,15 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatRequest(GenerationRequest):
-    """The body of ``/v1/chat/completions``. ``max_completion_tokens`` is an alias of ``max_tokens``."""
+    """The body of ``/v1/chat/completions``. ``max_completion_tokens`` is an alias of ``max_tokens``.
+
+    A last message of the assistant is continued. ``chat_template_kwargs`` are variables of the chat template.
+    """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
+    chat_template_kwargs: dict[str, Any] = Field({})
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: _Count | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -179,15 +236,18 @@ class ChatRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> ChatRequest:
-        role = self.messages[-1].role
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise RequestError(400, "logprobs must be true if top_logprobs is set", "logprobs")
-        if None not in (self.max_tokens, self.max_completion_tokens):
-            raise RequestError(
-                400, "max_tokens and max_completion_tokens are both set: give only one of them", "max_tokens"
-            )
-        if role not in ("user", "human"):
-            raise RequestError(400, f"the last message must have the role 'user', got {role!r}", "messages")
+        both = self.max_tokens, self.max_completion_tokens
+        if None not in both and both[0] != both[1]:
+            sentence = f"max_tokens and max_completion_tokens must not differ, got {both[0]} and {both[1]}"
+            raise RequestError(400, sentence, "max_tokens")
+        role = self.messages[-1].role
+        continues = ROLES[role] == "assistant"
+        for name, usual in (("continue_final_message", continues), ("add_generation_prompt", not continues)):
+            if getattr(self, name) not in (None, usual):
+                sentence = f"{name} must be {str(usual).lower()} if the last message has the role {role!r}"
+                raise RequestError(400, sentence, name)
         return self
 
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from secrets import randbits, token_hex
 from time import monotonic, time
 from typing import Any
 
 import numpy as np
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+)
 
+from specexp.base.messages import shown
+from specexp.core.contracts import DeterministicVerifier
+from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
 from specexp.deploy.server.decoding_thread import (
     DecodingThread,
     Ended,
@@ -21,7 +31,7 @@ from specexp.deploy.server.decoding_thread import (
     Update,
 )
 from specexp.deploy.server.request_schema import ChatRequest, GenerationRequest, Limits, RequestError
-from specexp.deploy.server.texts import OutputText, Texts
+from specexp.deploy.server.texts import OutputText, Texts, TokenTexts
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
@@ -78,6 +88,7 @@ class ServedRequest:
         deadline = self.began + min(request.deadline or limits.seconds, limits.seconds)
         self.outputs = [self._output(number, deadline) for number in range(count)]
         self.ended: list[Ended | None] = [None] * count
+        self._token_texts = [TokenTexts(texts, request.skip_special_tokens) for _ in range(count)]
 
     def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
@@ -95,19 +106,74 @@ class ServedRequest:
         if isinstance(request, ChatRequest):
             default = request.max_completion_tokens or self._thread.target.context_limit
         wake = asyncio.get_running_loop().call_soon_threadsafe  # notify is called in the decoding thread
+        limit = request.max_tokens or default
+        if request.min_tokens > limit:
+            sentence = f"min_tokens must be at most max_tokens, which is {limit}, got {request.min_tokens}"
+            raise RequestError(400, sentence, "min_tokens")
+        prompt = tuple(self.prompts[number // request.n])
+        ends = self._stop_tokens()
+        decode = partial(self._texts.text, special=not request.skip_special_tokens)
         return Output(
-            prompt=tuple(self.prompts[number // request.n]),
+            prompt=prompt,
             seed=self.seed,
             sequence=number if request.sequence is None else request.sequence,
-            max_new_tokens=request.max_tokens or default,
-            verifier=KeyedSampling(request.temperature, request.top_k, request.top_p),
-            text=OutputText(self._texts.text, request.stop),
+            max_new_tokens=limit,
+            verifier=self._verifier(len(prompt), ends),
+            text=OutputText(decode, request.stop, request.min_tokens),
+            eos_token_ids=ends,
             notify=lambda update: wake(self._updates.put_nowait, (number, update)),
             update_seconds=_UPDATE_SECONDS if request.stream else None,
             log_probs=request.top_log_probs,
             speculative=request.speculative,
             deadline=deadline,
         )
+
+    def _stop_tokens(self) -> frozenset[int]:
+        """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""
+        request, special = self.request, self._texts.special_ids
+        for key, tokens in (("stop_token_ids", request.stop_token_ids), ("logit_bias", request.logit_bias)):
+            highest, size = max(tokens, default=0), self._thread.target.vocab_size
+            if highest >= size:
+                sentence = f"{key}: the model's vocabulary has ids 0 to {size - 1}, got {highest}"
+                raise RequestError(400, sentence, key)
+        for text in (
+            request.stop if request.skip_special_tokens else ()
+        ):  # it would never be found in the text
+            inside = [one for one in special.values() if one in text]
+            if inside and text not in inside:
+                sentence = (
+                    f"stop: {shown(text)} holds the special token {inside[0]!r}, which texts do not show"
+                )
+                sentence = f"{sentence}: give that token alone"
+                raise RequestError(400, sentence, "stop")
+        eos = frozenset() if request.ignore_eos else self._thread.eos_token_ids
+        return eos.union(
+            request.stop_token_ids, (one for one, text in special.items() if text in request.stop)
+        )
+
+    def _verifier(self, prompt_length: int, ends: frozenset[int]) -> DeterministicVerifier:
+        """Return the verifier of an output. Its processors have the order of ``transformers``."""
+        request, sampling = self.request, self.request.processors
+        processors = LogitsProcessorList()
+        if request.logit_bias:
+            processors.append(TokenBias(request.logit_bias))
+        if request.repetition_penalty != 1:
+            processors.append(RepetitionPenaltyLogitsProcessor(float(request.repetition_penalty)))
+        if request.presence_penalty or request.frequency_penalty:
+            penalties = request.presence_penalty, request.frequency_penalty
+            processors.append(CountPenalties(prompt_length, *penalties))
+        if request.min_tokens and ends:
+            least = request.min_tokens
+            processors.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, sorted(ends)))
+        min_p = request.min_p if sampling.temperature else 0
+        if not processors and not min_p:
+            return KeyedSampling(**sampling.settings)
+        processors += sampling.warpers
+        if min_p:
+            processors.append(MinPLogitsWarper(float(min_p)))
+        verifier = ProcessedSampling()
+        verifier.set_up(processors, sampling.temperature)
+        return verifier
 
     def submit(self) -> None:
         """Pass the outputs to the decoding thread.
@@ -145,8 +211,8 @@ class ServedRequest:
         Raises:
             RequestError: see :meth:`answer`; some chunks may already have been yielded.
         """
-        include_usage = self.request.stream_options.get("include_usage", False)
-        usage: dict[str, Any] = {"usage": None} if include_usage else {}
+        options = self.request.stream_options
+        include_usage = options.include_usage
         about = {**self._about, "object": "chat.completion.chunk" if self.is_chat else "text_completion"}
         begun: set[int] = set()
         async for number, update in self._news():
@@ -156,6 +222,8 @@ class ServedRequest:
             begun.add(number)
             choice = self._choice(number, update, {"delta": {**role, "content": update.text}})
             extra = {} if include_usage or None in self.ended else self._extra()
+            counts = self.usage() if options.continuous_usage_stats else None
+            usage = {"usage": counts} if include_usage else {}
             yield {**about, "choices": [choice], **usage, **extra}
         if include_usage:
             yield {**about, "choices": [], "usage": self.usage(), **self._extra()}
@@ -215,32 +283,42 @@ class ServedRequest:
         """Return an entry of ``choices``, which contains the fields of ``chat`` if the request is a chat."""
         log_probs = None
         if self.request.top_log_probs is not None and (update.log_probs or not self.request.stream):
-            log_probs = (self._chat_log_probs if self.is_chat else self._log_probs)(update.log_probs)
+            listed = self._chat_log_probs if self.is_chat else self._log_probs
+            log_probs = listed(self._token_texts[number], update.log_probs)
         content = chat if self.is_chat else {"text": update.text}
         reason = _finish_reason(update.end)
         return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 
-    def _log_probs(self, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
-        texts = [self._texts.text([one.token], special=True) for one in tokens]
-        return {
-            "tokens": texts,
-            "token_logprobs": [one.log_prob for one in tokens],
-            "top_logprobs": [
-                {self._texts.text([token], special=True): log_prob for token, log_prob in one.best}
-                for one in tokens
-            ],
-            "text_offset": [sum(map(len, texts[:place])) for place in range(len(texts))],
+    def _log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         }
+        for one in tokens:
+            names = {one.token: texts.text_of(one.token)}
+            for token, _ in one.best:  # an equal text must not hide another token's entry
+                text = texts.text_of(token)
+                taken = not text or text in names.values()
+                names.setdefault(token, f"token_id:{token}" if taken else text)
+            best = {names[token]: log_prob for token, log_prob in one.best}
+            top = best | {names[one.token]: one.log_prob}
+            entry = (names[one.token], one.log_prob, top, texts.add(one.token))
+            for column, value in zip(found.values(), entry, strict=True):
+                column.append(value)
+        return found
 
-    def _chat_log_probs(self, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
+    def _chat_log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
         def entry(token: int, log_prob: float) -> dict[str, Any]:
-            text = self._texts.text([token], special=True)
-            return {"token": text, "logprob": log_prob, "bytes": list(text.encode())}
+            return {
+                "token": texts.text_of(token),
+                "logprob": log_prob,
+                "bytes": list(texts.bytes_of(token)),
+            }
 
-        content = [
-            {**entry(one.token, one.log_prob), "top_logprobs": [entry(*best) for best in one.best]}
-            for one in tokens
-        ]
+        content = []
+        for one in tokens:
+            best = [entry(*pair) for pair in one.best]
+            content.append({**entry(one.token, one.log_prob), "top_logprobs": best})
+            texts.add(one.token)
         return {"content": content, "refusal": None}
 
 

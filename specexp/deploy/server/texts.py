@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import logging
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import type_and_line
-from specexp.data.chat import ChatMessage
+from specexp.base.messages import first_line, type_and_line
+from specexp.data.chat import check_template_arguments
 from specexp.data.workload import chat_ids, first_turn_ids, renders_turns, varying_template
 from specexp.deploy.server.request_schema import (
     ChatRequest,
@@ -29,13 +33,22 @@ class Texts:
     """The target's tokenizer, shared by all requests.
 
     Chat messages are rendered with the tokenizer's chat template. If it has none, the message texts are joined by
-    blank lines, without their roles, as in a study's workload.
+    blank lines, without their roles, as in a study's workload. ``template_arguments`` are default variables of the
+    template.
+
+    Raises:
+        ValueError: the template does not use an argument.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None
+    ) -> None:
         self.tokenizer = tokenizer
         if why := varying_template(tokenizer):
             log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
+        self._arguments = dict(template_arguments or {})
+        if self._arguments:
+            check_template_arguments(tokenizer, self._arguments)
         self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:
@@ -46,18 +59,23 @@ class Texts:
         """
         with self._lock:
             if isinstance(request, ChatRequest):
-                return [self._chat_ids(request.messages)]
+                return [self._chat_ids(request)]
             assert isinstance(request, CompletionRequest)
             return [
                 first_turn_ids(self.tokenizer, one, False) if isinstance(one, str) else one
                 for one in request.prompt
             ]
 
-    def _chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        read = [one.message() for one in messages]
+    def _chat_ids(self, request: ChatRequest) -> list[int]:
+        read, own = [one.message() for one in request.messages], request.chat_template_kwargs
+        try:
+            if own:
+                check_template_arguments(self.tokenizer, own)
+        except ValueError as error:
+            raise RequestError(400, first_line(error), "chat_template_kwargs") from error
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
-            return chat_ids(self.tokenizer, read, template)
+            return chat_ids(self.tokenizer, read, template, self._arguments | own)
         except Exception as error:  # a template is a program and may raise any error
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error
@@ -69,6 +87,80 @@ class Texts:
         )
         return text
 
+    def token_bytes(self, token: int) -> bytes:
+        """Return a token's own bytes, which may be a part of a character. Special tokens are written out."""
+        piece = self.tokenizer.convert_ids_to_tokens(token)
+        if piece is None:  # models may have more logits than there are tokens
+            return b""
+        if token in self.tokenizer.added_tokens_decoder:
+            return str(piece).encode()
+        kinds = {one["type"] for one in self._decoders}
+        if "ByteLevel" in kinds:
+            return b"".join(self._bytes.get(char, char.encode()) for char in piece)
+        if "ByteFallback" in kinds and re.fullmatch("<0x[0-9A-F]{2}>", piece):
+            return bytes.fromhex(piece[3:5])
+        marks = [one for one in self._decoders if one["type"] in ("Metaspace", "Replace")]
+        for one in marks:  # of spaces
+            mark = one.get("replacement") or one["pattern"].get("String")
+            piece = piece.replace(mark, one.get("content", " ")) if mark else piece
+        return (piece if marks else self.text([token], special=True)).encode()
+
+    @cached_property
+    def special_ids(self) -> dict[int, str]:
+        """The tokens that are not shown in texts, and how they are written."""
+        known = self.tokenizer.added_tokens_decoder.items()
+        return {token: one.content for token, one in known if one.special}
+
+    @cached_property
+    def _decoders(self) -> list[dict[str, Any]]:
+        """The tokenizer's decoders, each with its type and settings."""
+        found: Any = getattr(self.tokenizer, "backend_tokenizer", None)
+        if found is None:  # SentencePiece itself
+            return [{"type": "ByteFallback"}, {"type": "Metaspace", "replacement": "\u2581"}]
+        outer = json.loads(found.decoder.__getstate__()) if found.decoder else {"type": "Fuse"}
+        return list(outer.get("decoders", [outer]))
+
+    @cached_property
+    def _bytes(self) -> dict[str, bytes]:
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+        return {char: bytes([byte]) for byte, char in bytes_to_unicode().items()}
+
+
+class TokenTexts:
+    """The texts of one output's tokens. The bytes of all tokens, one after another, are those of the output's text."""
+
+    def __init__(self, texts: Texts, skips_special: bool = True) -> None:
+        self._texts = texts
+        self._skipped = texts.special_ids if skips_special else {}
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = False
+        self._length = 0  # complete characters of the output so far
+
+    def bytes_of(self, token: int) -> bytes:
+        """Return the bytes that a token would add to the text; empty for a special token."""
+        found = b"" if token in self._skipped else self._texts.token_bytes(token)
+        # SentencePiece's decoders remove the space at the beginning of a text
+        stripped = not self._begun and self._texts.text([token]).encode() == found[1:]
+        return found[1:] if stripped and found[:1] == b" " else found
+
+    def text_of(self, token: int) -> str:
+        """Return a token as text, in OpenAI's notation ``bytes:\\xf0`` if it is only a part of a character."""
+        found = self._texts.token_bytes(token) if token in self._skipped else self.bytes_of(token)
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+    def add(self, token: int) -> int:
+        """Add the output's next token; return its place in the text, in characters."""
+        found, pending = self.bytes_of(token), self._characters.getstate()[0]
+        # a character that is not continued is shown as one U+FFFD
+        place = self._length + bool(pending and found and not 0x80 <= found[0] < 0xC0)
+        self._length += len(self._characters.decode(found))
+        self._begun |= bool(found)
+        return place
+
 
 class OutputText:
     """Incremental decoder from an output's tokens to text.
@@ -76,6 +168,7 @@ class OutputText:
     :meth:`take` returns only final text. It holds back incomplete characters and any text that may be the beginning
     of a stop string. A stop string and all text after it are dropped. If there are stop strings, the loop calls this
     object after each token (:data:`~specexp.core.loop.Stop`). Otherwise, :meth:`extend` adds several tokens at once.
+    Stop strings are not searched in the text of the first ``min_tokens`` tokens.
 
     Example:
         >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
@@ -83,9 +176,12 @@ class OutputText:
         [False, False, 'a', True, '']
     """
 
-    def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, decode: Callable[[list[int]], str], stop: Sequence[str] = (), min_tokens: int = 0
+    ) -> None:
         self._decode = decode
         self._stop = tuple(stop)
+        self._min_tokens = min_tokens
         self._longest = max(map(len, self._stop), default=0)
         self._tokens: list[int] = []
         # A token's text depends on the token before it, so new tokens are decoded together with the last complete
@@ -133,7 +229,7 @@ class OutputText:
         start = max(0, len(self._waiting) - self._longest + 1)
         self._waiting += text
         found = [at for one in self._stop if (at := self._waiting.find(one, start)) >= 0]
-        if found:
+        if found and len(self._tokens) > self._min_tokens:
             self._waiting, self._stopped = self._waiting[: min(found)], True
 
     def _beginning_of_stop(self) -> int:

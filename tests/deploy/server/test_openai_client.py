@@ -223,14 +223,13 @@ CONTENT = [{"role": "user", "content": [{"type": "image_url"}]}]
 REFUSED = [
     ({"model": "tinny"}, 404, "did you mean 'tiny'?"),
     ({"temperature": 3}, 400, "temperature must be <= 2, got 3"),
-    ({"temperature": 0.001}, 400, "0, or a number >= 0.01"),
+    ({"temperature": -0.001}, 400, "temperature must be >= 0, got -0.001"),
     ({"n": 17}, 400, "the number of prompts times n must be at most 16, got 17"),
     ({"prompt": "a" * 500}, 400, "the model's context holds 192"),
     ({"prompt": [999]}, 400, "holds token id 999"),
     ({"prompt": ""}, 400, "the prompt is empty"),
     ({"prompt": []}, 400, "prompt must not be empty"),
-    ({"prompt": ["a", 3]}, 400, "prompt.1 must be a list, got 3"),
-    ({"stop": ""}, 400, "stop must not be empty"),
+    ({"prompt": ["a", 3]}, 400, "prompt.1 must be a text or a list, got 3"),
     (
         {"n": 2, "extra_body": {"sequence": "a"}},
         400,
@@ -238,14 +237,18 @@ REFUSED = [
     ),
     ({"extra_body": {"temprature": 1}}, 400, "did you mean 'temperature'?"),
     ({"extra_body": {"response_format": {"type": "json_object"}}}, 400, "response_format"),
-    ({"frequency_penalty": 0.5}, 400, "frequency_penalty"),
+    ({"frequency_penalty": 2.5}, 400, "frequency_penalty must be <= 2, got 2.5"),
+    ({"logit_bias": {"999": 1}}, 400, "logit_bias: the model's vocabulary has ids 0 to 256, got 999"),
+    ({"logit_bias": {"a": 1}}, 400, "logit_bias: a key must be an integer, got 'a'"),
+    ({"extra_body": {"stop_token_ids": [999]}}, 400, "stop_token_ids: the model's vocabulary has ids"),
+    ({"extra_body": {"min_tokens": 13}}, 400, "min_tokens must be at most max_tokens, which is 12, got 13"),
+    ({"stop": ["<|end|>\n"]}, 400, "holds the special token '<|end|>', which texts do not show"),
     ({"stop": ["a"] * 17}, 400, "stop: List should have at most 16 items"),
     ({"logprobs": 21}, 400, "logprobs must be <= 20"),
     ({"stream": True, "stream_options": {"chunks": True}}, 400, "include_usage"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages.0.role must be 'developer'"),
     ({"messages": [{"role": "user"}]}, 400, "messages.0.content is missing"),
     ({"messages": CONTENT}, 400, "messages.0.content.0.type must be 'text', 'input_text' or"),
-    ({"messages": [*CHAT, {"role": "assistant", "content": "y"}]}, 400, "the last message"),
 ]
 
 
