@@ -71,52 +71,40 @@ _Stop = Annotated[
 ]
 
 _IGNORED = {
-    *(
-        "user",
-        "metadata",
-        "store",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "service_tier",
-    ),
-    *("request_id", "priority", "cache_prompt", "cache_salt", "spaces_between_special_tokens"),
-}
+    "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier",
+    "request_id", "priority", "cache_prompt", "cache_salt", "spaces_between_special_tokens",
+}  # fmt: skip
 """Fields that do not affect the output. They are accepted and ignored."""
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("best_of", "length_penalty", "repeat_penalty", "typical_p", "tfs_z"), (1,)),
-    **dict.fromkeys(("no_repeat_ngram_size", "top_a", "mirostat", "xtc_probability", "dry_multiplier"), (0,)),
-    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "dynatemp_range", "prompt_logprobs"), (0,)),
-    **dict.fromkeys(("echo", "use_beam_search", "early_stopping", "include_stop_str_in_output"), (False,)),
-    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids"), (False,)),
-    **dict.fromkeys(("add_special_tokens", "detokenize"), (True,)),
-    **dict.fromkeys(("tools", "functions", "bad_words", "logits_processors", "documents"), ([],)),
-    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    **dict.fromkeys(("audio", "prediction", "web_search_options", "structured_outputs", "chat_template"), ()),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar"), ()),
-    "truncate_prompt_tokens": (-1,),
-    "suffix": ("",),
-    "response_format": ({"type": "text"},),
-    "parallel_tool_calls": (True, False),
-    "modalities": (["text"],),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
+    name: neutral
+    for names, neutral in {
+        "best_of length_penalty repeat_penalty typical_p": (1,),
+        "no_repeat_ngram_size prompt_logprobs epsilon_cutoff eta_cutoff": (0,),
+        "echo use_beam_search early_stopping include_stop_str_in_output return_token_ids": (False,),
+        "add_special_tokens detokenize": (True,),
+        "tools functions bad_words logits_processors documents": ([],),
+        "tool_choice function_call": ("none", "auto"),
+        "audio prediction web_search_options structured_outputs chat_template grammar": (),
+        "guided_json guided_regex guided_choice guided_grammar": (),
+        "truncate_prompt_tokens": (-1,),
+        "suffix": ("",),
+        "response_format": ({"type": "text"},),
+        "parallel_tool_calls": (True, False),
+        "modalities": (["text"],),
+        "reasoning_effort": ("none",),
+        "verbosity": ("medium",),
+    }.items()
+    for name in names.split()
 }
 """Unsupported fields, each with the neutral values that are accepted and ignored."""
 
 
 class StreamOptions(Section):
-    """Options of a stream.
-
-    Attributes:
-        include_usage: add a last chunk with the token counts.
-        continuous_usage_stats: give every chunk the token counts so far, if ``include_usage`` is set, as in vLLM.
-        include_obfuscation: ignored; it pads chunks, so that their sizes do not reveal the text.
-    """
+    """Whether a stream has token counts at its end and, with vLLM's second option, in all its chunks."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    include_obfuscation: bool = False
+    include_obfuscation: bool = False  # ignored
 
 
 class GenerationRequest(Section):
@@ -128,20 +116,15 @@ class GenerationRequest(Section):
         top_p: 0 keeps only the most probable token.
         top_k: 0 and -1 keep all tokens.
         min_p: drop tokens that are less probable than this share of the most probable token's probability.
-        presence_penalty: subtracted from the logits of all tokens of the output, as in OpenAI's API.
-        frequency_penalty: the same for each time that the output holds a token.
-        repetition_penalty: factor for the logits of all tokens of prompt and output, as in ``transformers``.
-        logit_bias: numbers added to the logits of single tokens, by token id.
+        presence_penalty, frequency_penalty, logit_bias: as in OpenAI's API.
+        repetition_penalty, min_tokens: as in ``transformers`` and vLLM.
         n: number of outputs for each prompt.
         stop: strings that end an output; a single string is accepted too. A special token ends it as a token.
         stop_token_ids: tokens that end an output.
         ignore_eos: whether to go on after an EOS token.
-        min_tokens: number of tokens before which no output ends.
-        skip_special_tokens: whether to leave special tokens out of the text.
         seed: random seed; None draws one.
         sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
             output's index, from 0.
-        stream_options: options of a stream.
         speculative: whether to draft, or the maximum number of drafted tokens per step. It does not change the output.
         deadline: time limit for the request, in seconds.
     """

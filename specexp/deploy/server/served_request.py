@@ -131,25 +131,19 @@ class ServedRequest:
     def _stop_tokens(self) -> frozenset[int]:
         """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""
         request, special = self.request, self._texts.special_ids
-        for key, tokens in (("stop_token_ids", request.stop_token_ids), ("logit_bias", request.logit_bias)):
-            highest, size = max(tokens, default=0), self._thread.target.vocab_size
-            if highest >= size:
+        size = self._thread.target.vocab_size
+        for key in ("stop_token_ids", "logit_bias"):
+            if (highest := max(getattr(request, key), default=0)) >= size:
                 sentence = f"{key}: the model's vocabulary has ids 0 to {size - 1}, got {highest}"
                 raise RequestError(400, sentence, key)
-        for text in (
-            request.stop if request.skip_special_tokens else ()
-        ):  # it would never be found in the text
+        for text in request.stop if request.skip_special_tokens else ():
             inside = [one for one in special.values() if one in text]
-            if inside and text not in inside:
-                sentence = (
-                    f"stop: {shown(text)} holds the special token {inside[0]!r}, which texts do not show"
-                )
-                sentence = f"{sentence}: give that token alone"
+            if inside and text not in inside:  # it would never be found in the text
+                sentence = f"stop: texts do not show the special token {inside[0]!r}: give it alone, got {shown(text)}"
                 raise RequestError(400, sentence, "stop")
         eos = frozenset() if request.ignore_eos else self._thread.eos_token_ids
-        return eos.union(
-            request.stop_token_ids, (one for one, text in special.items() if text in request.stop)
-        )
+        stops = [token for token, text in special.items() if text in request.stop]
+        return eos.union(request.stop_token_ids, stops)
 
     def _verifier(self, prompt_length: int, ends: frozenset[int]) -> DeterministicVerifier:
         """Return the verifier of an output. Its processors have the order of ``transformers``."""
@@ -162,15 +156,12 @@ class ServedRequest:
         if request.presence_penalty or request.frequency_penalty:
             penalties = request.presence_penalty, request.frequency_penalty
             processors.append(CountPenalties(prompt_length, *penalties))
-        if request.min_tokens and ends:
-            least = request.min_tokens
+        if (least := request.min_tokens) and ends:
             processors.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, sorted(ends)))
         min_p = request.min_p if sampling.temperature else 0
         if not processors and not min_p:
             return KeyedSampling(**sampling.settings)
-        processors += sampling.warpers
-        if min_p:
-            processors.append(MinPLogitsWarper(float(min_p)))
+        processors += [*sampling.warpers, *([MinPLogitsWarper(float(min_p))] if min_p else [])]
         verifier = ProcessedSampling()
         verifier.set_up(processors, sampling.temperature)
         return verifier

@@ -242,7 +242,7 @@ REFUSED = [
     ({"logit_bias": {"a": 1}}, 400, "logit_bias: a key must be an integer, got 'a'"),
     ({"extra_body": {"stop_token_ids": [999]}}, 400, "stop_token_ids: the model's vocabulary has ids"),
     ({"extra_body": {"min_tokens": 13}}, 400, "min_tokens must be at most max_tokens, which is 12, got 13"),
-    ({"stop": ["<|end|>\n"]}, 400, "holds the special token '<|end|>', which texts do not show"),
+    ({"stop": ["<|end|>\n"]}, 400, "texts do not show the special token '<|end|>': give it alone"),
     ({"stop": ["a"] * 17}, 400, "stop: List should have at most 16 items"),
     ({"logprobs": 21}, 400, "logprobs must be <= 20"),
     ({"stream": True, "stream_options": {"chunks": True}}, 400, "include_usage"),
