@@ -384,10 +384,9 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
         text = str(context["error"])
         own = text.removeprefix(f"{key[-1]} ") if key else text
         return key, f" {own}" if own != text else f": {text}"
-    if first["loc"] and first["loc"][-1] == "[key]":
-        wanted = _expected(first["msg"])
-        hint = did_you_mean(value, re.findall(r"'([^']*)'", wanted))
-        return key[:-1], f": a key must be {wanted}, got {shown(value)}{hint if '; did' in hint else ''}"
+    if kind == "literal_error" and first["loc"][-1] == "[key]":
+        allowed = re.findall(r"'([^']*)'", first["msg"])
+        return key, f" is unknown{did_you_mean(value, allowed)}"
     if kind in ("missing", "extra_forbidden", "unexpected_keyword_argument"):
         return key, " is missing" if kind == "missing" else " is unknown"
     if kind.startswith("union_tag"):

@@ -239,7 +239,7 @@ REFUSED = [
     ({"extra_body": {"response_format": {"type": "json_object"}}}, 400, "response_format"),
     ({"frequency_penalty": 2.5}, 400, "frequency_penalty must be <= 2, got 2.5"),
     ({"logit_bias": {"999": 1}}, 400, "logit_bias: the model's vocabulary has ids 0 to 256, got 999"),
-    ({"logit_bias": {"a": 1}}, 400, "logit_bias: a key must be an integer, got 'a'"),
+    ({"logit_bias": {"a": 1}}, 400, "logit_bias.a must be an integer, got 'a'"),
     ({"extra_body": {"stop_token_ids": [999]}}, 400, "stop_token_ids: the model's vocabulary has ids"),
     ({"extra_body": {"min_tokens": 13}}, 400, "min_tokens must be at most max_tokens, which is 12, got 13"),
     ({"stop": ["<|end|>\n"]}, 400, "texts do not show the special token '<|end|>': give it alone"),
