@@ -69,7 +69,10 @@ class Compared:
         if not repeats:
             gap, why = None, "plain decoding does not reproduce its own answer"
         elif gap is None:
-            why = "the token's log-probabilities are missing, so a near tie cannot be distinguished from an error"
+            why = (
+                "the token's log-probabilities are missing, so a near tie cannot be distinguished from an error "
+                "(llama.cpp sends none for tokens of a step that checked a draft, so its plain server must not draft)"
+            )
         elif gap < -tolerance:
             why = (
                 f"{source} prefers the speculative token by {-gap:.3g}, so plain decoding uses another model"

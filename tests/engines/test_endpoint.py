@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from operator import attrgetter
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -16,11 +17,11 @@ from helpers.clusters import is_alive
 from helpers.small_gguf import tokenizer
 from helpers.waiting import wait_for
 
-from specexp.engines import openai_client
+from specexp.engines import http_engines, llama_wheel, openai_client
 from specexp.engines.engine import EngineError
 from specexp.engines.http_engines import LlamaCppServer, OpenAIEndpoint
 from specexp.engines.openai_client import Streamed, model_of
-from specexp.engines.server import filled
+from specexp.engines.server import StartedServer, filled
 from specexp.engines.settings import LlamaCppSettings
 from specexp.models.pair import ModelPair
 
@@ -221,6 +222,16 @@ def test_a_piece_may_hold_reasoning_and_content(delta, text) -> None:
     assert (found.text, found.first, found.times) == (text, text, [0.5])
 
 
+@pytest.mark.parametrize(
+    ("name", "help_text"),
+    [("SIGSEGV", "another build .*--no-repack"), ("SIGILL", "instructions that this processor lacks")],
+)
+def test_a_server_that_a_signal_ends_is_named_with_what_helps(name, help_text) -> None:
+    code = f"import os, signal; print('loading', flush=True); os.kill(os.getpid(), signal.{name})"
+    with pytest.raises(EngineError, match=rf"healthy, it was ended by {name} \(loading\); .*{help_text}"):
+        StartedServer([sys.executable, "-c", code], "http://127.0.0.1:9", 30)
+
+
 class TestLlamaCppServer:
     """By a program that stands in for ``llama-server`` and writes down its arguments."""
 
@@ -263,6 +274,40 @@ class TestLlamaCppServer:
         )
         assert engine.plain().deployed_settings() == {"spec_type": "none"}
         assert engine.plain().restart_key != engine.restart_key
+
+    @pytest.mark.parametrize("amx", [True, False])
+    def test_the_program_is_kept_from_repacking_on_processors_with_amx(self, amx, program, pair, monkeypatch):
+        monkeypatch.setattr(http_engines, "_has_amx", lambda: amx)
+        words = LlamaCppServer(target="target.gguf", program=str(program)).words(1, pair)
+        assert words[0] == str(program)
+        assert ("--no-repack" in words) == amx
+
+    def test_the_wheel_is_used_where_there_is_no_program(self, program, pair, monkeypatch) -> None:
+        monkeypatch.setattr(http_engines, "_has_amx", lambda: True)
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.setattr(http_engines, "find_spec", lambda name: name)
+        words = LlamaCppServer(target="target.gguf").words(1, pair)
+        assert words[:5] == [sys.executable, "-m", "specexp.engines.llama_wheel", "--model", "target.gguf"]
+        assert "--no-repack" not in words  # the wheel is built without AMX
+        monkeypatch.setattr(http_engines, "find_spec", lambda name: None)
+        with pytest.raises(
+            EngineError, match=r"no program llama-server on the path .*pip install 'specexp\[llama"
+        ):
+            LlamaCppServer(target="target.gguf").words(1, pair)
+        monkeypatch.setenv("PATH", str(program.parent))
+        assert LlamaCppServer(target="target.gguf").words(1, pair)[0] == "llama-server"
+
+    def test_every_flag_has_its_field_in_the_wheel(self, pair) -> None:
+        xllamacpp = pytest.importorskip("xllamacpp", reason="pip install 'specexp[llama-server]'")
+        flags = [name.replace("_", "-") for name in LlamaCppSettings.__dataclass_fields__]
+        flags += [
+            word[2:]
+            for word in LlamaCppServer(target="a.gguf", program="x").words(1, pair)
+            if word[:2] == "--"
+        ]
+        made = xllamacpp.CommonParams()
+        for flag in {*flags, "ctx-size", "spec-draft-type-k", "spec-draft-type-v"} - {"no-repack"}:
+            attrgetter(llama_wheel.field_of(flag))(made)
 
     def test_a_target_that_is_no_gguf_file_is_refused(self, pair) -> None:
         with pytest.raises(EngineError, match="LlamaCppServer: target must be a GGUF file, got 'fake'"):
