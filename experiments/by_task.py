@@ -109,11 +109,7 @@ def _fastest(
     prompts = list(dict.fromkeys(one.prompt_id for one in records))
     chosen_on, measured_on = prompts[::2], prompts[1::2] or prompts
     choosing = [one for one in records if one.prompt_id in chosen_on]
-    found = {
-        name: paired_speedup(choosing, name, baseline, interval=False)
-        for name in arm_names(records)
-        if name in names
-    }
+    found = {name: paired_speedup(choosing, name, baseline) for name in arm_names(records) if name in names}
     fair = {name: speedup.ratio for name, speedup in found.items() if speedup.refused is None}
     if not fair:
         return None

@@ -72,24 +72,26 @@ def typed(here, monkeypatch):
     return type_line
 
 
-@pytest.mark.parametrize(("latency", "kind"), [(DEAR, "plain-decoding"), (FREE, "static-tree")])
-def test_whatever_wins_its_tree_can_be_proved_and_the_winner_served(
+def test_nothing_is_served_if_nothing_is_faster(here, target):  # noqa: F811
+    assert done("sweep", write(study(target, DEAR))).startswith("python -m specexp.doctor")
+    assert not Path("artifacts/small/best.json").exists()
+
+
+def test_a_faster_winner_can_be_proved_and_served(
     typed,
     monkeypatch,
     target,  # noqa: F811
-    latency,
-    kind,
 ):
     from specexp.sweep import run
 
     pages, publish = [], run.publish
     keep = lambda report, *rest, **more: pages.append(report) or publish(report, *rest, **more)  # noqa: E731
     monkeypatch.setattr(run, "publish", keep)
-    content = study(target, latency)
+    content = study(target, FREE)
     model = content["pair"].pop("target")  # an option of the command is an option of the next one
     line = done("sweep", write(content), "--pair.target", model, "--n-trials", "1")
-    assert load_artifact("artifacts/small/best").kind == kind
-    assert "--artifact artifacts/small/best-tree" in line
+    assert load_artifact("artifacts/small/best").kind == "static-tree"
+    assert "--artifact artifacts/small/best" in line
     assert typed(line) == ["verify"]
     (steps,) = (report.next_steps for report in pages)
     assert steps["prove that its output is unchanged"] == line

@@ -59,7 +59,7 @@ class Regret(Analysis):
             title,
             f"arm | {word}regret:interval | prompts:.0 | nodes/step:.1 | draft passes/step:.1"
             " | accepted / drafted:.1%",
-            "Geometric mean over prompts, with a paired bootstrap interval; 1.00x is no regret.",
+            "Geometric mean over prompts, with a paired 95 % interval; 1.00x is no regret.",
         )
         if self._oracle is None:
             table.notes.append("No arm has an Oracle, so the others are compared with the fastest arm.")
@@ -86,6 +86,6 @@ def _pairs(records: Sequence[PromptRecord], arms: Sequence[str], used: str) -> T
         [arm, *(None if other == arm else paired_speedup(records, other, arm) for other in arms)]
         for arm in arms
     ]
-    note = "Below 1, the row's arm is faster and its regret lower. Paired by prompt, 95 % bootstrap interval."
+    note = "Below 1, the row's arm is faster and its regret lower. Paired by prompt, 95 % interval."
     title = clock.titled("Time per token of one arm (row) over another's (column)", used)
     return table_of(title, heads, note, rows=rows)

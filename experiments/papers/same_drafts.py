@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from experiments.papers.shared import DraftingAnalysis, report_of, table_of
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import bootstrap_interval
+from specexp.bench.statistics import mean_interval
 from specexp.core.context import Context
 from specexp.core.outcome import Outcome
 from specexp.report.publish import Report
@@ -69,7 +69,7 @@ class SameDrafts(DraftingAnalysis[Tokens]):
         table = table_of(
             "Tokens per step on the same drafts",
             "arm | verifier | steps | tokens/step:.3 | over rejection sampling:.3 | from:.3 | to:.3",
-            "The ratio is the geometric mean over prompts, with its 95 % bootstrap interval.",
+            "The ratio is the geometric mean over prompts, with its 95 % interval.",
         )
         for arm, state in self.states.items():
             builder = self.parts[arm].builder
@@ -81,7 +81,7 @@ class SameDrafts(DraftingAnalysis[Tokens]):
                     continue
                 ratios = np.log([tokens[place] / tokens[0] for tokens in by_prompt])
                 mean = float(sum(tokens[place] for tokens in by_prompt)) / (steps * self.repetitions)
-                low, high = map(exp, bootstrap_interval(ratios))
+                low, high = map(exp, mean_interval(ratios))
                 table.rows.append([arm, kind.__name__, steps, mean, exp(float(ratios.mean())), low, high])
         if not table.rows:
             table.rows.append(["no arm draws its drafts", *[None] * 6])

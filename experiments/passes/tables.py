@@ -62,7 +62,7 @@ def report(contest: Contest, checks: Sequence[LiveCheck], artifacts: Sequence[Lo
                 "Ratios of times",
                 columns("time of | relative to | ratio:interval"),
                 [[*ratio] for timed in contest.backends for ratio in ratios(contest, timed)],
-                ["Geometric means over rounds, with 95 % bootstrap intervals."],
+                ["Geometric means over rounds, with 95 % intervals."],
             ),
             "passes": passes_table(contest),
         },
@@ -89,7 +89,7 @@ def steps_table(contest: Contest) -> Table:
         ),
         notes=[
             "Medians over steps. Drafting is the time of drafter and builder, draft passes included. Outside is the "
-            "time outside all passes. Speeds are paired by prompt, with 95 % bootstrap intervals.",
+            "time outside all passes. Speeds are paired by prompt, with 95 % intervals.",
             f"{fastest} has the fastest plain decoding.",
             "Loops of engines decode greedily. Our arms use the verifier of the file.",
         ],

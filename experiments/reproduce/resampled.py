@@ -13,10 +13,11 @@ from scipy.special import ndtri, stdtrit
 
 from specexp.bench.metrics import Share, metric_named
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import CONFIDENCE, METRIC_RESAMPLES, arm_names, refusal
+from specexp.bench.statistics import CONFIDENCE, arm_names, refusal
 
+RESAMPLES = 2_000
 Draws = NDArray[np.float64]
-"""``[METRIC_RESAMPLES + 1]`` values of a figure, first on all prompts once."""
+"""``[RESAMPLES + 1]`` values of a figure, first on all prompts once."""
 COUNTS = (
     *("tokens_per_step", "alpha", "utilisation", "nodes_per_step", "draft_passes_per_step"),
     *("target_utilisation", "eos_share", "loop_share"),
@@ -53,7 +54,7 @@ class Resampled:
             for arm, own in found.items()
         }
         self.prompts, draws = (size := len(prompts)), np.random.default_rng(0)
-        drawn = draws.integers(max(size, 1), size=(METRIC_RESAMPLES, size))
+        drawn = draws.integers(max(size, 1), size=(RESAMPLES, size))
         # [1 + resamples, prompts] how often each prompt was drawn
         self._weights = np.array([np.ones(size), *(np.bincount(row, minlength=size) for row in drawn)])
         self.levels: dict[str, dict[int, str]] = {}  # arms by draft length

@@ -21,7 +21,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from specexp.bench.statistics import bootstrap_interval
+from specexp.bench.statistics import mean_interval
 from specexp.builders import Chain
 from specexp.controllers import DraftLengths, NodeBudget
 from specexp.core.contracts import BuilderLimits, Controller
@@ -154,7 +154,7 @@ def rows_of(lanes: int, rounds: dict[str, list[Round]], tasks: Sequence[str]) ->
     tasks = tasks[: len(plain[0].each)]
     for name, own in rounds.items():
         logs = np.log([one.rate / other.rate for one, other in zip(own, plain, strict=True)])
-        low, high = np.exp(bootstrap_interval(logs))
+        low, high = np.exp(mean_interval(logs))
         each = np.median(
             [
                 [b / a for a, b in zip(one.each, other.each, strict=True)]
@@ -187,7 +187,7 @@ def overall(found: dict[int, dict[str, list[Round]]]) -> list[str]:
             for by_name in found.values()
             for one, other in zip(by_name[BUDGET], by_name[name], strict=True)
         ]
-        low, high = np.exp(bootstrap_interval(np.array(logs)))
+        low, high = np.exp(mean_interval(np.array(logs)))
         lines.append(f"{BUDGET} over {name}: {np.exp(np.mean(logs)):.3f}x [{low:.3f}, {high:.3f}]  ")
     return lines
 

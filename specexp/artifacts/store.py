@@ -58,7 +58,7 @@ def write_artifact(
     fingerprint: Fingerprint | None = None,
     *,
     name: str | None = None,
-    aliases: Iterable[str] = ("latest", "best"),
+    aliases: Iterable[str] = ("best",),
     check: Callable[[Artifact], object] = lambda artifact: None,
 ) -> Artifact:
     """Write the next version in ``folder``, completely or not at all, point the aliases to it, and read it back.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import compare
 from specexp.bench.record import PromptRecord
+from specexp.bench.statistics import IMPOSSIBLE, deviating, pass_ratio
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
@@ -89,6 +90,47 @@ def records_by_prompt(
                     changed[arm.name, *key] = compared
         records |= changed
         yield [changed.pop((record.arm, *record.key), record) for record in new] + [*changed.values()]
+
+
+def decoded_again(
+    arms: Sequence[Arm],
+    prompts: Iterable[Prompt],
+    records: Sequence[PromptRecord],
+    *,
+    baseline: str = PLAIN,
+) -> list[PromptRecord]:
+    """Decode prompts with impossible or deviating times again, and return the records with the new times.
+
+    All arms whose drafts do not depend on earlier prompts take part. The second time replaces the first. If the run's
+    noise reaches the impossible, the two are averaged instead, because a second chance for high ratios alone would
+    favor an arm; see :func:`~specexp.bench.statistics.deviating`. A deviation that repeats is the prompt's own cost
+    and counts. One that neither repeats nor goes away makes the record ``unsteady``. Impossible speedups never count.
+    """
+    before, known = by_key(records), {prompt.prompt_id: prompt for prompt in prompts}
+    names = [arm.name for arm in arms if arm.name != baseline]
+    odd = {name: deviating(records, name, baseline) for name in names}
+    noisy = any(cut for _, cut in odd.values())
+    # a drafter that learned from the answer would draft it perfectly
+    again = [arm for arm in arms if isinstance(arm, LearningArm) and not arm.parts.keeps_learning]
+    kept = dict(before)
+    for key, arm in product(sorted(set().union(*(keys for keys, _ in odd.values()))), again):
+        old = before.get((arm.name, *key))
+        if old is None or old.error or key[0] not in known:
+            continue
+        arm.observers = arm.timeline_observers = ()
+        new = decode_safely(arm, known[key[0]], key[1])
+        if (new.token_ids, new.steps) == (old.token_ids, old.steps) and new.decode_seconds:
+            scale = (new.decode_seconds / old.decode_seconds) ** (0.5 if noisy else 1.0)
+            seconds = {phase: scale * spent for phase, spent in old.seconds.items()}
+            kept[arm.name, *key] = replace(old, decode_seconds=scale * old.decode_seconds, seconds=seconds)
+    for name in names if not noisy else ():
+        for key in odd[name][0] & deviating([*kept.values()], name, baseline)[0]:
+            first, second = (
+                pass_ratio(found[name, *key], found[baseline, *key]) or 1.0 for found in (before, kept)
+            )
+            if not 1 / IMPOSSIBLE < first / second < IMPOSSIBLE:
+                kept[name, *key] = replace(kept[name, *key], unsteady=True)
+    return [*kept.values()]
 
 
 def _warm_up(arms: Sequence[Arm], prompt: Prompt, analyses: Sequence[Observer]) -> None:

@@ -11,7 +11,7 @@ from lightning import LightningModule
 from typing_extensions import override
 
 from specexp.bench import clock
-from specexp.bench.measuring import by_key, plain_of, records_by_prompt
+from specexp.bench.measuring import by_key, decoded_again, plain_of, records_by_prompt
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import paired_speedup
 from specexp.tracking.names import PLAIN
@@ -62,6 +62,7 @@ class EvaluationModule(LightningModule):
     @override
     def on_test_start(self) -> None:
         self._found.clear()
+        self._prompts: list[Prompt] = []
         self._next: deque[Prompt] = deque()
         prompts = iter(self._next.popleft, None)  # the test's prompts, as they arrive
         self._rounds = records_by_prompt(
@@ -80,6 +81,7 @@ class EvaluationModule(LightningModule):
     @override
     def test_step(self, prompt: Prompt, batch_index: int) -> None:
         self._next.append(prompt)
+        self._prompts.append(prompt)
         new = next(self._rounds)
         self._found |= by_key(new)
         if self.records_path is not None:
@@ -87,8 +89,16 @@ class EvaluationModule(LightningModule):
         keys = {record.key for record in new}
         paired = [record for record in self._found.values() if record.key in keys]
         for arm in self.arms:
-            speedup = paired_speedup(paired, arm.name, PLAIN, interval=False)
+            speedup = paired_speedup(paired, arm.name, PLAIN)
             if arm.name != PLAIN and speedup.refused is None:
                 name = f"{clock.metric_prefix(speedup.clock)}log_speedup/{arm.name}"
                 few = len(self.arms) <= 4
                 self.log(name, speedup.mean_log_ratio, prog_bar=few, batch_size=1)
+
+    @override
+    def on_test_end(self) -> None:
+        records = decoded_again(self.arms, self._prompts, self.records)
+        changed = [record for record in records if record is not self._found[(record.arm, *record.key)]]
+        self._found = by_key(records)
+        if self.records_path is not None and changed:
+            write_records(self.records_path, changed)

@@ -141,6 +141,8 @@ class PromptRecord:
     group: SequenceGroup | None = None
     memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
     turn_in_rotation: int = 0  # position of the arm in this prompt's order of arms, from 0
+    # whether its time was out of line with the arm's other prompts, and not repeatable, so that it does not count
+    unsteady: bool = False
     difference: Difference | None = None  # from plain decoding; None if equal or not compared
     error: str | None = None  # why the prompt failed; every count is then 0
 

@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specexp.base.messages import counted
 from specexp.bench import metrics
 from specexp.bench.clock import clock_of
 from specexp.bench.record import MEASURED, PromptRecord
 
-RESAMPLES = 10_000
-METRIC_RESAMPLES = 2_000
 CONFIDENCE = 0.95
+QUANTILE = (1 + CONFIDENCE) / 2
+FEWEST_PROMPTS = 4
+"""Fewest prompts for a verdict. The spread of two or three ratios is itself mostly luck."""
+IMPOSSIBLE = 1.15
+"""Largest believed speedup per token per step. A pass over a tree is no cheaper than a pass over one row."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,14 @@ class Speedup:
     baseline: str
     mean_log_ratio: float  # mean over prompts of log(baseline seconds per token / arm seconds per token)
     ratio: float  # exp(mean_log_ratio), the geometric mean of the ratios
-    low: float  # lower end of the 95% bootstrap interval of the ratio; the ratio itself for a single prompt
+    low: float  # lower end of the ratio's 95 % interval (Student's t on log ratios); the ratio itself for one prompt
     high: float  # upper end of the same interval
     n: int
     refused: str | None = None  # why there is no speedup; all numbers are then NaN
     left_out: int = 0  # prompts that lack a time per token in either arm (failed, or ended with the prefill)
     clock: str = MEASURED
+    disturbed: int = 0  # prompts left out because their times cannot be right; see :func:`is_disturbed`
+    quantile: float = QUANTILE  # of Student's t, from which the interval was computed
 
     @classmethod
     def of(
@@ -42,17 +48,31 @@ class Speedup:
         log_ratios: NDArray[np.float64],  # [n] log(baseline seconds / arm seconds), one per prompt
         clock: str,
         *,
-        interval: bool = True,
         left_out: int = 0,
+        disturbed: int = 0,
+        among: int = 1,
     ) -> Speedup:
-        """Return the geometric mean of the prompts' ratios, with its bootstrap interval.
+        """Return the geometric mean of the prompts' ratios, with its interval by Student's t on the log ratios.
 
-        Computing the interval takes most of the time. With ``interval=False``, both ends equal the ratio.
+        ``among`` is the number of arms of which the fastest is chosen. The intervals of all of them hold at once
+        (Bonferroni), so that the best of several equal arms is seldom called faster.
         """
-        mean = float(log_ratios.mean())
-        low, high = bootstrap_interval(log_ratios) if interval else (mean, mean)
+        mean, quantile = float(log_ratios.mean()), 1 - (1 - CONFIDENCE) / 2 / among
+        low, high = mean_interval(log_ratios, quantile)
         ratio, lowest, highest = (float(np.exp(value)) for value in (mean, low, high))
-        return cls(arm, baseline, mean, ratio, lowest, highest, log_ratios.size, None, left_out, clock)
+        return cls(
+            arm,
+            baseline,
+            mean,
+            ratio,
+            lowest,
+            highest,
+            log_ratios.size,
+            left_out=left_out,
+            clock=clock,
+            disturbed=disturbed,
+            quantile=quantile,
+        )
 
     @classmethod
     def refuse(cls, arm: str, baseline: str, reason: str, left_out: int = 0) -> Speedup:
@@ -67,13 +87,13 @@ class Speedup:
 
     @property
     def is_faster(self) -> bool:
-        """True if the whole interval lies above 1."""
-        return self.has_interval and self.low > 1
+        """True if the whole interval lies above 1, and there are enough prompts for a verdict."""
+        return self.refused is None and self.n >= FEWEST_PROMPTS and self.low > 1
 
     @property
     def is_slower(self) -> bool:
-        """True if the whole interval lies below 1."""
-        return self.has_interval and self.high < 1
+        """True if the whole interval lies below 1, and there are enough prompts for a verdict."""
+        return self.refused is None and self.n >= FEWEST_PROMPTS and self.high < 1
 
     @property
     def unlabelled(self) -> str:
@@ -94,12 +114,12 @@ def paired_speedup(
     baseline: str,
     *,
     cost: Callable[[PromptRecord], float | None] | None = None,
-    interval: bool = True,
+    among: int = 1,
 ) -> Speedup:
     """Return the paired speedup of an arm. It is refused if the arm and the baseline are not comparable.
 
     ``cost`` returns the cost per token of a record that did not fail, or None. The default is decode seconds per
-    token. ``interval`` is as in :meth:`Speedup.of`.
+    token. ``among`` is as in :meth:`Speedup.of`. Prompts with impossible times are left out; see :func:`is_disturbed`.
     """
     cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
@@ -107,25 +127,82 @@ def paired_speedup(
     theirs = {record.key: record for record in records if record.arm == baseline}
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     reason = refusal(pairs, arm, baseline)
-    ratios = [
-        (record.prompt_id, float(np.log(plain / seconds)))
+    timed = [
+        (record, other, float(np.log(plain / seconds)))
         for record, other in pairs
         if not (record.error or other.error) and (seconds := cost(record)) and (plain := cost(other))
     ]
-    logs = mean_by_prompt(ratios)
-    left_out = len({record.prompt_id for record, _ in pairs}) - logs.size
-    if reason is None and not ratios:
+    kept = [(record.prompt_id, log) for record, other, log in timed if not is_disturbed(record, other)]
+    logs = mean_by_prompt(kept)
+    measured = len({record.prompt_id for record, *_ in timed})
+    left_out, disturbed = len({record.prompt_id for record, _ in pairs}) - measured, measured - logs.size
+    if reason is None and not kept:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
+        if disturbed:
+            reason = f"all {counted(disturbed, 'prompt')} have times that cannot be right: {DISTURBED}"
+    if reason is None and disturbed > MOST_DISTURBED * measured and deviating(records, arm, baseline)[1]:
+        reason = (
+            f"the machine was too busy: {disturbed} of {counted(measured, 'prompt')} have times {DISTURBED}, and the "
+            "noise of the others reaches as far"
+        )
     if reason is not None:
         return Speedup.refuse(arm, baseline, reason, left_out)
     used = clock_of(record for record, _ in pairs)
-    return Speedup.of(arm, baseline, logs, used, interval=interval, left_out=left_out)
+    return Speedup.of(arm, baseline, logs, used, left_out=left_out, disturbed=disturbed, among=among)
+
+
+MOST_DISTURBED = 0.05
+"""Largest share of impossible times that may be left out of a noisy run. Leaving out more would bias the speedup."""
+DISTURBED = f"more than {IMPOSSIBLE:g} times as fast as their tokens per step allow, or out of line and not repeatable"
+
+
+def pass_ratio(record: PromptRecord, other: PromptRecord) -> float | None:
+    """Return how many times as long as a pass of ``record`` a plain pass of ``other`` took; physically at most 1.
+
+    None if it is unknown: for modelled times, arms without our split of seconds (engines and Hugging Face's loops,
+    which count steps in their own way), several sequences together, and baselines that draft.
+    """
+    known = record.clock == MEASURED and record.seconds and other.seconds
+    if not known or record.group is not None or other.drafted_nodes or record.error or other.error:
+        return None
+    plain, ours, tokens = other.seconds_per_token, record.seconds_per_token, record.tokens_per_step
+    return plain / ours / tokens if plain and ours and tokens else None
+
+
+def deviating(records: Iterable[PromptRecord], arm: str, baseline: str) -> tuple[set[tuple[str, int]], bool]:
+    """Return the prompts and samples with an impossible speedup, or with a pass ratio far from the arm's median.
+
+    Far means a factor of :data:`IMPOSSIBLE` and three robust standard deviations. If the noise reaches the impossible,
+    it means as far below the median as the impossible is above it: a cut on one side alone would favor an arm. Also
+    returns whether this is so.
+    """
+    records = list(records)
+    theirs = {record.key: record for record in records if record.arm == baseline}
+    found = {
+        record.key: float(np.log(ratio))
+        for record in records
+        if record.arm == arm and record.key in theirs and (ratio := pass_ratio(record, theirs[record.key]))
+    }
+    if not found:
+        return set(), False
+    logs, impossible = np.array([*found.values()]), float(np.log(IMPOSSIBLE))
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))  # the factor of a normal distribution
+    cut = logs.size >= FEWEST_PROMPTS and 3 * spread > impossible - middle
+    far = impossible - middle if cut else max(impossible, 3 * spread)
+    far = far if logs.size >= FEWEST_PROMPTS else float("inf")
+    return {key for key, log in found.items() if log > impossible or abs(log - middle) > far}, cut
+
+
+def is_disturbed(record: PromptRecord, other: PromptRecord) -> bool:
+    """Return whether a prompt's times must not count: its speedup is impossible, or did not repeat when tried again."""
+    return record.unsteady or (pass_ratio(record, other) or 0.0) > IMPOSSIBLE
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:
     """Return the mean log ratio of each prompt id, ``[n]``.
 
-    A prompt's samples are not independent, so the bootstrap resamples prompts.
+    A prompt's samples are not independent, so the interval is over prompts.
     """
     by_prompt: dict[str, list[float]] = defaultdict(list)
     for prompt_id, log_ratio in log_ratios:
@@ -160,40 +237,42 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     return None
 
 
-def bootstrap_interval(values: NDArray[np.float64], *, resamples: int = RESAMPLES) -> tuple[float, float]:
-    """Return the bootstrap percentile interval for the mean of ``values`` ``[n]``. The random seed is fixed."""
-    from scipy.stats import bootstrap
+def student(n: int, probability: float = QUANTILE) -> float:
+    """Return the quantile of Student's t distribution with ``n - 1`` degrees of freedom."""
+    from scipy.special import stdtrit  # importing scipy.stats takes much longer
 
-    if values.size == 1:
-        return float(values[0]), float(values[0])
-    found = bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=resamples,
-        batch=max(1, 4_000_000 // values.size),
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    mean = values.mean()  # for equal values, resampled means may differ from it in the last bit
-    return float(min(found.low, mean)), float(max(found.high, mean))
+    return float(stdtrit(n - 1, probability))
+
+
+def mean_interval(values: NDArray[np.float64], quantile: float = QUANTILE) -> tuple[float, float]:
+    """Return the interval for the mean of ``values`` ``[n]`` by Student's t. A bootstrap's is too narrow for few."""
+    mean = float(values.mean())
+    if values.size < 2:
+        return mean, mean
+    half = student(values.size, quantile) * float(values.std(ddof=1)) / values.size**0.5
+    return mean - half, mean + half
 
 
 def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tuple[float, float] | None:
-    """Return the bootstrap interval of a metric over an arm's prompts; None for fewer than two prompts."""
+    """Return the interval of a metric over an arm's prompts by the jackknife; None for fewer than two prompts."""
     by_prompt: dict[str, list[PromptRecord]] = defaultdict(list)
     for record in records:
         if record.arm == arm and not record.error:
             by_prompt[record.prompt_id].append(record)
-    prompts = list(by_prompt.values())
-    if len(prompts) < 2:
+    n = len(by_prompt)
+    if n < 2:
         return None
     metric = metrics.metric_named(name)
-    drawn = np.random.default_rng(0).integers(len(prompts), size=(METRIC_RESAMPLES, len(prompts)))
-    values = [metric.over([record for place in row for record in prompts[place]]) for row in drawn]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(np.array(values, dtype=np.float64), [tail, 1 - tail])
-    return float(low), float(high)
+    whole = metric.over([record for own in by_prompt.values() for record in own]) or 0.0
+    others = np.array(
+        [
+            metric.over([one for key, own in by_prompt.items() if key != left for one in own])
+            for left in by_prompt
+        ],
+        dtype=np.float64,
+    )
+    half = student(n) * float(others.std()) * (n - 1) ** 0.5
+    return whole - half, whole + half
 
 
 @dataclass(frozen=True)

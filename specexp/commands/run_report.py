@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,22 @@ from specexp.bench import clock
 from specexp.bench.equality import proof_of
 from specexp.bench.metrics import figures_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
+from specexp.bench.verdict import (
+    LEAST_GAIN,
+    Verdict,
+    disturbed_sentence,
+    prompts_needed,
+    verdict_of,
+    verdict_sentence,
+)
 from specexp.config import Config, arms_of, build_builder, is_replayed
-from specexp.config.next_step import artifact_again, command_line, experiment_again, init_options
+from specexp.config.next_step import (
+    artifact_again,
+    command_line,
+    experiment_again,
+    init_options,
+    more_prompts,
+)
 from specexp.report.analysis import Analysis
 from specexp.report.comparison import (
     acceptance_table,
@@ -28,7 +42,7 @@ from specexp.report.comparison import (
 from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.report.publish import Report
 from specexp.report.sections import prompts_shown, ratios_chart, texts_of
-from specexp.tracking.names import PLAIN, SPEEDUP
+from specexp.tracking.names import EAGER, PLAIN, SPEEDUP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,9 +87,18 @@ def report(
         "contexts": context_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)
-    ranked = [name for name, _ in _ranked(records, baselines[0])]
-    titles = {name: name for name in (*ranked, baselines[0])}
+    ranked, least = _ranked(records, baselines[0]), config.get("least_gain")
+    names = [name for name, speedup in ranked if speedup.refused is None]
+    titles = {name: name for name in (*names, baselines[0])}
+    used = len({record.prompt_id for record in records})
+    more = more_prompts(config, "run", "data.max_prompts", used)
     artifact = artifact_again(config, config.artifact) if config.artifact else None
+    steps = {
+        "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
+        "find the best setting": command_line("init", "my-study", *init_options(config)),
+    }
+    if ranked and verdict_of(ranked[0][1], least) is Verdict.CANNOT_TELL and ranked[0][1].refused is None:
+        steps = {"measure more prompts": more(prompts_needed(ranked[0][1], least)), **steps}
     parts = [
         prompts_shown(texts, records, titles, tokenizer),
         *(one.report(records) for one in experiment.analyses if isinstance(one, Analysis)),
@@ -86,13 +109,13 @@ def report(
         preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
-        answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0])),
-        proof=proof_of(records, ranked, baselines[0]),
+        answer=next(
+            (part.answer for part in parts if part.answer), answer_of(records, baselines[0], least, more)
+        ),
+        limits=[sentence for one in ranked if (sentence := disturbed_sentence(*one))],
+        proof=proof_of(records, names, baselines[0]),
         charts={} if chart is None else {"prompts": chart},
-        next_steps={
-            "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
-            "find the best setting": command_line("init", "my-study", *init_options(config)),
-        },
+        next_steps=steps,
         page="table",
         parts=parts,
     )
@@ -103,29 +126,31 @@ def _title(config: Config, paper: str = "") -> str:
     return question + paper + (", replayed" if is_replayed(config) else "")
 
 
-def answer_of(records: Sequence[PromptRecord], baseline: str) -> str:
-    """Return sentences on which arm is fastest, whether it beats the baseline, and whether the machine was busy.
-
-    Returns an empty string if no arm can be compared with the baseline.
-    """
+def answer_of(
+    records: Sequence[PromptRecord],
+    baseline: str,
+    least_gain: float = LEAST_GAIN,
+    more: Callable[[int], str] | None = None,
+) -> str:
+    """Return the verdict on the fastest arm, and whether the machine was busy; empty if there is only the baseline."""
     ranked = _ranked(records, baseline)
     if not ranked:
         return ""
     name, speedup = ranked[0]
-    plain = "plain decoding" if baseline == PLAIN else baseline
-    if speedup.is_faster:
-        found = f"{name} decodes {speedup} as fast as {plain}."
-    else:
-        found = f"No arm is faster than {plain} by the interval on these prompts: the best, {name}, reaches {speedup}."
+    over = "plain decoding" if baseline == PLAIN else baseline
+    found = verdict_sentence(name, speedup, over=over, least_gain=least_gain, more=more)
     return f"{found} {busy_machine_of(records, baseline)}".rstrip()
 
 
 def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, Speedup]]:
-    """Return the arms that can be compared with the baseline, fastest first."""
+    """Return the arms with their speedups over the baseline, fastest first. Those that cannot be compared come last.
+
+    The intervals of all arms hold at once.
+    """
     others = [name for name in arm_names(records) if name != baseline]
-    found = [(name, paired_speedup(records, name, baseline)) for name in others]
-    fair = [one for one in found if one[1].refused is None]
-    return sorted(fair, key=lambda one: one[1].ratio, reverse=True)
+    chosen = [name for name in others if name != EAGER] or others
+    found = [(name, paired_speedup(records, name, baseline, among=len(chosen))) for name in others]
+    return sorted(found, key=lambda one: (one[1].refused is not None, -one[1].mean_log_ratio))
 
 
 def summary_of(records: Sequence[PromptRecord], baseline: str) -> dict[str, float]:

@@ -297,7 +297,7 @@ def save_artifact(
     fingerprint: Fingerprint | None = None,
     *,
     name: str | None = None,
-    aliases: Iterable[str] = ("latest", "best"),
+    aliases: Iterable[str] = ("best",),
 ) -> LoadedArtifact:
     """Write the next version of an artifact, provided that its parts can be constructed.
 

@@ -189,6 +189,7 @@ class CommandResult:
 
     Attributes:
         answer: The outcome, in one sentence.
+        limits: Sentences that limit the answer, such as what was not measured or is left out.
         folder: The folder of the command's files.
         page: The file of the report.
         artifact: The folder that a deployment loads.
@@ -199,6 +200,7 @@ class CommandResult:
 
     exit_code: int = 0
     answer: str = ""
+    limits: list[str] = field(default_factory=list)
     error: str = ""
     folder: str = ""
     page: str = ""
@@ -235,7 +237,7 @@ def collected_result(given: Collection[str]) -> Iterator[CommandResult]:
     if JSON in given:
         say(found.to_json())
     else:
-        quietly = (found.answer, found.page) if QUIET in given else ()
+        quietly = (found.answer, *found.limits, found.page) if QUIET in given else ()
         for line in filter(None, (*quietly, f"Next: {found.next}" if found.next else "")):
             say(line)
     if OPEN in given and found.page:

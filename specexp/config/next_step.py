@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -36,6 +36,23 @@ def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -
     typed = {key: value for key, value in config.typed if key.partition(".")[0] not in _OTHER_SECTIONS}
     overrides = {**typed, **(changed or {})}
     return [config.file, *(word for key, value in overrides.items() for word in (f"--{key}", _text(value)))]
+
+
+def more_prompts(
+    config: Config, name: str, key: str, used: int, options: Iterable[object] = ()
+) -> Callable[[int], str]:
+    """Return a function from a number of prompts to the command that measures them, or a suggestion to add prompts.
+
+    Args:
+        name: The command.
+        key: Key of the maximum number of prompts. The set has no more than ``used`` if fewer are used than it allows.
+        options: More arguments of the command.
+    """
+    limit = config.get(key, None)
+    typed = {one: value for one, value in config.typed if one in ("name", "output")}
+    if limit is None or used < limit:
+        return lambda prompts: f"add prompts to the set, which has no more than these {used}."
+    return lambda prompts: command_line(name, *experiment_again(config, {**typed, key: prompts}), *options)
 
 
 def _text(value: Any) -> str:

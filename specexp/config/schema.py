@@ -316,6 +316,7 @@ class Experiment(Section):
             means both, unless Hugging Face's generate cannot produce the verifier's tokens.
         published: Rows of the paper's table that are not run here, each with a ``method`` and its figures.
         figure: Figure that ``specexp.run`` draws: ``speedup``, ``curves`` or ``phases``; null for its default.
+        least_gain: Smallest speedup worth having. An arm is *not faster* if its interval excludes this gain.
         float32_prompts: Number of prompts that ``specexp.run`` and a sweep's confirmation decode again in float32 if
             outputs of a 16-bit target differ at near ties. In float32 the outputs must be equal. The check is
             untimed and limited to 15 seconds; 0 turns it off.
@@ -359,6 +360,7 @@ class Experiment(Section):
     baselines: list[Literal["plain", "hf-eager"]] | None = None
     published: list[dict[str, str | float | None]] = Field(default=[])
     figure: str | None = None
+    least_gain: Annotated[float, Field(ge=1)] = 1.05
     float32_prompts: Annotated[int, Field(ge=0)] = 8
     analyses: list[Annotated[Any, PartOf("specexp.report.analysis.Analysis")]] = Field(default=[])
     fit: Fit | None = None

@@ -92,7 +92,7 @@ def check_table(checks: Sequence[LiveCheck]) -> Table:
     ]
     note = (
         "Each arm was decoded again after the fit, and the profile predicts the time of the same steps. "
-        "Ratios are geometric means over prompts with 95 % bootstrap intervals."
+        "Ratios are geometric means over prompts with 95 % intervals."
     )
     speedups = "predicted speedup:interval | live speedup:interval"
     return Table(_verdict(checks), columns(f"{heads} | {speedups}"), rows, [note])

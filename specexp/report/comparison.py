@@ -135,7 +135,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
         f"{endings(reference, good)}.",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
-        "bootstrap interval. tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
+        "interval (Student's t). tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
     ]
     if any(record.difference is not None and record.difference.near_tie for record in good):
         notes.append(near_tie_sentence(good[0].dtype))
@@ -145,7 +145,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     if failed := failed_answers(records):
         notes.append(f"{failed}. The figures cover the other answers.")
     for name, baseline in product(names, baselines):
-        prompts = paired_speedup(records, name, baseline, interval=False).left_out
+        prompts = paired_speedup(records, name, baseline).left_out
         if name != baseline and prompts:
             notes.append(
                 f"{name} vs {baseline} leaves out {prompts} prompts without a time per token in both."
@@ -274,7 +274,7 @@ def category_table(
     for arm in arm_names(records):
         cells: dict[str, Cell] = {"arm": arm}
         for name, chosen in {**groups, "all": records}.items():
-            summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline, interval=False)
+            summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline)
             ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
             cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(cells)

@@ -45,11 +45,12 @@ _MISSING = object()  # a default that differs from every configured value
 
 
 class Attached(NamedTuple):
-    """An exported artifact to attach to the tracked run: its folder, its name in W&B and its kind."""
+    """An exported artifact to attach to the tracked run: its folder, its name in W&B, its kind and its aliases."""
 
     folder: Path
     name: str
     kind: str
+    aliases: Sequence[str] = ("latest", "best")  # latest is W&B's own
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Report:
     drawing: str = ""  # text printed after the sentences, but not written to files
     title: str = ""
     answer: str = ""  # the result in a sentence: the first line of the HTML page
+    limits: Sequence[str] = ()  # sentences that limit the answer; ``--quiet`` prints them too
     proof: str = ""  # sentence below the answer: whether the outputs equal those of plain decoding
     charts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # Vega-Lite, for the HTML page
     fragments: Mapping[str, str] = field(default_factory=dict)  # more sections of the page, as HTML
@@ -89,15 +91,15 @@ class Report:
     def closing(self) -> Iterator[str | Text]:
         """Yield the text printed below the tables: answer and proof, the other sentences, and the drawing."""
         later = [*self.sentences, *(part.answer for part in self.parts)]
-        yield from (one for one in (self.answer, self.proof) if one and one not in later)
+        yield from (one for one in (self.answer, *self.limits, self.proof) if one and one not in later)
         yield from [*self.sentences, *filter(None, [self.drawing])]
 
     def to_markdown(self) -> str:
         """Return the report as a Markdown page: heading, tables, sentences, and links to the pictures."""
         pieces = [f"# {self.title}\n"] if self.title else []
         pieces += [table.to_markdown() for table in self.tables.values()]
-        if self.sentences:
-            pieces.append("".join(f"{sentence}  \n" for sentence in self.sentences))
+        if sentences := [*self.limits, *self.sentences]:
+            pieces.append("".join(f"{sentence}  \n" for sentence in sentences))
         pieces += [f"![{name.replace('_', ' ')}]({name}.png)\n" for name in self.figures]
         return "\n".join(pieces)
 
@@ -142,6 +144,7 @@ def publish(
     result = current_result()
     result.next = next(iter(report.next_steps.values()), "")
     result.answer, result.folder, result.page = report.answer, str(folder), str(folder / PAGE)
+    result.limits = [*report.limits]
     for part in parts:
         result.summary |= part.summary
         result.tables |= {name: table.records() for name, table in part.tables.items()}
@@ -175,7 +178,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
             ", ".join(f"{name} {version}" for name, version in known["packages"].items()),
         ]
-    sentences = [str(sentence) for part in parts for sentence in part.sentences]
+    sentences = [str(sentence) for part in parts for sentence in (*part.limits, *part.sentences)]
     pictures = {
         name.removesuffix(".png"): content for name, content in files.items() if name.endswith(".png")
     }

@@ -15,10 +15,11 @@ from specexp.artifacts.atomic_write import atomic_write
 from specexp.bench import clock
 from specexp.bench.arm import LearningArm, decode_safely
 from specexp.bench.equality import Equality, InFloat32, compare, near_tie_sentence, token_equality
-from specexp.bench.measuring import records_by_prompt
+from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
+from specexp.bench.verdict import LEAST_GAIN, disturbed_sentence, verdict_sentence
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.report.table import Cell, Column, Table
@@ -121,7 +122,7 @@ def confirm(
         arms[arm.name] = study.deployed(arm)
     watch = Watch()
     compared = [study.plain(), *study.other_arms(), *arms.values()]
-    records = [*earlier]
+    records: list[PromptRecord] = []
     try:
         for new in records_by_prompt(
             compared,
@@ -132,10 +133,14 @@ def confirm(
         ):
             records += new
             tick()
+        records = [*earlier, *decoded_again(compared, study.data("confirm").prompts, records)]
     finally:
         for one in compared:
             one.close()
-    confirmed = [_confirmed(trial, arm, records, of_each) for trial, arm in zip(trials, arms, strict=True)]
+    among = len(trials)
+    confirmed = [
+        _confirmed(trial, arm, records, of_each, among) for trial, arm in zip(trials, arms, strict=True)
+    ]
     # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch, confirmations)
@@ -171,7 +176,7 @@ def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speed
 
 
 def _confirmed(
-    trial: FrozenTrial, arm: str, records: Sequence[PromptRecord], of_each: str | None
+    trial: FrozenTrial, arm: str, records: Sequence[PromptRecord], of_each: str | None, among: int
 ) -> Confirmed:
     summary, params = summarise(records, arm), trial.params
     attributes = dict(trial.user_attrs.get("attributes", {}))
@@ -188,7 +193,7 @@ def _confirmed(
         attributes=attributes,
         tokens_per_step=summary.tokens_per_step,
         tokens_per_second=summary.tokens_per_second,
-        over_plain=paired_speedup(records, arm, PLAIN),
+        over_plain=paired_speedup(records, arm, PLAIN, among=among),
         over_eager=paired_speedup(records, arm, EAGER) if EAGER in arm_names(records) else None,
         choice=None if of_each is None else str(params.get(of_each, arm)),
     )
@@ -227,7 +232,7 @@ def table(
     columns["speedup"] = Column(f"{adjective}speedup", interval=True)
     columns["equal"] = Column("equal outputs")
 
-    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell) -> list[Cell]:
+    def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, speedup: Cell) -> list[Cell]:
         summary = summarise(records, arm)
         cells: dict[str, Cell] = {noun: label, "nodes": nodes}
         cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
@@ -239,9 +244,8 @@ def table(
             groups = [record.group for record in records if record.arm == arm and record.group is not None]
             wall = sum(group.wall_seconds for group in groups)
             cells["target busy"] = sum(group.busy_seconds for group in groups) / wall if wall else None
-        plain = arm == PLAIN
-        cells["speedup"] = 1 if plain else paired_speedup(records, arm, PLAIN)
-        cells["equal"] = "reference" if plain else str(token_equality(records, arm, PLAIN))
+        cells["speedup"] = speedup
+        cells["equal"] = "reference" if arm == PLAIN else str(token_equality(records, arm, PLAIN))
         return [cells.get(key) for key in columns]
 
     candidates = []
@@ -249,9 +253,11 @@ def table(
         # For a tree that changes from step to step, this is the mean number of nodes.
         fixed = "rank_paths" in one.attributes
         nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
-        candidates.append(row(one.name, one.label, one.predicted, nodes))
+        candidates.append(row(one.name, one.label, one.predicted, nodes, one.over_plain))
     plain = [
-        row(arm, label, predicted_plain if predicts and arm == PLAIN else None, 0)
+        row(arm, label, predicted_plain if predicts else None, 0, 1)
+        if arm == PLAIN
+        else row(arm, label, None, 0, paired_speedup(records, arm, PLAIN))
         for arm, label in baselines.items()
     ]
     pays = best.over_plain.is_faster
@@ -271,7 +277,8 @@ def table(
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
         f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
-        "speedups are geometric means of paired per-prompt ratios with 95 % bootstrap intervals",
+        "speedups are geometric means of paired per-prompt ratios, with 95 % intervals (Student's t)"
+        + (f" that hold for all {len(confirmed)} candidates at once" if len(confirmed) > 1 else ""),
         "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",
         f"of plain decoding's answers, {endings(own, records)}",
         None if float32 is None else float32.sentence(names, PLAIN),
@@ -310,15 +317,24 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     return found
 
 
-def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:
+def answer(
+    confirmed: Sequence[Confirmed],
+    records: Sequence[PromptRecord],
+    least_gain: float = LEAST_GAIN,
+    more: Callable[[int], str] | None = None,
+) -> str:
     """Return the verdict on the winner, with warnings if replay mispredicted a speedup or the machine was busy."""
     best = confirmed[0]
-    verdict = (
-        f"{best.label} decodes {best.over_plain} as fast as plain decoding, with the same output."
-        if best.over_plain.is_faster
-        else about_plain(best, noun_of(confirmed, records))
-    )
+    verdict = verdict_sentence(best.label, best.over_plain, least_gain=least_gain, more=more)
+    if best.over_plain.is_faster:
+        verdict = f"{verdict.removesuffix('.')}, with the same output."
     return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, PLAIN))))
+
+
+def limits(confirmed: Sequence[Confirmed]) -> list[str]:
+    """Return the sentences that limit the verdict: prompts without usable times."""
+    found = [disturbed_sentence(one.label, one.over_plain) for one in confirmed]
+    return [sentence for sentence in found if sentence]
 
 
 def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
@@ -341,16 +357,6 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
 
 def _clocked(one: Confirmed) -> str:
     return "live" if one.over_plain.clock == MEASURED else "with live steps timed by the same profile"
-
-
-def about_plain(best: Confirmed, noun: str) -> str:
-    """Return a sentence that explains why no candidate beats plain decoding; ``noun`` is the word for a candidate."""
-    speedup = best.over_plain
-    if speedup.refused is not None:
-        return f"{best.label} cannot be compared with plain decoding: {speedup.refused}."
-    if speedup.is_slower:
-        return f"No {noun} is faster than plain decoding here: the best, {best.label}, reaches {speedup}."
-    return f"{best.label} is not told apart from plain decoding on these prompts: {speedup}."
 
 
 def noun_of(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> str:

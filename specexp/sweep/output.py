@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from specexp.artifacts import ArtifactError, kind_named
-from specexp.artifacts.kinds.compositions import VERDICT, PlainDecodingArtifact
-from specexp.artifacts.parts import PARTS, state_payloads
+from specexp.artifacts.parts import state_payloads
+from specexp.artifacts.store import BEST
 from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import metric_interval, paired_speedup
+from specexp.bench.verdict import Verdict
 from specexp.config import Config, build_engine
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.next_step import (
@@ -30,7 +31,7 @@ from specexp.config.next_step import (
 from specexp.config.sweep import Export, Sweep
 from specexp.core.parts import Parts
 from specexp.report.publish import parts_label
-from specexp.sweep.confirmation import Confirmation, about_plain, cold_figures, noun_of
+from specexp.sweep.confirmation import Confirmation, cold_figures
 from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig, digest_of
 from specexp.sweep.trials import Confirmed, trial_row
@@ -45,19 +46,26 @@ BEST_TREE = "best-tree"
 """The alias of the fastest composition that drafts, even if plain decoding is faster."""
 
 
-def next_steps(settings: Sweep, config: StudyConfig) -> dict[str, str]:
-    """Return commands to suggest for an exported artifact, keyed by purpose. ``best`` may be plain decoding."""
+def next_steps(
+    settings: Sweep, config: StudyConfig, verdict: Verdict, more: Callable[[int], str], needed: int
+) -> dict[str, str]:
+    """Return commands to suggest after a verdict, keyed by purpose. Only a faster artifact is served."""
+    tell = {"measure more prompts": more(needed)} if verdict is Verdict.CANNOT_TELL else {}
     if settings.export is None:
-        return {}
-    to = settings.export.to
-    best, tree = f"{to}/best", f"{to}/{BEST_TREE}"
+        return tell
+    best, tree = f"{settings.export.to}/best", f"{settings.export.to}/{BEST_TREE}"
     if config.of_engine:
         form = build_engine(config).exported_as
         return {"write the engine's own settings": command_line("export", tree, "--to", form)}
     trust = trust_options(config)
     pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
     trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    again = experiment_again(config, artifact_again(config, tree))
+    if verdict is not Verdict.FASTER:
+        return {
+            **tell,
+            "see why it is not faster": command_line("doctor", why="costs of passes on this machine"),
+        }
+    again = experiment_again(config, artifact_again(config, best))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
         "serve it": command_line("serve", best, *model_options(config), *trust, "--port", 8000),
@@ -118,10 +126,10 @@ def method_of(config: Config, winner: Confirmed) -> str:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The artifact versions to which a study's aliases ``best`` and ``best-tree`` point."""
+    """The artifact version to which a study's alias ``best-tree`` points, and ``best`` if the verdict is *faster*."""
 
     export: str  # digest of the export settings: kind, folder, and whether it starts cold
-    trial: int | None  # the trial in ``best``; None if that is plain decoding
+    trial: int | None  # the trial in ``best``; None if there is no ``best``
     tree: int  # the trial in ``best-tree``
     folder: str
 
@@ -155,14 +163,14 @@ def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
 def promoted(
     candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
 ) -> Confirmed | None:
-    """Return the candidate to deploy, or None for plain decoding.
+    """Return the candidate to deploy, or None if none is shown to be faster than plain decoding.
 
     This is the fastest candidate with a speedup interval that lies above 1. A deployed candidate with such an interval
     is kept, unless the fastest one's paired speedup over it also has an interval above 1.
 
     Args:
         candidates: The confirmed candidates that can be exported, fastest first.
-        deployed: Number of the trial that is deployed now; None if plain decoding or nothing is deployed.
+        deployed: Number of the trial that is deployed now; None if nothing is.
     """
     gains = [one for one in candidates if one.over_plain.is_faster]
     if not gains:
@@ -175,8 +183,8 @@ def promoted(
 class Exporter:
     """Writes the artifacts of a study.
 
-    The alias ``best-tree`` points to the fastest composition found, and ``best`` to the version to deploy. If nothing
-    is faster than plain decoding, ``best`` is plain decoding and records the reason; otherwise both are the same.
+    The alias ``best-tree`` points to the fastest composition found. ``best`` points to the version to deploy, and
+    exists only if the verdict on it is *faster*.
     """
 
     def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
@@ -185,7 +193,7 @@ class Exporter:
 
     def run(self, before: Deployed | None) -> Exported:
         """Write the artifacts, unless those of an earlier confirmation (``before``) should stay deployed."""
-        winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/best"
+        winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/{BEST}"
         candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
         if not candidates:
             nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
@@ -196,25 +204,21 @@ class Exporter:
         best = promoted(candidates, self.confirmation.records, None if before is None else before.trial)
         trial = None if best is None else best.trial
         if before is not None and before.trial == trial:
-            stays = (
-                f"{best_alias} still decodes plainly" if best is None else f"{best.label} stays {best_alias}"
-            )
+            stays = f"There is still no {best_alias}" if best is None else f"{best.label} stays {best_alias}"
             return Exported([f"{stays} ({before.folder})."], before)
         tree = best or candidates[0]
-        artifact, sentences = self._write(tree, ("latest", BEST_TREE, *(() if best is None else ("best",))))
-        written = [artifact]
+        artifact, sentences = self._write(tree, (BEST_TREE, *(() if best is None else (BEST,))))
         if best is None:
-            written.insert(0, self._write_plain(tree, artifact))
+            (self.folder / f"{BEST}.json").unlink(missing_ok=True)  # of an earlier confirmation
             sentences.append(
-                f"Speculating does not pay here, so {best_alias} decodes plainly ({written[0].folder}); "
-                f"{self.folder}/{BEST_TREE} is the best candidate that drafts."
+                f"There is no {best_alias}, because nothing is shown to be faster than plain decoding; "
+                f"{self.folder}/{BEST_TREE} is the fastest candidate."
             )
         elif self._payloads(winner) is None:
             sentences.append(
                 f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is."
             )
-        now = Deployed(export, trial, tree.trial, str(written[0].folder))
-        return Exported(sentences, now, written)
+        return Exported(sentences, Deployed(export, trial, tree.trial, str(artifact.folder)), [artifact])
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None
@@ -253,17 +257,6 @@ class Exporter:
         size = artifact.content.state_bytes
         warm = f", with its learned state ({size_of(size)})" if size else ""
         return artifact, [f"{best.label} is in {artifact.folder}{warm}.", *about_cold]
-
-    def _write_plain(self, tree: Confirmed, found: LoadedArtifact) -> LoadedArtifact:
-        verdict = {
-            "reason": about_plain(tree, noun_of(self.confirmation.confirmed, self.confirmation.records)),
-            "best_found": found.folder.name,
-            "several_sequences": self.study.config.multi_sequence,
-        }
-        verifier = specs_of(self.study.config, tree.attributes)["verifier"]
-        payloads = {VERDICT: verdict, PARTS: {"verifier": verifier}}
-        metrics = {f"best_tree_{name}": value for name, value in found.metrics.items()}
-        return self._save(PlainDecodingArtifact.kind, payloads, tree, metrics, ("latest", "best"))
 
     def _save(
         self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]

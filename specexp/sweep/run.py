@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -29,9 +29,12 @@ from specexp.bench.equality import divergence, proof_of
 from specexp.bench.experiment import use_threads, warn_of_load
 from specexp.bench.record import PromptRecord, line_of, read_records
 from specexp.bench.signatures import likely_causes
+from specexp.bench.statistics import Speedup
 from specexp.bench.trainer import quiet_libraries
+from specexp.bench.verdict import prompts_needed, verdict_of
 from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result
+from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Sweep
 from specexp.report.comparison import busy_machine, failed_answers
 from specexp.report.progress import StageBar
@@ -46,7 +49,16 @@ from specexp.report.publish import (
     tracker_of,
 )
 from specexp.report.sections import prompts_shown, texts_of
-from specexp.sweep.confirmation import BASELINES, Confirmation, answer, confirm, select, sentences, table
+from specexp.sweep.confirmation import (
+    BASELINES,
+    Confirmation,
+    answer,
+    confirm,
+    limits,
+    select,
+    sentences,
+    table,
+)
 from specexp.sweep.output import (
     BEST_TREE,
     Deployed,
@@ -103,6 +115,8 @@ class StudyResult:
     deployed: Deployed | None  # None if nothing was exported
     worker: str
     folder: str  # path of the worker's results on its machine
+    limits: Sequence[str] = ()  # sentences that limit the answer
+    next: str = ""  # the next command, which follows from the verdict
 
     @staticmethod
     def last(confirmations: optuna.Study) -> StudyResult | None:
@@ -359,6 +373,8 @@ class SweepRun:
             exported.now,
             worker(),
             str(self.config.folder.resolve()),
+            report.limits,
+            next(iter(report.next_steps.values()), "") if exported.now is not None else "",
         )
         failed = failed_answers(confirmation.records)
         if failed is None:
@@ -400,9 +416,10 @@ class SweepRun:
         titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
         found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
+        limited = limits(confirmed)
         if self.trials.user_attrs.get("timed_out") is not None:
             of = f"{len(distinct_finished(self.trials))} of {counted(self.settings.n_trials, 'trial')}"
-            found.append(
+            limited.append(
                 f"The search measured {of} in its time; with more --minutes it may find a faster one."
             )
         report = Report(
@@ -410,10 +427,11 @@ class SweepRun:
             data={"confirm": shown},
             files=preparation.files(),
             sentences=found,
-            answer=answer(confirmed, records),
+            answer=answer(confirmed, records, self.config.get("least_gain"), self._more(records)),
+            limits=limited,
             proof=proof_of(records, [one.name for one in confirmed], PLAIN),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
-            next_steps=next_steps(self.settings, self.config),
+            next_steps=self._next_steps(winner.over_plain, records),
             page="confirm",
             parts=[
                 prompts_shown(texts, records, titles, confirming.backend.tokenizer),
@@ -425,6 +443,17 @@ class SweepRun:
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
         return report
+
+    def _more(self, records: Sequence[PromptRecord]) -> Callable[[int], str]:
+        """Return a function from a number of prompts to the command that confirms on them."""
+        used = len({record.prompt_id for record in records})
+        minutes = [] if self.settings.minutes is None else ["--minutes", f"{self.settings.minutes:g}"]
+        return more_prompts(self.config, "sweep", "sweep.confirm.data.max_prompts", used, minutes)
+
+    def _next_steps(self, speedup: Speedup, records: Sequence[PromptRecord]) -> dict[str, str]:
+        least = self.config.get("least_gain")
+        verdict, needed = verdict_of(speedup, least), prompts_needed(speedup, least)
+        return next_steps(self.settings, self.config, verdict, self._more(records), needed)
 
     def _export(self, confirmation: Confirmation, before: Deployed | None) -> Exported:
         """Write the artifacts of the fastest candidate and of the setting to deploy, and print their paths."""
@@ -465,10 +494,9 @@ class SweepRun:
     def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
         name, config, folder = self.config.name, self.config, self.config.folder
         winner, objectives = confirmation.winner, list(self.settings.objectives)
-        artifacts = [
-            Attached(one.folder, name if number == 0 else f"{name}-{BEST_TREE}", one.kind)
-            for number, one in enumerate(exported.written)
-        ]
+        faster = exported.now is not None and exported.now.trial is not None
+        given = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
+        artifacts = [Attached(one.folder, given[0], one.kind, given[1]) for one in exported.written]
         setting = {**tracked_config(config), "method": method_of(config, winner)}
         with self.tracker.study(config=setting) as run:
             rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]
@@ -484,8 +512,8 @@ class SweepRun:
         result.folder = str(folder)
         if (folder / PAGE).exists():
             result.page = str(folder / PAGE)
-        # If this worker did not conclude the study, another one will.
-        exports = self.settings.confirm is not None if ended is None else ended.deployed is not None
-        if export is not None and result.answer and exports:
+        if ended is None:
+            return  # another worker will conclude the study
+        result.limits, result.next = list(ended.limits), ended.next
+        if export is not None and ended.deployed is not None and ended.deployed.trial is not None:
             result.artifact = f"{export.to}/best"
-        result.next = next(iter(next_steps(self.settings, self.config).values()), "") if exports else ""

@@ -15,10 +15,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.base.messages import counted
-from specexp.bench.statistics import Speedup, bootstrap_interval
+from specexp.bench.statistics import Speedup, mean_interval
 from specexp.tracking.names import MODELLED
 
-_RESAMPLES = 1000
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 ShouldStop = Callable[[int, float], bool]
@@ -171,11 +170,11 @@ def is_modelled(trial: FrozenTrial) -> bool:
 
 
 def interval_of(trial: FrozenTrial) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval of a trial's speedup; None if fewer than two prompts were reported."""
+    """Return the 95 % interval of a trial's speedup; None if fewer than two prompts were reported."""
     logs = np.array(list(trial.intermediate_values.values()))
     if logs.size < 2:
         return None
-    low, high = bootstrap_interval(logs, resamples=_RESAMPLES)
+    low, high = mean_interval(logs)
     return math.exp(low), math.exp(high)
 
 

@@ -1,13 +1,13 @@
-"""A trial's speedup is not believed beyond its tokens per step: more means that plain decoding was slowed down."""
+"""A trial's speedup is not believed beyond its tokens per step: the prompt is decoded again with both arms."""
 
 import csv
 from pathlib import Path
 
-import pytest
 from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
 
+from specexp.bench.statistics import IMPOSSIBLE
 from specexp.sweep.command import main
-from specexp.sweep.study import BOUND, PlainSeconds
+from specexp.sweep.study import PlainSeconds
 
 
 def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast(
@@ -23,4 +23,4 @@ def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast
     assert len(rows) > 1
     for row in rows:
         # the geometric mean of the prompts is at most the mean that all of them have together, up to their spread
-        assert float(row["speedup"]) == pytest.approx(BOUND * float(row["tokens_per_step"]), rel=0.2)
+        assert float(row["speedup"]) < 1.2 * IMPOSSIBLE * float(row["tokens_per_step"])

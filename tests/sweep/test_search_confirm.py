@@ -51,11 +51,13 @@ def shown(confirmed, records):
     ("seconds", "text"),
     [
         ((0.5, 0.5, 0.5, 0.5), None),
-        ((2.0, 2.0, 2.0, 2.0), "No tree is faster than plain decoding here: the best, "),
-        ((0.5, 2.0, 0.5, 2.0), "is not told apart from plain decoding on these prompts"),
+        ((2.0, 2.0, 2.0, 2.0), "80-node tree is slower than plain decoding: 0.50x [0.50, 0.50]."),
+        ((0.99, 1.01, 0.99, 1.01), "is not faster than plain decoding: 1.00x [0.98, 1.02], and a gain worth"),
+        ((0.5, 2.0, 0.5, 2.0), "Cannot tell yet whether 80-node tree is faster than plain decoding: 1.00x ["),
+        ((0.5, 0.5, 0.5), "2.00x [2.00, 2.00] on 3 prompts; a verdict needs at least 4."),
     ],
 )
-def test_the_answer_states_that_no_candidate_is_faster(seconds, text):
+def test_the_answer_is_one_of_three_verdicts(seconds, text):
     confirmed, records = measured(seconds)
     found = shown(confirmed, records)
     first = [row["tree"] for row in found.records()]

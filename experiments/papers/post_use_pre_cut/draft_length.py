@@ -228,7 +228,7 @@ def _sensitivity_table(lines: Mapping[str, Lines]) -> Table:
     word = clock.adjective(used)
     heads = columns(f"arms | category | prompts | best length | {word}speedup at it:interval")
     heads += [Column(f"at {length}", 2, "x") for length in lengths]
-    note = f"All {word}speedups over plain decoding; geometric mean over prompts, 95 % bootstrap interval."
+    note = f"All {word}speedups over plain decoding; geometric mean over prompts, 95 % interval."
     table = table_of(clock.titled("Speed against draft length", used), heads, note)
     for group, category, own in rows:
         best = max(sorted(own), key=lambda length: own[length].ratio)

@@ -60,7 +60,7 @@ class ReasoningTable(MultiSequenceAnalysis):
     """Speedup of each arm on each task, end to end and of decoding alone, and whether the outputs are equal.
 
     End to end covers the whole search for an answer: prefills, decoding, evaluations. Decoding excludes prefills and
-    search. Both speedups are of seconds per token, paired item by item, with a 95 % bootstrap interval.
+    search. Both speedups are of seconds per token, paired item by item, with a 95 % interval.
 
     Args:
         published: Rows of a paper's table: ``task`` (e.g. ``GSM8K``), ``method`` (e.g. ``SEED, (2,2,1)``), and any of
@@ -99,7 +99,7 @@ class ReasoningTable(MultiSequenceAnalysis):
             f"Speedup over {self.baseline} by task",
             "task | tree depth | arm | end to end:interval | decoding:interval | tokens/s:.0 | tokens/step"
             " | target busy:.1% | equal outputs",
-            "Seconds per token, paired item by item, geometric mean, 95 % bootstrap interval. End to end: the "
+            "Seconds per token, paired item by item, geometric mean, 95 % interval. End to end: the "
             "whole search, prefills included; decoding: without prefills and search. Tokens/s are end to end.",
             "Target busy: share of the whole time in which the target runs a pass or a prefill.",
         )
@@ -173,7 +173,7 @@ class Roles(MultiSequenceAnalysis):
             "The components of a search",
             "component | arm | sequences | tokens | tokens/step | accepted/step"
             f" | alpha:.1% | decoding vs {self.baseline}:interval | with prefills:interval",
-            "Seconds per token of the component's own runs, paired by item; geometric mean, 95 % bootstrap interval.",
+            "Seconds per token of the component's own runs, paired by item; geometric mean, 95 % interval.",
         )
         roles = _roles(records)
         for role in roles:

@@ -193,8 +193,8 @@ class PlainVerdict(Section):
 
 
 class PlainDecodingArtifact(Artifact):
-    """``verdict.json``: the reason to use plain decoding. A study exports it as ``best`` if the confirmation's interval
-    does not show that the best candidate is faster. That candidate is then exported as ``best-tree``.
+    """``verdict.json``: the reason to use plain decoding. Studies exported it as ``best`` if nothing was faster, before
+    ``best`` came to exist only for a faster setting.
 
     The decoder and ``custom_generate`` use plain decoding with the recorded verifier. If the study decoded several
     sequences, ``custom_generate`` accepts a batch of several rows.

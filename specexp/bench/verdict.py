@@ -1,0 +1,87 @@
+"""The verdict on a speedup: faster, not faster, or cannot tell yet, and the number of prompts that would tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from itertools import count
+from math import log
+
+from specexp.base.messages import counted
+from specexp.bench.statistics import DISTURBED, FEWEST_PROMPTS, Speedup, student
+
+LEAST_GAIN = 1.05
+"""Default of ``least_gain``, the smallest speedup worth having."""
+POWER = 0.8
+"""Chance with which the stated number of prompts tells, if the estimate is right."""
+MOST_PROMPTS = 10_000
+
+
+class Verdict(StrEnum):
+    """What a speedup's interval shows."""
+
+    FASTER = "faster"  # the interval lies above 1
+    NOT_FASTER = "not faster"  # the interval excludes a gain worth having
+    CANNOT_TELL = "cannot tell yet"  # neither, too few prompts, or no comparison
+
+
+def verdict_of(speedup: Speedup, least_gain: float = LEAST_GAIN) -> Verdict:
+    """Return the verdict on a speedup; ``least_gain`` is the smallest speedup worth having."""
+    if speedup.is_faster:
+        return Verdict.FASTER
+    enough = speedup.refused is None and speedup.n >= FEWEST_PROMPTS
+    return Verdict.NOT_FASTER if enough and speedup.high < least_gain else Verdict.CANNOT_TELL
+
+
+def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int:
+    """Return how many prompts would give a verdict, if the estimate is right.
+
+    They tell the estimate from 1, or from ``least_gain`` if that is farther away, with a chance of 80 %. With too few
+    prompts to know their spread, it is twice the minimum.
+    """
+    if speedup.refused is not None or speedup.n < FEWEST_PROMPTS:
+        return 2 * FEWEST_PROMPTS
+    half = log(speedup.high) - speedup.mean_log_ratio
+    deviation = half * speedup.n**0.5 / student(speedup.n, speedup.quantile)
+    distance = max(speedup.mean_log_ratio, log(least_gain) - speedup.mean_log_ratio)
+    for n in count(FEWEST_PROMPTS):
+        quantiles = student(n, speedup.quantile) + student(n, POWER)
+        if n >= MOST_PROMPTS or quantiles * deviation <= distance * n**0.5:
+            return n
+    raise AssertionError
+
+
+def verdict_sentence(
+    label: str,
+    speedup: Speedup,
+    *,
+    over: str = "plain decoding",
+    least_gain: float = LEAST_GAIN,
+    more: Callable[[int], str] | None = None,
+) -> str:
+    """Return the verdict on the arm ``label`` as a sentence.
+
+    ``more`` returns the command that measures on a given number of prompts, or a suggestion if none would.
+    """
+    if speedup.refused is not None:
+        return f"{label} cannot be compared with {over}: {speedup.refused}."
+    verdict = verdict_of(speedup, least_gain)
+    if verdict is Verdict.FASTER:
+        return f"{label} decodes {speedup} as fast as {over}."
+    if verdict is Verdict.NOT_FASTER:
+        worth = "" if speedup.is_slower else f", and a gain worth having is {least_gain:g}x"
+        return f"{label} is {'slower' if speedup.is_slower else 'not faster'} than {over}: {speedup}{worth}."
+    needed, few = prompts_needed(speedup, least_gain), speedup.n < FEWEST_PROMPTS
+    told = f"a verdict needs at least {FEWEST_PROMPTS}" if few else f"about {needed:,} would tell"
+    found = (
+        f"Cannot tell yet whether {label} is faster than {over}: {speedup} on {counted(speedup.n, 'prompt')}"
+    )
+    return f"{found}; {told}{'.' if more is None else f': {more(needed)}'}"
+
+
+def disturbed_sentence(label: str, speedup: Speedup) -> str:
+    """Return a sentence on the prompts left out of a speedup for their times; empty if there are none."""
+    if not speedup.disturbed or speedup.refused is not None:
+        return ""
+    whole = speedup.n + speedup.disturbed
+    return f"{label}: {speedup.disturbed} of {counted(whole, 'prompt')} left out, with times {DISTURBED}."

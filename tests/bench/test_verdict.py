@@ -1,0 +1,172 @@
+"""Verdicts from planted times: no clock is read, so every number is known."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.made_records import PHASES, record
+
+from specexp.bench.arm import LearningArm
+from specexp.bench.measuring import decoded_again
+from specexp.bench.statistics import IMPOSSIBLE, Speedup, paired_speedup
+from specexp.bench.verdict import (
+    Verdict,
+    disturbed_sentence,
+    prompts_needed,
+    verdict_of,
+    verdict_sentence,
+)
+from specexp.core.parts import Parts
+from specexp.verifiers import Greedy
+
+pytestmark = pytest.mark.unit
+TOKENS = 40
+
+
+class TimedArm(LearningArm):
+    """An arm that takes a planted time: ``seconds(prompt, attempt)`` a step."""
+
+    def __init__(self, name, seconds, tokens_per_step=1):
+        super().__init__(name, Parts(verifier=Greedy()), SimpleNamespace(max_new_tokens=TOKENS))
+        self.seconds, self.tokens_per_step, self.attempts = seconds, tokens_per_step, {}
+
+    def decode(self, prompt, sample=0, max_new_tokens=None):
+        number = int(prompt.prompt_id[1:])
+        attempt = self.attempts[number] = self.attempts.get(number, -1) + 1
+        steps = TOKENS // self.tokens_per_step
+        taken = steps * self.seconds(number, attempt)
+        drafted = 0 if self.tokens_per_step == 1 else steps
+        found = record(self.name, number, taken, token_ids=tuple(range(TOKENS)), steps=steps)
+        return replace(found, seconds={phase: taken / len(PHASES) for phase in PHASES}, drafted_nodes=drafted)
+
+
+def measured(plain, ours, prompts=24, tokens_per_step=1):
+    """Return the records of a run with these arms, with deviating prompts decoded again."""
+    arms = [TimedArm("plain", plain), TimedArm("ours", ours, tokens_per_step)]
+    asked = [SimpleNamespace(prompt_id=f"p{number}") for number in range(prompts)]
+    records = [arm.decode(prompt) for prompt in asked for arm in arms]
+    return decoded_again(arms, asked, records)
+
+
+def speedup_of(*given, **settings):
+    return paired_speedup(measured(*given, **settings), "ours", "plain")
+
+
+def noisy(generator, step, spread=0.03):
+    return lambda number, attempt: step * math.exp(generator.normal(0, spread))
+
+
+def of(ratio, spread, n, **given):
+    logs = math.log(ratio) + spread * np.resize([-1.0, 1.0], n)
+    return Speedup.of("ours", "plain", logs, "measured", **given)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict"),
+    [
+        (of(1.5, 0.1, 8), Verdict.FASTER),
+        (of(1.02, 0.01, 24), Verdict.FASTER),
+        (of(1.0, 0.02, 24), Verdict.NOT_FASTER),
+        (of(0.7, 0.1, 8), Verdict.NOT_FASTER),
+        (of(1.1, 0.5, 8), Verdict.CANNOT_TELL),
+        (of(9.0, 0.0, 3), Verdict.CANNOT_TELL),  # fewer than four prompts tell nothing
+        (Speedup.refuse("ours", "plain", "why"), Verdict.CANNOT_TELL),
+    ],
+)
+def test_the_interval_decides_between_three_verdicts(speedup, verdict):
+    assert verdict_of(speedup) is verdict
+
+
+def test_the_smallest_gain_worth_having_is_the_files():
+    speedup = of(1.04, 0.05, 8)
+    assert verdict_of(speedup, 1.05) is Verdict.CANNOT_TELL
+    assert verdict_of(speedup, 1.2) is Verdict.NOT_FASTER
+
+
+@pytest.mark.parametrize("ratio", [1.2, 1.04, 0.98])
+def test_the_stated_number_of_prompts_gives_a_verdict_in_four_of_five_runs(ratio):
+    generator, spread = np.random.default_rng(0), 0.4
+    n = prompts_needed(of(ratio, spread * math.sqrt(7 / 8), 8))
+    logs = generator.normal(math.log(ratio), spread, (100, n))
+    found = [verdict_of(Speedup.of("ours", "plain", row, "measured")) for row in logs]
+    told = sum(one is not Verdict.CANNOT_TELL for one in found)
+    assert told >= 70
+
+
+def test_an_open_verdict_names_the_command_that_closes_it():
+    text = verdict_sentence("trial 3", of(1.04, 0.3, 8), more=lambda n: f"sweep --prompts {n}")
+    needed = prompts_needed(of(1.04, 0.3, 8))
+    assert text.startswith("Cannot tell yet whether trial 3 is faster than plain decoding: 1.04x [")
+    assert text.endswith(f"on 8 prompts; about {needed:,} would tell: sweep --prompts {needed}")
+
+
+def test_the_best_of_equal_arms_is_seldom_called_faster():
+    generator, named = np.random.default_rng(3), 0
+    for _ in range(100):
+        logs = generator.normal(0, 0.1, (12, 24))
+        named += any(Speedup.of("a", "plain", row, "measured", among=12).is_faster for row in logs)
+    assert named <= 100 * 0.05
+
+
+def test_a_speedup_beyond_its_tokens_per_step_never_counts():
+    slow = lambda number, attempt: 3.0 if number % 4 == 0 else 1.0  # noqa: E731
+    speedup = speedup_of(slow, lambda *at: 1.1, tokens_per_step=2)
+    assert (speedup.n, speedup.disturbed) == (18, 6)
+    assert speedup.ratio == pytest.approx(2 / 1.1)
+    assert disturbed_sentence("ours", speedup) == (
+        f"ours: 6 of 24 prompts left out, with times more than {IMPOSSIBLE:g} times as fast as their tokens per step "
+        "allow, or out of line and not repeatable."
+    )
+
+
+def test_a_disturbed_prompt_is_decoded_again_and_then_counts():
+    once = lambda number, attempt: 3.0 if number % 4 == 0 and not attempt else 1.0  # noqa: E731
+    speedup = speedup_of(once, lambda *at: 1.1, tokens_per_step=2)
+    assert (speedup.n, speedup.disturbed, speedup.ratio) == (24, 0, pytest.approx(2 / 1.1))
+
+
+def test_a_prompts_own_cost_repeats_and_counts():
+    wide = lambda number, attempt: 1.8 if number == 5 else 1.1  # noqa: E731
+    speedup = speedup_of(lambda *at: 1.0, wide, tokens_per_step=2)
+    assert (speedup.n, speedup.disturbed) == (24, 0)
+
+
+@pytest.mark.parametrize("gain", [0.9, 1.0, 1.25])
+def test_a_hold_up_of_every_third_prompt_changes_no_verdict(gain):
+    """40 steps of 20 ms; 300 ms are 38 % of a prompt."""
+    verdicts = []
+    for held in (0.0, 0.3):
+
+        def ours(number, attempt, held=held):
+            return 0.02 / gain + (held / TOKENS if number % 3 == 0 and attempt == 0 else 0.0)
+
+        verdicts.append(verdict_of(speedup_of(lambda *at: 0.02, ours)))
+    assert verdicts[0] is verdicts[1]
+
+
+def test_a_gain_of_ten_percent_on_24_prompts_is_found_in_nine_of_ten_runs():
+    generator, found = np.random.default_rng(0), 0
+    for _ in range(20):
+        # two tokens a step, and a pass that costs 2 / 1.1 plain ones
+        ours = noisy(generator, 2 / 1.1, 0.08)
+        found += speedup_of(noisy(generator, 1.0, 0.08), ours, tokens_per_step=2).is_faster
+    assert found >= 18
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
+def test_plain_decoding_against_itself_is_seldom_called_different(spread):
+    generator, different = np.random.default_rng(7), 0
+    for _ in range(200):
+        speedup = speedup_of(noisy(generator, 1.0, spread), noisy(generator, 1.0, spread))
+        different += speedup.refused is None and not speedup.low <= 1 <= speedup.high
+    assert different <= 200 * 0.06
+
+
+def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():
+    generator = np.random.default_rng(7)
+    speedup = speedup_of(noisy(generator, 1.0, 0.3), noisy(generator, 1.0, 0.3))
+    assert str(speedup.refused).startswith("the machine was too busy: ")
+    assert verdict_of(speedup) is Verdict.CANNOT_TELL
