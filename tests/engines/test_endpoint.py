@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from threading import Thread
@@ -299,7 +300,7 @@ class TestLlamaCppServer:
 
     def test_every_flag_has_its_field_in_the_wheel(self, pair) -> None:
         xllamacpp = pytest.importorskip("xllamacpp", reason="pip install 'specexp[llama-server]'")
-        flags = [name.replace("_", "-") for name in LlamaCppSettings.__dataclass_fields__]
+        flags = [one.name.replace("_", "-") for one in fields(LlamaCppSettings)]
         flags += [
             word[2:]
             for word in LlamaCppServer(target="a.gguf", program="x").words(1, pair)
