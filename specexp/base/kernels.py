@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
@@ -44,7 +45,7 @@ FLAGS = (
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
-"""Maximum number of libraries in the cache. The least recently used ones are deleted."""
+"""Maximum number of libraries in the cache for one kind of processor. The least recently used ones are deleted."""
 
 
 class CannotRunError(ValueError):
@@ -71,7 +72,8 @@ def library(
         CannotCompileError: there is no C++ compiler, compilation fails, the library is damaged, or another user could
             have written it.
     """
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    # CXX may have options or a wrapper, as in "ccache g++"
+    compiler = shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or "")
     if not compiler:
         raise CannotCompileError(
             "there is no C++ compiler (g++ or clang++ on PATH, or CXX): install one, or set pair.mode to eager"
@@ -128,27 +130,36 @@ def address(array: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(array))
 
 
-def _key(source: Path, compiler: str, flags: tuple[str, ...]) -> str:
-    try:
-        version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotCompileError(
-            f"the C++ compiler {compiler!r} (CXX, or from PATH) does not run: {first_line(error)}"
-        ) from error
-    processor = platform.processor() + platform.machine()
-    described = Path("/proc/cpuinfo")
+@cache
+def processor() -> str:
+    """Return the model and the instructions of this machine's processor, as far as the system describes them."""
+    described, known = Path("/proc/cpuinfo"), set[str]()
     if described.exists():
         lines = described.read_text().splitlines()
         known = {line for line in lines if line.startswith(("flags", "model name", "Features"))}
-        processor += "".join(sorted(known))
+    return platform.processor() + platform.machine() + "".join(sorted(known))
+
+
+def has_amx() -> bool:
+    """Return whether the processor multiplies matrix tiles, as Intel's AMX does."""
+    return "amx_tile" in processor() or "amx_int8" in processor()
+
+
+def _key(source: Path, compiler: list[str], flags: tuple[str, ...]) -> str:
+    """Return a hash of the processor, and one of the files, the options and the compiler."""
+    words = shlex.join(compiler)
+    try:
+        version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotCompileError(
+            f"the C++ compiler {words!r} (CXX, or from PATH) does not run: {first_line(error)}"
+        ) from error
+    options = " ".join((words, *FLAGS, *flags))
     files = sorted(one for one in source.parent.iterdir() if one.suffix in (".cpp", ".h"))
-    parts = (
-        *(one.read_bytes() for one in files),
-        " ".join((*FLAGS, *flags)).encode(),
-        version,
-        processor.encode(),
-    )
-    return sha256(b"\0".join(parts)).hexdigest()[:16]
+    contents = (one.read_bytes() for one in files)
+    parts = (*contents, options.encode(), version)
+    machine, made = (sha256(b"\0".join(one)).hexdigest() for one in ([processor().encode()], parts))
+    return f"{machine[:8]}-{made[:16]}"
 
 
 def _check_private(path: Path) -> None:
@@ -161,21 +172,25 @@ def _check_private(path: Path) -> None:
         )
 
 
-def _compile(compiler: str, flags: tuple[str, ...], source: Path, file: Path) -> None:
+def _compile(compiler: list[str], flags: tuple[str, ...], source: Path, file: Path) -> None:
     """Compile into a temporary folder next to the library, then move the complete library into place."""
     with working_folder(file.parent) as folder:
         made = folder / file.name
-        command = [compiler, *FLAGS, *flags, str(source), "-o", str(made)]
+        command = [*compiler, *FLAGS, *flags, str(source), "-o", str(made)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
-            raise CannotCompileError(f"{compiler} cannot compile {source.name}: {why.strip():.200}")
+            raise CannotCompileError(
+                f"{shlex.join(compiler)} cannot compile {source.name}: {why.strip():.200}"
+            )
         made.chmod(0o700)  # regardless of the umask
         made.replace(file)  # atomic: another process never loads a partial library
-    _make_room(file.parent)
+    _make_room(file)
 
 
-def _make_room(folder: Path) -> None:
-    kept = sorted(folder.glob("*.so"), key=lambda one: one.stat().st_mtime)
+def _make_room(file: Path) -> None:
+    """Delete libraries for the processor of ``file``; machines with other processors may share the folder."""
+    kind = file.name.split("-")[-2]
+    kept = sorted(file.parent.glob(f"*-{kind}-*.so"), key=lambda one: one.stat().st_mtime)
     for old in kept[:-MOST_KEPT]:
         old.unlink(missing_ok=True)

@@ -205,10 +205,29 @@ def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:
 
 
 def eos_of(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> frozenset[int]:
-    """Return the tokens that end an answer: the model's (a chat model may have several) and the tokenizer's."""
+    """Return the tokens that end an answer: the model's (a chat model may have several), the tokenizer's, and the token
+    that ends an assistant's turn in the chat template.
+    """
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     several = own if isinstance(own, list | tuple) else [own]
-    return frozenset(int(token) for token in [*several, tokenizer.eos_token_id] if token is not None)
+    ends = [*several, tokenizer.eos_token_id, _turn_end(tokenizer)]
+    return frozenset(int(token) for token in ends if token is not None)
+
+
+def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the special token that follows an answer in the chat template; None if there is none."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    answer = "specexp"
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": answer}]
+    try:
+        text = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    except Exception:  # templates raise their own errors, for example if they need a system prompt
+        return None
+    rest = text.rpartition(answer)[2].lstrip()
+    known: Mapping[int, Any] = tokenizer.added_tokens_decoder
+    found = [one for one in known if known[one].special and rest.startswith(known[one].content)]
+    return max(found, key=lambda one: len(known[one].content), default=None)
 
 
 def decode_safely(

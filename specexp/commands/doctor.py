@@ -16,6 +16,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from specexp.base.cores import usable_cores
+from specexp.base.kernels import CannotRunError
 from specexp.base.messages import counted, first_line
 from specexp.config.command import Options, fail
 
@@ -164,6 +165,21 @@ def devices() -> Iterator[Diagnosis]:
         yield Diagnosis("gpu", "none found; models run on the CPU (pair.device cpu)")
 
 
+def native() -> Iterator[Diagnosis]:
+    """Run a small model in each installed library of native code, in a child process."""
+    from specexp.engines.openvino import death_of_openvino
+    from specexp.models.gguf import why_no_llama_cpp
+
+    for extra, distribution, check in (
+        ("llama-cpp", "llama-cpp-python", why_no_llama_cpp),
+        ("openvino", "openvino-genai", death_of_openvino),
+    ):
+        if _version(distribution) is not None and (death := check()):
+            yield Diagnosis(
+                extra, death, "note", f"specexp works without it; or install another {distribution}"
+            )
+
+
 def compiled() -> Iterator[Diagnosis]:
     """Compile the passes of the embedded target model."""
     from specexp.base.kernels import CannotCompileError
@@ -266,16 +282,19 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
 
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
     """Return all checks in the order in which they are printed."""
-    return [packages, processor, memory, devices, compiled, speculation, services]
+    return [packages, processor, memory, devices, native, compiled, speculation, services]
 
 
 def examine() -> Iterator[Diagnosis]:
     """Yield all findings. Stop if a package is missing, because later checks would import it."""
     for check in checks():
         problem = False  # a missing package ends the checks, but a full disk does not
-        for diagnosis in check():
-            problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
-            yield diagnosis
+        try:
+            for diagnosis in check():
+                problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"
+                yield diagnosis
+        except CannotRunError as error:
+            yield Diagnosis("self-check", f"the embedded pair: {error}", "problem")
         if problem:
             return
 

@@ -113,7 +113,7 @@ def report(
             (part.answer for part in parts if part.answer), answer_of(records, baselines[0], least, more)
         ),
         limits=[sentence for one in ranked if (sentence := disturbed_sentence(*one))],
-        proof=proof_of(records, names, baselines[0]),
+        proof=proof_of(records, arm_names(records), baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps=steps,
         page="table",

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from specexp.base.checked import keys_below
 from specexp.base.cores import usable_cores
+from specexp.base.kernels import CannotRunError
 from specexp.base.messages import did_you_mean
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
@@ -79,6 +80,8 @@ def answering(found: CommandResult, after: str = STARTS_OVER) -> Iterator[Comman
             yield found
     except ConfigError as error:
         found.exit_code = fail(error)
+    except CannotRunError as error:  # a model failed its self-check
+        found.exit_code = fail(f"pair: {error}")
     except CommandError as error:
         found.exit_code = fail(error, 1)
     except OSError as error:

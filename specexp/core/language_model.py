@@ -125,7 +125,6 @@ class LanguageModel(HuggingFaceRuntime):
 
     kind = "eager"
     mode_rank = 0
-    refusal = ValueError  # no other mode could run the model
     prefill_chunk = 1024
     takes_device_map = True
     cache: SlotCache

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from math import inf
+from os import environ
 from sys import maxsize
 from threading import Lock, get_ident
 from types import MappingProxyType
@@ -318,6 +319,10 @@ class Runtime(Target):
         """
         try:
             error = tree_error(self)
+        except NotFiniteError as failure:  # the tree is not the cause, so another mode would not help
+            dynamic = environ.get("OMP_DYNAMIC", "").lower() in ("true", "1")
+            cause = "unset OMP_DYNAMIC" if dynamic else "check its weights, or set another dtype"
+            raise self.refusal(f"{name} gives {failure} in a pass without a tree: {cause}") from failure
         except Exception as failure:  # modelling code and captures raise many kinds of errors
             why = type_and_line(failure)
             raise self.refusal(f"{name} cannot run {self.kind} passes ({why}): {remedy}") from failure
@@ -407,6 +412,10 @@ class Runtime(Target):
             )
 
 
+class NotFiniteError(ValueError):
+    """Raised if a model gives NaN logits in a pass without a tree."""
+
+
 @inference
 def tree_error(runtime: Runtime) -> float:
     """Return the median of ``|tree logits - plain logits| / |plain logits - mean|`` over three rows of a small tree."""
@@ -422,6 +431,8 @@ def tree_error(runtime: Runtime) -> float:
     for row in (1, siblings, siblings + 1):
         branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]
         expected = runtime.plain_logits(prefix + branch).double()
+        if expected.isnan().any():
+            raise NotFiniteError("NaN logits")
         possible = expected > torch.finfo(runtime.dtype).min / 2
         expected, answer = expected[possible], answers[row, possible]
         error, spread = (answer - expected).norm(), (expected - expected.mean()).norm()

@@ -46,12 +46,16 @@ class DraftVocabulary:
         The ids of a BPE tokenizer follow the order of its merges, so the lowest are roughly the most frequent.
 
         Raises:
-            ValueError: the file does not contain a list of distinct ids below ``size``.
+            ValueError: the file does not contain a list of distinct ids below ``size``, or ``most`` is larger.
         """
         import torch
 
+        if most is not None and most > size:
+            raise ValueError(
+                f"vocabulary_size must be at most {size}, the model's number of tokens, got {most}"
+            )
         if file is None:
-            return None if most is None else cls(torch.arange(min(most, size)), size)
+            return None if most is None else cls(torch.arange(most), size)
         try:
             ids = json.loads(Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

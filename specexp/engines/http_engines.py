@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from copy import copy
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.base.kernels import has_amx
 from specexp.core.cache import context_limit
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
@@ -369,7 +369,7 @@ class LlamaCppServer(HttpEngine):
                 "pip install 'specexp[llama-server]'"
             )
         # builds for the processor at hand use AMX, and those of some compilers die of it; the wheel is built without
-        no_tiles = ["--no-repack"] if len(program) == 1 and _has_amx() else []
+        no_tiles = ["--no-repack"] if len(program) == 1 and has_amx() else []
         return [
             *program,
             *(word for name, value in given.items() for word in (f"--{name}", f"{value}")),
@@ -380,8 +380,3 @@ class LlamaCppServer(HttpEngine):
         return (
             self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None
         )
-
-
-def _has_amx() -> bool:
-    cpuinfo = Path("/proc/cpuinfo")
-    return cpuinfo.is_file() and "amx_tile" in cpuinfo.read_text(encoding="utf-8", errors="replace")

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
+from specexp.base.probe import death_of
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
 from specexp.engines.settings import OpenVinoSettings
 
@@ -29,6 +30,10 @@ _SETTINGS = {
     "model": [{"num_assistant_tokens"}],
     "prompt-lookup": [{"num_assistant_tokens", "max_ngram_size"}],
 }
+_PROBE = (
+    "from specexp import load_pair; from specexp.engines.openvino import OpenVINO; "
+    "OpenVINO().start(load_pair('stdlib')).answer(OpenVINO(), [5, 6, 7], 4, frozenset())"
+)
 _INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
@@ -83,12 +88,19 @@ class OpenVINO(ForeignEngine):
 
     @override
     def start(self, pair: ModelPair) -> RunningEngine:
+        if death := death_of_openvino():
+            raise EngineError(f"{death}: leave the engine out, or install another version of openvino-genai")
         try:
             return _Pipeline(self, pair)
         except ImportError as error:
             raise EngineError("OpenVINO GenAI is not installed: pip install 'specexp[openvino]'") from error
         except RuntimeError as error:
             raise EngineError(f"OpenVINO failed to start: {' '.join(str(error).split())[:300]}") from error
+
+
+def death_of_openvino() -> str:
+    """Return how OpenVINO died in a test pass on this machine; empty if it did not."""
+    return death_of("OpenVINO", OpenVINO().version, _PROBE)
 
 
 class _Pipeline(RunningEngine):

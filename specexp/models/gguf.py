@@ -8,12 +8,14 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.kernels import cache_folder, working_folder
 from specexp.base.messages import counted, first_line
+from specexp.base.probe import death_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,14 +40,28 @@ _ROLES = {"bos": "bos", "eos": "eos", "pad": "padding"}
 """Maps the names of special tokens in transformers to those in GGUF files."""
 
 
+GGUF_ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
+"""The metadata keys of the tokens that end a text, a turn, or a message before a tool's."""
+
+
 def is_gguf(source: str) -> bool:
     """Return whether a source names a GGUF file."""
     return source.lower().endswith(".gguf")
 
 
 def runs_in_llama_cpp(source: str, mode: str) -> bool:
-    """Return whether llama.cpp runs a source: only GGUF files in mode ``auto``, if llama-cpp-python is installed."""
-    return is_gguf(source) and mode == "auto" and find_spec("llama_cpp") is not None
+    """Return whether llama.cpp runs a source: only GGUF files in mode ``auto``, if llama.cpp works here."""
+    return is_gguf(source) and mode == "auto" and not why_no_llama_cpp()
+
+
+def why_no_llama_cpp() -> str:
+    """Return why llama.cpp cannot run files on this machine; empty if it can. The first call may take seconds."""
+    if find_spec("llama_cpp") is None:
+        return "llama-cpp-python is not installed"
+    with suppress(PackageNotFoundError):
+        code = "from specexp.models.llama_probe import main; main()"
+        return death_of("llama.cpp", version("llama-cpp-python"), code)
+    return ""
 
 
 def is_local(source: str) -> bool:
@@ -115,6 +131,8 @@ def unpacked(file: Path) -> Path:
             )
             check_tensors(type(model).__name__, report)
             _check_used(file, architecture, model)
+            ends = [metadata[key] for key in GGUF_ENDS if key in metadata]
+            model.generation_config.eos_token_id = ends or None
             if (kind := metadata.get("general.file_type")) is not None:
                 model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # from MOSTLY_Q4_1
             model.save_pretrained(made)

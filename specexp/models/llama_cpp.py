@@ -40,7 +40,7 @@ class LlamaCppModel(Runtime):
     def __init__(self, model: LlamaFile, *, self_check: bool = True) -> None:
         super().__init__()
         self.model = model
-        self.config = model.config
+        self.config, self.generation_config = model.config, model.generation_config
         self.vocab_size = model.vocab_size
         self.context_limit = model.context_limit
         self.device = torch.device("cpu")

@@ -11,10 +11,11 @@ from typing import Any, Literal, get_args
 from weakref import finalize
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
+from specexp.base.kernels import has_amx
 from specexp.base.messages import did_you_mean
-from specexp.models.gguf import sampled_hash
+from specexp.models.gguf import GGUF_ENDS, sampled_hash, why_no_llama_cpp
 
 CacheType = Literal["bfloat16", "float16", "float32"]
 _GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
@@ -99,9 +100,15 @@ class LlamaFile:
         self.settings = settings or LlamaSettings()
         _check_file(Path(path))
         functions = self._functions = library()
+        if death := why_no_llama_cpp():
+            raise LlamaCppError(
+                f"{death}, so it cannot run {path}: set pair.mode to eager, compiled or packed"
+            )
         self._check_settings()
         complaint()
         given = functions.llama_model_default_params()
+        # compiled by GCC 12, llama.cpp's AMX code for quantized weights crashes (llama.cpp #20824)
+        given.use_extra_bufts = not has_amx()
         given.n_gpu_layers = 0 if self.settings.device == "cpu" else -1
         self.model: Any = functions.llama_model_load_from_file(self.path.encode(), given)
         if not self.model:
@@ -162,6 +169,12 @@ class LlamaFile:
         config = PreTrainedConfig(**sizes, name_or_path=self.path)
         config.model_type, config.tie_word_embeddings = name, None  # not stored in the file
         return config
+
+    @cached_property
+    def generation_config(self) -> GenerationConfig:
+        """The tokens that end an answer, as ``eos_token_id``."""
+        ends = [int(found) for key in GGUF_ENDS if (found := self.metadata(key)) is not None]
+        return GenerationConfig(eos_token_id=ends or None)
 
     @cached_property
     def cell_bytes(self) -> int:

@@ -13,11 +13,13 @@ from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from transformers import PreTrainedModel
 
 from specexp.base.kernels import CannotCompileError, library
+from specexp.base.probe import death_of
 from specexp.core.cache import layer_windows
 from specexp.core.language_model import is_spread
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("kernel") / "interface.cpp"
+_PROBE = "from specexp import load_pair; [load_pair('stdlib', mode='compiled').target_runtime()]"
 _NARROWEST = 16  # hidden and head sizes must be multiples of this, twice the shortest vector length
 _LINE = 64  # bytes in a CPU cache line, to which tensors are aligned
 _BLOCK = 64 << 20  # bytes of memory allocated at once; pages that are never written cost nothing
@@ -234,6 +236,8 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
         CannotCompileError: a C++ compiler is missing or fails.
     """
     kernels = library(_SOURCE, tell=tell)
+    if death := death_of("the compiled pass", Path(kernels._name).name, _PROBE):
+        raise CannotCompileError(f"{death}: set pair.mode to eager")
     panel = 2 * kernels.lanes()
     if model.config.hidden_size % panel or _head_dim(model) % panel:
         return library(_SOURCE, (f"-DLANES={_NARROWEST // 2}",), tell)

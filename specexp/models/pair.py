@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.cores import usable_cores
-from specexp.base.messages import did_you_mean, first_line, type_and_line
+from specexp.base.messages import counted, did_you_mean, first_line, type_and_line
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
-from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked
+from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
 from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
@@ -116,8 +116,10 @@ def load_pair(
                 f"llama.cpp runs {source}; with pair.mode eager or compiled, specexp's own passes run it"
             )
         elif name is not None and is_gguf(fspath(name)):
-            why = ", since llama-cpp-python is not installed" if mode == AUTO else ""
-            tell_once(f"specexp's own passes run {name}{why}")
+            why = why_no_llama_cpp() if mode == AUTO else ""
+            tell_once(
+                f"{why}, so specexp's own passes run {name}" if why else f"specexp's own passes run {name}"
+            )
     files = [
         _Files(role, source, dtype, device, attn_implementation, origin)
         for role, source, dtype, origin in zip(("target", "draft"), sources, dtypes, origins, strict=True)
@@ -359,11 +361,13 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
         return
     given, drafted = draft.tokenizer.get_vocab(), draft.config.get_text_config().vocab_size
     if given != vocabulary:
-        different = len(set(vocabulary.items()) ^ set(given.items()))
+        different = {token for token, _ in set(vocabulary.items()) ^ set(given.items())}
+        first = sorted(different, key=lambda token: (vocabulary.get(token, tokens), token))[:3]
+        examples = ", ".join(_difference(token, given.get(token), vocabulary.get(token)) for token in first)
         raise PairError(
             "draft",
-            f"{draft.name} must have the tokenizer of {target.name}, but {different} entries of their vocabularies "
-            f"({len(given)} and {len(vocabulary)} tokens) differ",
+            f"{draft.name} must have the tokenizer of {target.name}, but of their {len(given)} and {len(vocabulary)} "
+            f"tokens, {counted(len(different), 'token')} {'differ' if len(different) > 1 else 'differs'}: {examples}",
         )
     if (drafted < tokens or is_gguf(draft.source)) and drafted != width:
         raise PairError(
@@ -371,6 +375,12 @@ def _check_tokens(target: _Files, draft: _Files | None = None) -> None:
             f"{draft.name} gives {drafted} logits, but {target.name} gives {width}; a different number is supported "
             f"only if the draft is not a GGUF file and has a logit for each of the {tokens} tokens",
         )
+
+
+def _difference(token: str, drafted: int | None, wanted: int | None) -> str:
+    if drafted is None or wanted is None:
+        return f"{token!r} ({'draft' if wanted is None else 'target'} only)"
+    return f"{token!r} (id {drafted} in the draft, {wanted} in the target)"
 
 
 def _check_borrowed(target: _Files, draft: _Files) -> None:

@@ -348,6 +348,12 @@ def verify_engine(config: Config) -> EndpointReport:
     def compared(prompt: Prompt) -> Compared:
         on, off = answer(engine, prompt), answer(plain, prompt)
         place, text = first_difference(on, off), decode(list(prompt.token_ids))
+        end = next((number for number, token in enumerate(on, 1) if token in eos), len(on))
+        if end < len(on):
+            why = f"{counted(len(on) - end, 'token')} follow the token that ends the answer"
+            return Compared(
+                text, "wrong", len(decode(on[:end])), None, why, decode(off), decode(on), len(off)
+            )
         if place is None:
             return Compared(text, "equal", tokens=len(off))
         repeats, gap = answer(plain, prompt) == off, None

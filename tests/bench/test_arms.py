@@ -6,10 +6,10 @@ from contextlib import ExitStack
 import pytest
 import torch
 from helpers.made_records import PHASES, record
-from helpers.small_models import EOS, tiny_llama
+from helpers.small_models import EOS, byte_tokenizer, tiny_llama
 
 from specexp import Decoder
-from specexp.bench.arm import Generation, describe
+from specexp.bench.arm import Generation, describe, eos_of
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.live import DecoderArm
 from specexp.bench.statistics import paired_speedup, summarise
@@ -139,6 +139,28 @@ def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
     assert plain.eos == eager.eos == {EOS, 9}
     for prompt in prompts:
         assert eager.decode(prompt).token_ids == plain.decode(prompt).token_ids
+
+
+CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}ENDS\n{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "ends"),
+    [
+        (CHATML.replace("ENDS", "<|turn|>"), True),
+        (CHATML.replace("ENDS", "\n<|turn|>"), True),
+        (CHATML.replace("ENDS", ""), False),
+        (CHATML.replace("ENDS", "</turn>"), False),  # not a token
+        ("{{ raise_exception('no users here') }}", False),
+        (None, False),
+    ],
+)
+def test_answers_end_where_the_chat_template_ends_a_turn(template, ends):
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    tokenizer.chat_template = template
+    turn = tokenizer.convert_tokens_to_ids("<|turn|>")
+    assert (turn in eos_of(tokenizer, tiny_llama(seed=3))) is ends
 
 
 PROFILE = LatencyProfile("made up", {1: 100, 9: 180}, {1: 10, 3: 20}, step_ms=4, source="published")

@@ -166,6 +166,21 @@ def test_a_model_in_training_mode_is_refused():
         decoder.generate([1, 2])
 
 
+def test_dynamic_rotations_stay_as_they_are_up_to_the_context_limit():
+    """Beyond it they change with the longest position of a pass, and so with the draft."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    model = build("Llama", {**FULL_ATTENTION["Llama"], "rope_parameters": rope})
+    rotary, limit = model.model.rotary_emb, LanguageModel(model).context_limit
+    states = torch.zeros(1, 1, 32, dtype=torch.float64)
+    before = [one.clone() for one in rotary(states, torch.arange(8)[None])]
+
+    rotary(states, torch.arange(limit)[None])
+    assert all(
+        torch.equal(one, two) for one, two in zip(before, rotary(states, torch.arange(8)[None]), strict=True)
+    )
+    assert not torch.equal(rotary(states, torch.arange(4 * limit)[None])[0][:, :8], before[0])
+
+
 def test_the_context_ends_where_longrope_would_change_cached_rows():
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [9.0] * 4}
     rope |= {"original_max_position_embeddings": 40, "rope_theta": 10000.0}

@@ -20,6 +20,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.core.tree import NodeKind
 from specexp.drafters import DraftModel, Eagle, Medusa
+from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.models.compiled import CompiledModel
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verifiers import KeyedSampling
@@ -141,3 +142,11 @@ def test_a_file_without_ids_is_refused(tmp_path, content):
         DraftModel(small_model("Qwen3"), vocabulary=str(tmp_path / "ids.json"))
     with pytest.raises(ValueError, match=r"ids.json: a draft vocabulary must be a"):
         begun_with(Medusa(medusa_head(), vocabulary=str(tmp_path / "ids.json")))
+
+
+def test_more_tokens_than_the_model_has_are_refused():
+    with pytest.raises(
+        ValueError, match="vocabulary_size must be at most 7, the model's number of tokens, got 8"
+    ):
+        DraftVocabulary.read(None, 8, 7)
+    assert DraftVocabulary.read(None, 7, 7).kept.tolist() == [*range(7)]

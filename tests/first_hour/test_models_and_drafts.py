@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import transformers
 from helpers.first_hour import Row
+from safetensors.torch import load_file, save_file
 
 LOADED = "run mine.yaml --pair.target model --pair.target_dtype float32"
 TYPED = f"{LOADED} --dry-run"
@@ -144,6 +145,52 @@ SPOILT = [
 def test_one_sentence(change, row, folder, answered):
     change(folder)
     answered(row)
+
+
+def changed_vocabulary(folder: Path, **tokens: int) -> dict[str, int]:
+    """Change ids in the draft's tokenizer, and return the target's ids."""
+    path = folder / "draft/tokenizer.json"
+    content = json.loads(path.read_text())
+    before = dict(content["model"]["vocab"])
+    content["model"]["vocab"] |= tokens
+    path.write_text(json.dumps(content))
+    return before
+
+
+def test_a_token_that_only_one_tokenizer_has_is_named(folder, answered):
+    changed_vocabulary(folder, ab=300)
+    answered(Row(DRAFTED, "pair.draft ... 1 token differs: 'ab' (draft only)"))
+
+
+def test_tokens_with_swapped_ids_are_named(folder, answered):
+    ids = changed_vocabulary(folder)
+    a, b = ids["A"], ids["B"]
+    changed_vocabulary(folder, A=b, B=a)
+    names = f"2 tokens differ: 'A' (id {b} in the draft, {a} in the target), 'B' (id {a} in the draft, {b} in"
+    answered(Row(DRAFTED, f"pair.draft ... {names}"))
+
+
+def nan(folder: Path) -> None:
+    """Plant a NaN in the norm before the output layer."""
+    file = folder / "model/model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("command", ["run", "verify"])
+@pytest.mark.parametrize("mode", ["auto", "eager"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_model_without_numbers_is_one_sentence_with_the_cause(
+    command, mode, dynamic, folder, answered, monkeypatch
+):
+    """With OMP_DYNAMIC, PyTorch's own passes give NaN on some machines."""
+    nan(folder)
+    if dynamic:
+        monkeypatch.setenv("OMP_DYNAMIC", "true")
+    cause = "unset OMP_DYNAMIC" if dynamic else "check its weights, or set another dtype"
+    typed = f"{LOADED.replace('run', command)} --pair.mode {mode}"
+    answered(Row(typed, f"pair: the llama model gives NaN logits in a pass without a tree: {cause}"))
 
 
 def test_init_refuses_a_model_that_no_study_can_use(folder, answered):

@@ -40,3 +40,19 @@ class WrongOpenVINO(OpenVINO):
     @override
     def start(self, pair):
         return Wrong(super().start(pair))
+
+
+class GoesOn(Wrong):
+    """Returns tokens after the one that ends an answer."""
+
+    @override
+    def answer(self, engine, token_ids, max_new_tokens, eos) -> EngineAnswer:
+        found = self.inner.answer(engine, token_ids, max_new_tokens, eos)
+        found.token_ids[:] = [*found.token_ids[:3], min(eos), *found.token_ids[:2]]
+        return found
+
+
+class HuggingFaceThatGoesOn(HuggingFace):
+    @override
+    def start(self, pair):
+        return GoesOn(super().start(pair))

@@ -172,15 +172,28 @@ def test_a_structure_with_a_field_that_the_library_lacks_is_one_sentence(
     fields.insert(place, ("planted", ctypes.c_int64))
     planted = type("Model", (ctypes.Structure,), {"_fields_": fields})
     monkeypatch.setattr("specexp.models.compiled.Model", planted)
-    with pytest.raises(CannotCompileError, match=rf"interface-\w+.so: {sentence}"):
+    with pytest.raises(CannotCompileError, match=rf"interface-\w+-\w+.so: {sentence}"):
         CompiledModel(build("Llama", LLAMA, dtype=torch.float32))
 
 
 def test_few_libraries_are_kept(tmp_path: Path) -> None:
     for number in range(12):
-        (tmp_path / f"one-{number}.so").touch()
-    kernels._make_room(tmp_path)
-    assert len(list(tmp_path.iterdir())) == kernels.MOST_KEPT
+        for processor in ("old", "new"):
+            (tmp_path / f"one-{processor}-{number}.so").touch()
+    kernels._make_room(tmp_path / "one-new-11.so")
+    assert len(list(tmp_path.glob("*-new-*"))) == kernels.MOST_KEPT
+    assert len(list(tmp_path.glob("*-old-*"))) == 12  # another machine may share the folder
+
+
+@pytest.mark.parametrize("wrapper", ["", "env "], ids=["options", "a wrapper"])
+def test_a_compiler_may_have_options_and_a_wrapper(
+    wrapper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", f"{wrapper}g++ -O0 -DANSWER=42")
+    source = tmp_path / "one.cpp"
+    source.write_text('extern "C" int answer() { return ANSWER; }\n')
+    assert kernels.library(source).answer() == 42
 
 
 def test_the_compiled_embedded_pair_has_the_outputs_of_float32() -> None:

@@ -12,6 +12,7 @@ from helpers.small_gguf import small_llama, tokenizer, written
 
 from specexp import Decoder, load_pair
 from specexp.artifacts.fingerprint import fingerprint
+from specexp.bench.arm import eos_of
 from specexp.builders import Chain
 from specexp.drafters import PromptLookup
 from specexp.models import gguf
@@ -58,7 +59,7 @@ def test_the_mode_chooses_the_runtime_and_one_sentence_states_it(monkeypatch, ca
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"llama.cpp runs {file}; with pair.mode eager or compiled, specexp's own passes run it",
         f"specexp's own passes run {file}",
-        f"specexp's own passes run {file}, since llama-cpp-python is not installed",
+        f"llama-cpp-python is not installed, so specexp's own passes run {file}",
     ]
 
 
@@ -83,7 +84,7 @@ def edited(source, to, tensors=lambda name: True, added=None, **values):
         if (
             not key.startswith("GGUF.")
             and key != "general.architecture"
-            and key.partition(".")[2] not in values
+            and not {key, key.partition(".")[2]} & {*values}
         ):
             kind, inner = field.types[0], field.types[-1]
             array = kind == GGUFValueType.ARRAY
@@ -130,6 +131,20 @@ def test_every_tensor_of_a_file_is_present_and_used_or_nothing_is_kept(
         load_pair(str(file), mode=mode, weights=not dry)
     assert caught.value.argument == "target"
     assert not cache.exists() or not list(cache.iterdir())
+
+
+@pytest.mark.parametrize("mode", ["eager", "auto"])
+@pytest.mark.parametrize("role", ["eos", "eot", "eom"])
+def test_answers_end_at_every_token_that_the_file_calls_an_end(role, mode, tmp_path):
+    whole = Decoder(small_llama("Llama")).generate(PROMPT, max_new_tokens=24).token_ids
+    end = whole[5]
+    key = f"tokenizer.ggml.{role}_token_id"
+    file = edited(written("Llama"), tmp_path / "x.gguf", **{key: end})
+    pair = load_pair(str(file), target_dtype="float32", attn_implementation="eager", mode=mode)
+    ends = eos_of(pair.tokenizer, pair.target)
+    assert end in ends
+    answer = Decoder(pair.target).generate(PROMPT, max_new_tokens=24, eos_token_id=ends).token_ids
+    assert answer == whole[: whole.index(end) + 1]
 
 
 @pytest.mark.parametrize("number", [1, 2])
