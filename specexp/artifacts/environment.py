@@ -26,6 +26,17 @@ PACKAGES = (
 )  # fmt: skip
 
 
+INSTRUCTIONS = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_bf16": "AMX",
+    "asimd": "NEON",
+    "bf16": "NEON BF16",
+}
+"""Names of the instructions on which speed and rounding depend, by flag in ``/proc/cpuinfo``."""
+
+
 def environment(device: str = "cpu", command: list[str] | None = None) -> dict[str, Any]:
     """Return the command (by default that of this process), git commit, versions, device and time."""
     commit = git_commit()
@@ -92,7 +103,10 @@ def high_load() -> float | None:
 
 
 def device_name(device: str) -> str:
-    """Return the model name of the GPU or CPU."""
+    """Return the model name of the GPU, or of the CPU with its instructions for vectors.
+
+    Many virtual machines share a name, and with other instructions products are rounded differently.
+    """
     if device.startswith("cuda"):
         import torch
 
@@ -100,9 +114,11 @@ def device_name(device: str) -> str:
             return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")  # on Linux, platform.processor() is empty or only the architecture
     if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = (line.partition(":") for line in cpuinfo.read_text("utf-8", errors="replace").splitlines())
+        known = {key.strip(): value.strip() for key, _, value in lines}
+        flags = set((known.get("flags") or known.get("Features") or "").split())
+        name = known.get("model name") or platform.processor() or platform.machine()
+        return ", ".join([name, *(shown for flag, shown in INSTRUCTIONS.items() if flag in flags)])
     return platform.processor() or platform.machine()
 
 

@@ -16,7 +16,7 @@ from specexp.tracking.dashboard import (
     describe_dashboard,
     describe_studies,
 )
-from specexp.tracking.mode import logged_in
+from specexp.tracking.mode import logged_in, project_of
 
 USAGE = """usage: python -m specexp.dashboard EXPERIMENT.yaml [--studies] [--dry-run] [--entity E] [--project P]
                                    [--key value ...]
@@ -45,7 +45,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
             f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare"
         )
     check_tracking(config)
-    entity, project = config.get("tracking.entity"), config.get("tracking.project")
+    entity, project = config.get("tracking.entity"), project_of(config.get("tracking.project"))
     if not entity and not dry_run:
         raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
     owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))

@@ -29,13 +29,6 @@ _EXTRAS = {
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
 # CPU instructions that speed up compiled passes and libraries, keyed by their Linux names
-_FASTER = {
-    "avx2": "AVX2",
-    "avx512f": "AVX-512",
-    "avx512_bf16": "AVX-512 BF16",
-    "amx_bf16": "AMX",
-    "asimd": "NEON",
-}
 _LITTLE_DISK = 2e9
 
 
@@ -92,15 +85,13 @@ def _version(name: str) -> str | None:
 
 def processor() -> Iterator[Diagnosis]:
     """Check the processor's cores, instructions and load."""
-    from specexp.artifacts.environment import high_load
+    from specexp.artifacts.environment import device_name, high_load
 
-    lines = _lines("/proc/cpuinfo")
-    name = lines.get("model name") or platform.processor() or platform.machine()
-    flags = set((lines.get("flags") or lines.get("Features") or "").split())
-    found = "".join(f", {shown}" for flag, shown in _FASTER.items() if flag in flags)
     cores = usable_cores()
     why = f" ({cores.limit})" if cores.number < (os.cpu_count() or 1) else ""
-    yield Diagnosis("processor", f"{name}, {cores.number} of {os.cpu_count()} cores usable{why}{found}")
+    yield Diagnosis(
+        "processor", f"{device_name('cpu')}, {cores.number} of {os.cpu_count()} cores usable{why}"
+    )
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")

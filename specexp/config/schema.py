@@ -89,13 +89,13 @@ class Tracking(Section):
     """Settings for W&B runs.
 
     Attributes:
-        project: W&B project that runs are logged to.
+        project: W&B project that runs are logged to; null for WANDB_PROJECT, or specexp if this is not set.
         mode: W&B mode; null means online if logged in, otherwise offline.
         entity: W&B user or team that owns the project; null for the logged-in user.
         tags: W&B tags for the runs.
     """
 
-    project: str = "specexp"
+    project: str | None = None
     mode: Literal["online", "offline", "disabled"] | None = None
     entity: str | None = None
     tags: list[str] = Field(default=[])

@@ -32,7 +32,7 @@ from specexp.config.config import check_trainer
 from specexp.config.layers import read_layers
 from specexp.config.next_step import command_line, experiment_again
 from specexp.data.prompt_set import PromptSetError
-from specexp.tracking.mode import wanted_mode
+from specexp.tracking.mode import project_of, take_over, wanted_mode
 
 USAGE = """usage: python -m specexp.fit CONFIG.yaml [--dry-run] [--key value ...]
 
@@ -89,7 +89,9 @@ def fit(
         **(trainer or {}),
     }
     if "logger" not in arguments:
-        arguments["logger"] = WandbLogger(name=name, project="specexp", save_dir=str(work))
+        take_over(None)
+        logger = WandbLogger(name=name, project=project_of(None), save_dir=str(work))
+        arguments["logger"] = logger if wanted_mode() != "disabled" else False
     devices = arguments.get("devices", "auto" if torch.cuda.is_available() else 1)
     if devices in (1, "1") and arguments.get("num_nodes", 1) == 1:
         # One process trains, so a shell's SLURM variables concern other processes.
@@ -134,8 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (to := values.get("export_to")) is not None and runner.is_global_zero:
             current_result().folder = str(to)
             # A model can be a study's target; heads and corpora are arguments of drafters.
-            if Path(to, "config.json").exists():
+            if Path(to, "tokenizer.json").exists():
                 current_result().next = command_line("init", "my-study", "--target", to)
+            elif Path(to, "config.json").exists():  # a head in the published layout
+                head = ("--drafter", "Eagle3", "--drafter.init_args.head", to, "--builder", "Chain")
+                current_result().next = command_line("run", "FILE.yaml", *head)
         return 0
 
     with collected_result(given) as found:

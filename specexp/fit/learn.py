@@ -14,6 +14,7 @@ from specexp.config import Config, ConfigError, build_controller
 from specexp.controllers import QLearning
 from specexp.controllers.q_table import CONTINUE, STOP, QTable
 from specexp.core.parts import Parts
+from specexp.tracking.mode import project_of, take_over, wanted_mode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,8 +107,9 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         "default_root_dir": folder,
     }
     if "logger" not in config.get("trainer"):
-        tracked = config.get("tracking.mode") != "disabled"
-        project = config.get("tracking.project")
+        tracked = wanted_mode(config.get("tracking.mode")) != "disabled"
+        project = project_of(config.get("tracking.project"))
+        take_over(config.get("tracking.project"))
         arguments["logger"] = (
             WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )

@@ -170,7 +170,12 @@ class SweepRun:
             else:
                 self._prepare()
                 self._search()
-                if self.settings.confirm is not None:
+                if self.settings.confirm is None:
+                    self.say(
+                        "Nothing is confirmed or exported, because the file has no sweep.confirm: with it, the best "
+                        "trials are measured again on other prompts."
+                    )
+                else:
                     ended = self._conclude_alone() if self.exclusive else self._conclude_in_turn()
                 if hint := self.tracker.sync_hint():
                     self.say(f"W&B: {hint}")

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from specexp.base.messages import type_and_line
-from specexp.tracking.mode import Mode, resolve_mode
+from specexp.tracking.mode import Mode, project_of, resolve_mode, take_over
 from specexp.tracking.names import PARAMETERS, STATE, STUDY, nest_parameters, table_columns, to_json
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Tracker:
     Args:
         name: Name of the study, which is also the group of its runs.
         folder: ``<output>/<name>``; runs are written to ``<folder>/wandb``.
+        project: W&B project; None for ``WANDB_PROJECT`` or ``specexp``.
         mode: See :func:`~specexp.tracking.mode.resolve_mode`. An unknown mode raises ValueError.
         entity: W&B entity; None uses the account's default.
 
@@ -200,14 +201,16 @@ class Tracker:
         self,
         name: str,
         folder: str | Path,
-        project: str = "specexp",
+        project: str | None = None,
         mode: str | None = None,
         entity: str | None = None,
         tags: Sequence[str] = (),
     ) -> None:
         self.name, self.folder, self.tags = name, Path(folder), tuple(tags)
-        self.project, self.entity = project, entity
         self.mode: Mode = resolve_mode(mode)
+        self.project, self.entity = project_of(project), entity
+        if self.mode != "disabled":
+            take_over(project)
         self._guard = Guard()
         self._offline_runs = 0
         self._unsent: list[str] = []  # folders of online runs that lost their connection

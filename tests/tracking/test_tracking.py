@@ -134,6 +134,39 @@ def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:
     assert (started["run_group"], started["job_type"], started["tags"]) == ("tree_shape", "trial", ["cpu"])
 
 
+AGENT = {
+    "WANDB_SWEEP_ID": "abc", "WANDB_RUN_ID": "xyz", "WANDB_SWEEP_PARAM_PATH": "p.yaml", "WANDB_RESUME": "allow",
+}  # fmt: skip
+
+
+def test_each_trial_under_wandb_agent_is_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in {**AGENT, "WANDB_PROJECT": "mine", "WANDB_NAME": "nn"}.items():
+        monkeypatch.setenv(name, value)
+    tracker = Tracker("study", tmp_path)
+    for number in range(2):
+        with tracker.trial(number, PARAMS) as run:
+            run.log({"speedup": 1.0})
+    folders = {path.name.rpartition("-")[2] for path in (tmp_path / "wandb").glob("offline-run-*")}
+    assert len(folders) == 2
+    assert "xyz" not in folders
+    assert [found["project"] for found in offline_runs(tmp_path)] == ["mine", "mine"]
+    assert {found["name"] for found in offline_runs(tmp_path)} == {"study-000", "study-001"}
+    for name in (*AGENT, "WANDB_NAME"):
+        assert name in caplog.text
+
+
+def test_the_files_project_is_kept_with_a_note_and_disabled_is_obeyed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "other")
+    assert Tracker("study", "runs", project="mine").project == "mine"
+    assert "WANDB_PROJECT=other ignored" in caplog.text
+    monkeypatch.setenv("WANDB_DISABLED", "true")
+    assert Tracker("study", "runs", mode="offline").mode == "disabled"
+
+
 def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
     exported = tmp_path / "artifacts"
     exported.mkdir()
