@@ -16,6 +16,7 @@ same distribution.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from threading import Lock
@@ -23,7 +24,13 @@ from typing import Any
 
 import torch
 from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation import BaseStreamer, EosTokenCriteria, GenerationConfig, MaxLengthCriteria
+from transformers.generation import (
+    BaseStreamer,
+    EosTokenCriteria,
+    GenerationConfig,
+    GenerationMixin,
+    MaxLengthCriteria,
+)
 
 from specexp.config.artifacts import LoadedArtifact
 from specexp.core.outcome import Outcome
@@ -32,6 +39,8 @@ from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_a
 from specexp.deploy.processed_sampling import ProcessedSampling
 from specexp.models.runtime import runtime_of
 from specexp.scheduling import Executor, Job, SerialSpeculative
+
+_EXTRACT = GenerationMixin._extract_generation_mode_kwargs.__code__
 
 
 class CustomGenerate:
@@ -64,9 +73,13 @@ class CustomGenerate:
         stopping_criteria: StoppingCriteriaList,
         generation_config: GenerationConfig,
         seed: int | None = None,
+        tokenizer: Any = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        """Continue each row of ``input_ids`` ``[b, p]``; return ``[b, p + new]``, padded on the right."""
+        """Continue each row of ``input_ids`` ``[b, p]``; return ``[b, p + new]``, padded on the right.
+
+        ``generate`` itself uses the ``tokenizer``, for ``stop_strings`` and ``token_healing``.
+        """
         hidden, config = hidden_arguments(), generation_config
         mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
         padding = left_padding(input_ids, mask)
@@ -89,6 +102,17 @@ class CustomGenerate:
         if any(len(row) < longest for row in new):
             new = [[*row, *[_pad_token(config)] * (longest - len(row))] for row in new]
         return torch.cat((input_ids, input_ids.new_tensor(new)), dim=1)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature of a call. When ``generate`` reads it, it has just dropped the tokenizer, which is put back."""
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code is not _EXTRACT:
+            frame = frame.f_back
+        dropped = {} if frame is None else frame.f_locals.get("generation_mode_kwargs", {})
+        if frame is not None and (tokenizer := dropped.get("tokenizer")) is not None:
+            frame.f_locals["kwargs"]["tokenizer"] = tokenizer
+        return inspect.signature(self.__call__)
 
     def _run(
         self,
@@ -150,8 +174,7 @@ def custom_generate(
     """Return the callable for ``model.generate(input_ids, custom_generate=...)``.
 
     The artifact's verifier is ignored: sampling and stopping follow the generation config and the given logits
-    processors and stopping criteria. Pass ``stop_strings`` as a ``StopStringCriteria``, since ``generate`` passes no
-    tokenizer to callables. Target and draft run as in the artifact's study
+    processors and stopping criteria. Target and draft run as in the artifact's study
     (:meth:`~specexp.config.artifacts.LoadedArtifact.runtime`), and all calls with one model share a KV cache. The
     output ends when the model's context is full.
 

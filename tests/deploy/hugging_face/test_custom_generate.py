@@ -283,3 +283,14 @@ def test_stopping_criteria_end_each_row_of_a_schedule(llama, prompt, schedule):
 def test_a_schedule_refuses_an_impossible_call_in_one_sentence(llama, prompt, schedule, given, message):
     with custom_generate(schedule) as fast, pytest.raises(ValueError, match=message):
         llama.generate(prompt, max_new_tokens=5, custom_generate=fast, **given)
+
+
+@pytest.mark.parametrize("settings", [{"stop_strings": "e"}, {"low_memory": True}, {}])
+def test_a_tokenizer_may_be_given_as_to_plain_generate(model_folder, recycling, settings):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
+    tokenizer.pad_token = tokenizer.eos_token
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    ids = tokenizer("The quick brown fox", return_tensors="pt").input_ids
+    given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "pad_token_id": 0, **settings}
+    ours = model.generate(ids, custom_generate=recycling, **given)
+    assert torch.equal(ours, model.generate(ids, **given))
