@@ -9,12 +9,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import yaml
 
+from specexp.base.messages import counted
 from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
@@ -25,6 +27,9 @@ FEWEST_PROMPTS = 6
 _SEARCHED, _CONFIRMED = 16, 24  # prompts for a search and its confirmation, if there are enough
 _EXAMPLES = 50
 _MINUTES = 10
+_NEW_TOKENS = 128
+_SHIPPED = ("stdlib", "smollm2", "smollm2.gguf")
+_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,12 +49,15 @@ def _act(given: argparse.Namespace) -> int:
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
     check_writable(folder, ConfigError("FOLDER"))
     for role, source in (("target", given.target), ("draft", given.draft)):
-        if source not in (None, "stdlib", "smollm2", "smollm2.gguf"):
+        if source not in (None, *_SHIPPED):
             _check_model(role, source)
     _check_folders(given.target, given.draft)
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
-    for file in _write(folder, _files(folder, given)):
+    files, decisions = _files(folder, given)
+    for file in _write(folder, files):
         print(file)
+    for decision in decisions:
+        print(decision)
     print(f"Next: cd {shlex.quote(str(folder))} && {command_line('sweep', 'experiment.yaml', '--dry-run')}")
     return 0
 
@@ -91,9 +99,9 @@ def _from_anywhere(source: str) -> str:
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
-def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
-    """Return the text of each file in the new folder (experiment, methods, prompts, commands), keyed by file name."""
-    from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions
+def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+    """Return the text of each file in the new folder, keyed by file name, and five lines about the decisions."""
+    from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions, Workload
 
     files = {}
     if given.prompts is None:
@@ -104,11 +112,13 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:
         prompts = _from_anywhere(given.prompts)
-        own = OwnPrompts(prompts) if given.field is None else OwnPrompts(prompts).with_field(given.field)
         try:
-            count = len(own.load())
+            count = len(Workload(OwnPrompts(prompts), unusable=given.unusable, field=given.field).rows())
         except PromptSetError as error:
-            raise ConfigError(f"--prompts: {str(error).replace('--data.field', '--field')}") from error
+            why = re.sub(
+                r"(--)?data\.(field|unusable)(: )?", lambda found: f"--{found[2]} ".rstrip(), str(error)
+            )
+            raise ConfigError(f"--prompts: {why}") from error
     if count < FEWEST_PROMPTS:
         raise ConfigError(
             f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
@@ -116,16 +126,99 @@ def _files(folder: Path, given: argparse.Namespace) -> dict[str, str]:
         )
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
-    from specexp.config.json_schema import schema_text  # imports every part, which takes seconds
-
-    methods = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
+    shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
+    methods, kept, dropped = usable_methods(shared, given.draft is not None, given.target == "stdlib")
+    searched, confirmed = _split(count)
+    why = "set by --dtype"
+    if given.dtype is None:
+        given.dtype, why = _dtype_of(given.target)
+    decisions = [
+        f"dtype: {given.dtype} ({why})",
+        f"chat template: {_template_line(given, prompts, files.get(prompts))}",
+        f"prompts: {searched} for the search and {confirmed} others for the confirmation, of {count}",
+        f"time: about {_MINUTES} minutes (sweep.minutes), {_NEW_TOKENS} new tokens a prompt",
+        f"methods: {kept} of {kept + len(dropped)}"
+        + (
+            f"; {counted(len(dropped), 'other')} need a draft model or heads ({', '.join(dropped)})"
+            * bool(dropped)
+        ),
+    ]
     return {
         "experiment.yaml": _experiment(folder.name, given, prompts, count),
-        "methods.yaml": methods.replace("../specexp/config/schema.json", "schema.json"),
+        "methods.yaml": methods,
         "README.md": _readme(folder, given),
-        "schema.json": schema_text(),
         **files,
-    }
+    }, decisions
+
+
+def _split(count: int) -> tuple[int, int]:
+    """Return the numbers of prompts for a search and its confirmation."""
+    searched = min(_SEARCHED, count // 2)  # the other half is for the confirmation
+    return searched, min(_CONFIRMED, count - searched)
+
+
+def _dtype_of(target: str) -> tuple[str, str]:
+    """Return the dtype for a target, and the reason: a local folder keeps the dtype of its configuration."""
+    with suppress(OSError, ValueError):
+        settings = json.loads((Path(target) / "config.json").read_text(encoding="utf-8"))
+        if (dtype := settings.get("dtype") or settings.get("torch_dtype")) in _DTYPES:
+            return dtype, "as in the target's config.json; --dtype changes it"
+    return _DTYPES[0], "the default; --dtype changes it"
+
+
+def _template_line(given: argparse.Namespace, prompts: str, text: str | None) -> str:
+    """Return the use of the target's chat template, with the rendered end of the first prompt."""
+    from specexp.data import OwnPrompts, PromptSetError, Workload
+    from specexp.models.sources import PairError, check_reachable
+
+    try:
+        if given.target not in _SHIPPED:
+            check_reachable("target", given.target)
+    except PairError:
+        return "unknown until the target can be read"
+    from specexp.models.pair import load_tokenizer
+
+    with TemporaryDirectory() as folder:
+        if text is not None:
+            prompts = str(Path(folder, prompts))
+            Path(prompts).write_text(text, encoding="utf-8")
+        options = {
+            "unusable": given.unusable,
+            "chat_template_kwargs": given.template_arguments,
+            "field": given.field,
+        }
+        workload = Workload(OwnPrompts(prompts), max_prompts=1, **options)
+        try:
+            workload.load(load_tokenizer(given.target))
+        except (PromptSetError, PairError) as error:
+            option = "--template-arguments" if "chat_template_kwargs" in str(error) else "--prompts"
+            raise ConfigError(f"{option}: {error}") from error
+    sentence = "".join(workload.preparation.chat_template()).removeprefix("Chat template: ").rstrip(".")
+    return sentence or "none, so prompts are continued as text"
+
+
+def usable_methods(text: str, has_draft: bool, is_embedded: bool) -> tuple[str, int, list[str]]:
+    """Remove the methods that lack a draft model or heads from the text of ``methods.yaml``, with their settings.
+
+    Returns the text, the number of kept methods, and the names of the removed ones.
+    """
+    sweep = yaml.safe_load(text)["sweep"]
+    choices = sweep["space"]["method"]["choices"]
+    missing = [] if is_embedded else ["stdlib:", *(["DraftModel"] if not has_draft else [])]
+    dropped = [one["name"] for one in choices if any(word in str(one) for word in missing)]
+    keys = {key for known in sweep["enqueue"] if known["method"] not in dropped for key in known}
+    unknown = {known["name"] for known in sweep["enqueue"] if known["method"] in dropped}
+    lines, skips = [], False
+    for line in text.splitlines(keepends=True):
+        entry = re.match(r" +- {?name: ([^,#\n]*[^ ,#\n])", line)
+        key = re.match(r"    ((?:drafter|builder|controller)\.\S+): ", line)
+        if entry is not None:
+            skips = entry[1] in (unknown if line.startswith("    - ") else dropped)
+        elif re.match(r" {,4}\S", line):
+            skips = key is not None and key[1] not in keys
+        if not (skips or line.startswith("#")):
+            lines.append(line)
+    return "".join(lines), len(choices) - len(dropped), dropped
 
 
 def _write(folder: Path, files: dict[str, str]) -> list[Path]:
@@ -144,12 +237,15 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
 
 
 def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
-    searched = min(_SEARCHED, count // 2)  # the other half is for the confirmation
+    searched, confirmed = _split(count)
     draft = {} if given.draft is None else {"draft": given.draft}
     verifier: dict[str, Any] = {"class_path": "Greedy"}
     if given.temperature:
         verifier = {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
-    field = {} if given.field is None else {"field": given.field}
+    options = {"field": given.field, "chat_template_kwargs": given.template_arguments}
+    data = {name: value for name, value in options.items() if value is not None}
+    if given.unusable != "refuse":
+        data["unusable"] = given.unusable
     dtypes = {"target_dtype": given.dtype, "draft_dtype": given.dtype}
     content = {
         "compose": ["methods.yaml"],
@@ -158,21 +254,20 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
         "pair": {"target": given.target, **draft, **dtypes, "device": given.device},
         "data": {
             "prompts": prompts,
-            **field,
+            **data,
             "max_prompts": searched,
             "shuffle_seed": 0,
             "chat_template": "auto",
         },
         "verifier": verifier,
-        "generation": {"max_new_tokens": 128, "seed": 0},
+        "generation": {"max_new_tokens": _NEW_TOKENS, "seed": 0},
         "baselines": ["plain"],  # Hugging Face's loop may take more time than all candidates together
         "sweep": {
             "minutes": _MINUTES,
-            "confirm": {"data": {"max_prompts": min(_CONFIRMED, count - searched)}},
+            "confirm": {"data": {"max_prompts": confirmed}},
         },
     }
     return (
-        "# yaml-language-server: $schema=schema.json\n"
         "# python -m specexp.sweep experiment.yaml\n"
         "# Every key is explained by python -m specexp.sweep experiment.yaml --help KEY.\n"
         + yaml.safe_dump(content, sort_keys=False, width=110)
@@ -210,21 +305,48 @@ print(pair.tokenizer.decode(result.token_ids))
 """
 
 
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(
+            f"must be a YAML mapping such as {{enable_thinking: false}}, got {text!r}"
+        )
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Options(
         prog="python -m specexp.init",
         description="Write a folder with everything to find the fastest lossless decoding of a model: an experiment, "
         "the methods to search, prompts, and the commands.",
     )
-    dtypes = ("bfloat16", "float16", "float32")
     files = ".jsonl, .json, .txt, .csv, .parquet, a folder or hub id; by default embedded examples"
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="new folder")
     add("--target", default="stdlib", help="hub id, folder or GGUF file; by default the embedded model")
     add("--draft", help="its draft model, with the same vocabulary; by default the embedded target's own")
-    add("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
-    add("--dtype", default="bfloat16", choices=dtypes, help="dtype of the weights")
+    add("--device", default="cpu", help="cpu (the default), cuda, cuda:1, ...")
+    add(
+        "--dtype",
+        choices=_DTYPES,
+        help="dtype of the weights; by default that of a folder's config.json, or bfloat16",
+    )
     add("--prompts", metavar="FILE", help=files)
     add("--field", help="the field or column with the prompts; recognised if left out")
+    add(
+        "--unusable",
+        default="refuse",
+        choices=("refuse", "skip"),
+        help="rows that cannot be read; refuse is the default",
+    )
+    add(
+        "--template-arguments",
+        type=_mapping,
+        metavar="YAML",
+        help="variables of the chat template, such as {enable_thinking: false}; none by default",
+    )
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 (the default) is greedy")
     return parser

@@ -168,6 +168,16 @@ def template_text(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, An
     return str(tokenizer.get_chat_template(tools=(arguments or {}).get("tools")))
 
 
+def template_name(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> str:
+    """Return the name of the chat template that is used, if the tokenizer has several; otherwise an empty text."""
+    if not isinstance(tokenizer.chat_template, dict):
+        return ""
+    with suppress(ValueError):  # rendering raises the error about a missing default
+        used = template_text(tokenizer, arguments)
+        return next(str(name) for name, text in tokenizer.chat_template.items() if text == used)
+    return ""
+
+
 def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
     """Raise ValueError for an argument that the tokenizer's chat template does not read, so that it has no effect."""
     words = set(re.findall(r"\b[a-z]\w+\b", template_text(tokenizer, arguments)))

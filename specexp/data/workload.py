@@ -14,7 +14,7 @@ from pydantic import Field
 
 from specexp.base.checked import Checked
 from specexp.base.messages import counted, first_line
-from specexp.data.chat import Message, check_template_arguments, rendered
+from specexp.data.chat import Message, check_template_arguments, rendered, template_name
 from specexp.data.prompt_set import PromptSet, PromptSetError, UnusableRow, unusable_rows
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _VARYING = (
     "a study continues only while its prompts keep their tokens, so set the date by data.chat_template_kwargs, if the "
     "template has a variable for it, or write it into the template"
 )
+_ENDING = 40  # number of characters of a rendered prompt in a notice
 ANSWER = "specexp-answer-stands-here"
 """A placeholder for the model's answers when a chat template is rendered."""
 
@@ -238,6 +239,8 @@ class Preparation:
     Attributes:
         taken: number of loaded prompts.
         rendered: number of prompts that are rendered with the tokenizer's chat template.
+        ending: the last characters of the first rendered prompt.
+        template: name of the chat template, if the tokenizer has several.
         not_rendered: number of other prompts, keyed by reason; empty if the tokenizer has no template.
         cut: original lengths, in tokens, of prompts that were cut to ``max_prompt_tokens``, keyed by prompt id.
         skipped: lengths, in tokens, of prompts that were skipped as too long, keyed by prompt id.
@@ -252,6 +255,8 @@ class Preparation:
 
     taken: int = 0
     rendered: int = 0
+    ending: str = ""
+    template: str = ""
     not_rendered: dict[str, int] = field(default_factory=dict)
     too_long: str = "refuse"
     max_prompt_tokens: int | None = None
@@ -285,7 +290,10 @@ class Preparation:
 
     def chat_template(self) -> list[str]:
         """Return one sentence about the use of the chat template, and one if it varies; empty if there is none."""
-        use = f"Chat template: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
+        name = f" {self.template!r}" if self.template else ""
+        use = f"Chat template{name}: {self.rendered} of {counted(self.taken, 'prompt')} rendered as a user's turn"
+        if self.ending:
+            use += f", the first up to {self.ending!r}"
         others = [f"{count} as written ({why})" for why, count in self.not_rendered.items()]
         vary = [f"{self.varying[:1].upper()}{self.varying[1:]}: {_VARYING}."] if self.varying else []
         return [f"{'; '.join([use, *others])}.", *vary] if self.rendered or others else []
@@ -393,6 +401,7 @@ class Workload(metaclass=Checked):
             prompt_tokens=self.prompts.prompt_tokens,
         )
         self._check_template_arguments(tokenizer)
+        self.preparation.template = template_name(tokenizer, self.chat_template_kwargs)
         rows = self.rows()
         prompts: list[Prompt] = []
         unusable: list[UnusableRow] = []
@@ -487,6 +496,7 @@ class Workload(metaclass=Checked):
             ids = kept
         if chat_template:
             self.preparation.rendered += 1
+            self.preparation.ending = self.preparation.ending or tokenizer.decode(ids[-_ENDING:])[-_ENDING:]
         elif tokenizer.chat_template:
             self.preparation.not_rendered[why] = self.preparation.not_rendered.get(why, 0) + 1
         # a template adds its own text after the turn, and raw text is cut between tokens

@@ -80,3 +80,13 @@ def test_arguments_reach_the_template_and_idle_ones_are_refused(chat_tokenizer, 
     with pytest.raises(PromptSetError, match=r"has no effect.*did you mean 'enable_thinking'") as refused:
         idle.load(chat_tokenizer)
     assert refused.value.key == ("chat_template_kwargs",)
+
+
+def test_a_template_of_several_is_named(chat_tokenizer, write):
+    chat_tokenizer.chat_template = {"tool_use": "{{ tools }}", "default": chat_tokenizer.chat_template}
+    workload = Workload(OwnPrompts(write("my.jsonl", [{"prompt": "Hi"}])))
+    workload.load(chat_tokenizer)
+    assert workload.preparation.chat_template()[0].startswith("Chat template 'default': 1 of 1 prompt")
+    del chat_tokenizer.chat_template["default"]
+    with pytest.raises(PromptSetError, match=r"no default specified.*tool_use"):
+        workload.load(chat_tokenizer)

@@ -117,7 +117,7 @@ class Code(Letters):
 
 
 RENDERED = "<|user|>A<|end|><|assistant|>"
-USE = "Chat template: 1 of 1 prompt rendered as a user's turn."
+USE = "rendered as a user's turn, the first up to '<|user|>A<|end|><|assistant|>'."
 
 
 @pytest.mark.parametrize(

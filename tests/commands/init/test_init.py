@@ -31,7 +31,11 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
     config, shown = with_recognised_fields(load_config("experiment.yaml"))
     assert shown == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
     shared = yaml.safe_load((ROOT / "sweeps" / "methods.yaml").read_text())["sweep"]
-    assert list(config.get("sweep.space")) == list(shared["space"])
+    heads = {"builder.init_args.budget"}  # only the embedded target has heads
+    assert list(config.get("sweep.space")) == [key for key in shared["space"] if key not in heads]
+    methods = [one["name"] for one in config.get("sweep.space.method.choices")]
+    every = [one["name"] for one in shared["space"]["method"]["choices"]]
+    assert methods == [name for name in every if name not in ("Medusa", "EAGLE")]
     found = [config.get(f"pair.{key}") for key in ("target", "draft", "device")]
     assert found == ["owner/target", "owner/draft", "cuda"]
     assert config.get("verifier.init_args.temperature") == 0.7
@@ -115,3 +119,33 @@ def test_a_model_folder_is_found_from_the_new_folder(here, model_folder):
     assert main(["study", "--target", "my-model"]) == 0
     target = yaml.safe_load((here / "study" / "experiment.yaml").read_text())["pair"]["target"]
     assert Path(target).samefile(model_folder)
+
+
+def test_five_lines_say_what_was_decided(here, capsys, model_folder):
+    settings = Path(model_folder) / "config.json"
+    (here / "my.jsonl").write_text("".join(json.dumps({"prompt": f"why {n}?"}) + "\n" for n in range(9)))
+    assert main(["study", "--target", str(model_folder), "--prompts", "my.jsonl"]) == 0
+    out = capsys.readouterr().out
+    dtype = json.loads(settings.read_text()).get("dtype")
+    for line in (
+        f"dtype: {dtype} (as in the target's config.json; --dtype changes it)",
+        "chat template: none, so prompts are continued as text",
+        "prompts: 4 for the search and 5 others for the confirmation, of 9",
+        "time: about 10 minutes (sweep.minutes), 128 new tokens a prompt",
+        "methods: 7 of 18; 11 others need a draft model or heads (Medusa, EAGLE, draft chain,",
+    ):
+        assert f"\n{line}" in out, line
+    config = load_config(here / "study" / "experiment.yaml")
+    assert "DraftModel" not in str(config.get("sweep"))
+    assert config.get("pair.target_dtype") == dtype
+    assert not (here / "study" / "schema.json").exists()
+
+
+def test_template_arguments_and_unusable_rows_reach_the_experiment(here):
+    (here / "my.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ["", *"abcdefg"]))
+    given = ["study", "--target", "owner/name", "--prompts", "my.jsonl"]
+    assert main(given) == 2
+    assert main([*given, "--unusable", "skip", "--template-arguments", "{enable_thinking: false}"]) == 0
+    config = load_config(here / "study" / "experiment.yaml")
+    assert config.get("data.chat_template_kwargs") == {"enable_thinking": False}
+    assert config.get("data.unusable") == "skip"
