@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import first_line
+from specexp.base.messages import counted, first_line
 from specexp.config.config import SECTIONS, Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
 from specexp.config.schema import Generation
@@ -108,9 +108,10 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
+        searched, rows = config.get("data.offset"), len(build_workload(config).prompts.first(None))
         return ConfigError(
-            f"{stage}: no prompts are left after the earlier stages ({str(error).removesuffix('.')}): lower their "
-            f"max_prompts, or set {stage}.prompts"
+            f"{stage}: no prompts are left after the first {searched} of {counted(rows, 'prompt')}: set "
+            f"data.max_prompts to {max(rows // 2, 1)}, so that the other half is left, or set {stage}.prompts"
         )
     if error.key:
         key = ("data", *error.key)

@@ -104,6 +104,11 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
     """Return an experiment's study configuration and sweep section; raises ConfigError if it has no such section."""
     sweep = build_sweep(config)
+    if sweep is None and config.artifact is not None:
+        raise ConfigError(
+            f"{COMMAND_LINE}: --artifact names one setting, so nothing is searched: leave it out to search, or use "
+            f"python -m specexp.run {config.file} --artifact {config.artifact}"
+        )
     if sweep is None:
         command = "specexp.what_if" if config.get("what_if") is not None else "specexp.run"
         raise ConfigError(

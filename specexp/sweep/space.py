@@ -8,6 +8,7 @@ from typing import Any
 from specexp.base.messages import did_you_mean
 from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
+from specexp.config.layers import ConfigError
 from specexp.config.sweep import METHOD, SpaceEntry, Sweep, overrides_of
 from specexp.tracking.names import MODELLED, SPEEDUP
 
@@ -88,7 +89,9 @@ def check_goals(settings: Sweep, checker: Checker) -> None:
     for key, given, known in allowed:
         for name in given:
             if name not in known:
-                raise checker.error(("sweep", key), f": unknown key {name!r}{did_you_mean(name, known)}")
+                at = ("sweep", key, name if isinstance(given, Mapping) else str(list(given).index(name)))
+                where = f"{checker.source_of(at)}: sweep.{key}"
+                raise ConfigError(f"{where}: unknown key {name!r}{did_you_mean(name, known)}")
     for name, least in settings.constraints.items():
         most = settings.constraints.get(f"max_{name.removeprefix('min_')}")
         if name.startswith("min_") and most is not None and least > most:
