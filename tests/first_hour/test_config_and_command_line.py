@@ -94,11 +94,11 @@ STUDIES = [
         "Not measured, because sweep.n_trials is 1: two. ... arms: is used by python -m specexp.run sweep.yaml",
         code=0,
     ),
+    study("--artifact smollm2:tree --dry-run", "--artifact names one setting, so nothing is searched"),
     study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
-        "sweep.confirm.data: no prompts are left after the earlier stages ... since few.jsonl has 4 "
-        "prompts ... lower their max_prompts",
+        "sweep.confirm.data: no prompts are left after the first 4 of 4 prompts: set data.max_prompts to 2",
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(
