@@ -331,8 +331,12 @@ def check_causal(model: PreTrainedModel) -> None:
 
 
 def soft_capped(logits: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
-    """Return the logits of a model's output layer with the model's final soft cap, as in Gemma 2, if it has one."""
-    cap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    """Return the logits of a model's output layer with the model's final scale, as in Granite, and soft cap, as in
+    Gemma 2, if it has them.
+    """
+    config = model.config.get_text_config()
+    logits = logits / getattr(config, "logits_scaling", 1.0)
+    cap: float | None = getattr(config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 

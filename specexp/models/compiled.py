@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,8 @@ from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
 from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, check_model, kernels_of
+from specexp.models.architectures import check_model
+from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, kernels_of
 from specexp.models.sources import NEEDS_BLOCKS
 from specexp.verifiers.keyed_sampling import adds_only_noise
 
@@ -179,13 +181,13 @@ class CompiledModel(HuggingFaceRuntime):
     even in bfloat16. They differ from those of the model's own code only by rounding.
 
     Args:
-        model: a model in eval mode on the CPU. :mod:`~specexp.models.llama_weights` lists the supported ones.
+        model: a model in eval mode on the CPU. :mod:`~specexp.models.architectures` lists the supported ones.
         self_check: whether to compare one small tree pass with the model's own passes over the same tokens.
         tell: called with a message if the library must be compiled first.
 
     Raises:
         CannotCompileError: the model is not supported or fails the self-check, or a C++ compiler is missing.
-        ValueError: the model is in training mode, or has layers without full attention.
+        ValueError: the model is in training mode, or has recurrent layers.
     """
 
     cache: SlotCache
@@ -406,6 +408,14 @@ class CompiledModel(HuggingFaceRuntime):
         tokens = form.tokens.copy()
         tokens[0] = pending[-1]
         return tokens
+
+    @contextmanager
+    @override
+    def _short_windows(self) -> Iterator[None]:
+        with super()._short_windows():
+            self._weights.set_windows(self.windows)
+            yield
+        self._weights.set_windows(self.windows)
 
     def _packed(self) -> LlamaWeights:
         """Return the packed copy of the model's current weights, which all runtimes of the model share."""

@@ -14,16 +14,21 @@ from transformers import PreTrainedModel
 
 from specexp.base.kernels import CannotCompileError, library
 from specexp.base.probe import death_of
-from specexp.core.cache import layer_windows
-from specexp.core.language_model import is_spread
+from specexp.core.cache import Windows, layer_windows
+from specexp.models.architectures import (
+    FAMILIES,
+    NARROWEST,
+    Family,
+    activation_of,
+    check_model,
+    head_dim_of,
+    rotations_of,
+)
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _SOURCE = Path(__file__).with_name("kernel") / "interface.cpp"
 _PROBE = "from specexp import load_pair; [load_pair('stdlib', mode='compiled').target_runtime()]"
-_NARROWEST = 16  # hidden and head sizes must be multiples of this, twice the shortest vector length
 _LINE = 64  # bytes in a CPU cache line, to which tensors are aligned
 _BLOCK = 64 << 20  # bytes of memory allocated at once; pages that are never written cost nothing
-_STEADY_ROTATIONS = ("default", "linear", "llama3", "yarn")
 BLOCK = 32
 """The number of inputs that share one scale."""
 TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
@@ -41,7 +46,10 @@ class Layer(ctypes.Structure):
 
     _fields_ = [
         *((name, Matrix) for name in ("qkv", "out", "gate_up", "down")),
-        *((name, ctypes.c_void_p) for name in ("bias", "norm_attention", "norm_mlp", "norm_q", "norm_k")),
+        *((f"{name}_bias", ctypes.c_void_p) for name in ("qkv", "out", "gate_up", "down")),
+        *((f"norm_{name}", ctypes.c_void_p) for name in ("attention", "mlp", "attended", "mixed", "q", "k")),
+        ("rotation", ctypes.c_int64),
+        ("window", ctypes.c_int64),
     ]
 
 
@@ -53,14 +61,12 @@ class Model(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in (
                 *("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
-                "is_bfloat16",
+                *("is_bfloat16", "rotations", "rotated", "norms_heads", "has_gelu"),
             )
         ),
-        ("epsilon", ctypes.c_float),
-        ("rotary_scale", ctypes.c_float),
-        ("frequencies", ctypes.c_void_p),
-        ("norm", ctypes.c_void_p),
-        ("embedding", ctypes.c_void_p),
+        *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "attention_scale")),
+        *((name, ctypes.c_float) for name in ("residual_scale", "logit_scale", "attention_cap", "logit_cap")),
+        *((name, ctypes.c_void_p) for name in ("frequencies", "norm", "rotation_scales", "embedding")),
         ("head", Matrix),
         ("of", ctypes.POINTER(Layer)),
     ]
@@ -72,7 +78,7 @@ class LlamaWeights:
     The copy is separate because the model may move its own weights, for example to share them between processes.
 
     Args:
-        model: a model of one of the :data:`ARCHITECTURES`, on the CPU.
+        model: a model of one of the :data:`~specexp.models.architectures.FAMILIES`, on the CPU.
         kernels: the library from :func:`kernels_of` that will read the weights.
         file: the model's GGUF file. If given, matrices keep the file's blocks, which take less memory.
 
@@ -99,9 +105,22 @@ class LlamaWeights:
         self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
+        self._family = FAMILIES[type(model).__name__]
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        head_dim = _head_dim(model)
-        self._layers = (Layer * config.num_hidden_layers)(*(self._layer(layer) for layer in body.layers))
+        head_dim, tables = head_dim_of(model), rotations_of(model)
+        self._kinds = getattr(config, "layer_types", None) or [None] * config.num_hidden_layers
+        turning = getattr(config, "no_rope_layers", None) or [True] * config.num_hidden_layers
+        self._layers = (Layer * config.num_hidden_layers)(
+            *(
+                self._layer(layer, list(tables).index(kind if kind in tables else None) if turns else -1)
+                for layer, kind, turns in zip(body.layers, self._kinds, turning, strict=True)
+            )
+        )
+        self.set_windows(layer_windows(config))
+        scale = getattr(
+            body.embed_tokens, "embed_scale", None
+        )  # Gemma rounds it to the precision of the weights
+        frequencies = torch.stack([table for table, _ in tables.values()])
         self.model = Model(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
@@ -111,20 +130,36 @@ class LlamaWeights:
             inner=config.intermediate_size,
             vocabulary=config.vocab_size,
             is_bfloat16=int(self.dtype == torch.bfloat16),
+            rotations=len(tables),
+            rotated=2 * frequencies.shape[1],
+            norms_heads=int(self._family.norms_qk != "all"),
+            has_gelu=int(activation_of(config) != "silu"),
             epsilon=config.rms_norm_eps,
-            rotary_scale=float(body.rotary_emb.attention_scaling),
-            frequencies=self._numbers(body.rotary_emb.inv_freq),
-            norm=self._numbers(body.norm.weight),
+            embedding_scale=(
+                getattr(config, "embedding_multiplier", 1.0)
+                if scale is None
+                else float(scale.to(body.embed_tokens.weight.dtype))
+            ),
+            attention_scale=body.layers[0].self_attn.scaling,
+            residual_scale=getattr(config, "residual_multiplier", 1.0),
+            logit_scale=1.0 / getattr(config, "logits_scaling", 1.0),
+            attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
+            logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
+            frequencies=self._numbers(frequencies),
+            norm=self._norm(body.norm),
+            rotation_scales=self._numbers(torch.tensor([scale for _, scale in tables.values()])),
             embedding=self._keep(body.embed_tokens.weight.to(self.dtype)),
-            head=self._matrix([model.lm_head.weight]),
+            head=self._matrix([_whole(model.lm_head)]),
             of=self._layers,
         )
         inner = self._whole(config.intermediate_size)  # rounded up, because buffers hold whole panels
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
         self.widths = (
             config.hidden_size,
-            max(projected, 2 * inner),  # one buffer, first for qkv, then for gate and up
-            head_dim,
+            max(
+                projected, 2 * inner, config.hidden_size
+            ),  # for qkv, for gate and up, and for sums before a norm
+            len(tables) * 2 * frequencies.shape[1],
             max(heads * head_dim, inner),
         )
         self.outputs = self._whole(config.vocab_size)
@@ -133,36 +168,60 @@ class LlamaWeights:
         """Return whether the model still has these weights, judged by torch's version counters and addresses."""
         return self._state == _state(model)
 
-    def _layer(self, layer: Any) -> Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        biases = [projection.bias for projection in projections if projection.bias is not None]
-        norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    def set_windows(self, windows: Windows) -> None:
+        """Set the window of each layer: the number of keys that a row attends to."""
+        for layer, kind in zip(self._layers, self._kinds, strict=True):
+            layer.window = windows.get(kind, windows.get(None)) or 0
+
+    def _layer(self, layer: Any, rotation: int) -> Layer:
+        family, attention, mlp = self._family, layer.self_attn, layer.mlp
+        qkv = [_whole(getattr(attention, name)) for name in family.qkv]
+        gate, up = _gate_up(mlp, family)
+        named = (
+            ("attention", "mlp", "attended", "mixed", "q", "k"),
+            (*(getattr(layer, name, None) for name in family.norms), getattr(attention, "q_norm", None)),
+        )
+        norms = dict(zip(named[0], (*named[1], getattr(attention, "k_norm", None)), strict=True))
         return Layer(
-            qkv=self._matrix([projection.weight for projection in projections]),
-            out=self._matrix([attention.o_proj.weight]),
-            gate_up=self._matrix([mlp.gate_proj.weight], [mlp.up_proj.weight]),
-            down=self._matrix([mlp.down_proj.weight]),
-            bias=self._numbers(self._padded(torch.cat(biases))) if biases else None,
-            norm_attention=self._numbers(layer.input_layernorm.weight),
-            norm_mlp=self._numbers(layer.post_attention_layernorm.weight),
-            norm_q=None if norms[0] is None else self._numbers(norms[0].weight),
-            norm_k=None if norms[1] is None else self._numbers(norms[1].weight),
+            qkv=self._matrix(qkv),
+            out=self._matrix([_whole(attention.o_proj)]),
+            gate_up=self._matrix([gate], [up]),
+            down=self._matrix([_whole(mlp.down_proj)]),
+            qkv_bias=self._bias(qkv),
+            out_bias=self._bias([_whole(attention.o_proj)]),
+            gate_up_bias=self._bias([gate], [up]),
+            down_bias=self._bias([_whole(mlp.down_proj)]),
+            rotation=rotation,
+            **{f"norm_{name}": norm and self._norm(norm) for name, norm in norms.items()},
         )
 
-    def _matrix(self, *joined: Sequence[torch.nn.Parameter]) -> Matrix:
+    def _norm(self, norm: Any) -> int:
+        return self._numbers(norm.weight.float() + self._family.norm_offset)
+
+    def _bias(self, *joined: Sequence[Part]) -> int | None:
+        """Store the biases of a :meth:`_matrix` in the order of its panels, if there are any."""
+        biases = [
+            torch.cat([part.bias for part in parts if part.bias is not None] or [torch.empty(0)])
+            for parts in joined
+        ]
+        if not all(bias.numel() for bias in biases):
+            return None
+        padded = [self._padded(bias).view(-1, self._panel) for bias in biases]
+        return self._numbers(torch.stack(padded, dim=1))
+
+    def _matrix(self, *joined: Sequence[Part]) -> Matrix:
         """Store weights, stacked row-wise, as one matrix. If there are several groups, interleave their panels.
 
         Weights stay packed if the file has blocks for all of them.
         """
-        blocks = [[self._file and self._file.blocks(weight) for weight in weights] for weights in joined]
+        blocks = [[self._file and self._file.blocks(*part[:2]) for part in parts] for parts in joined]
         known = [block for one in blocks for block in one if block]
         bits = 8 * self.dtype.itemsize
         if len(known) == sum(map(len, joined)):
             bits = max(block.bits for block in known)
             panels = [self._packed([block for block in one if block], bits) for one in blocks]
         else:
-            panels = [self._in_panels(torch.cat(tuple(weights))) for weights in joined]
+            panels = [self._in_panels(torch.cat([part.rows for part in parts])) for parts in joined]
         together = torch.stack(panels, dim=1)
         self.matrix_bytes += together.nbytes
         return Matrix(self._keep(together), bits)
@@ -239,56 +298,42 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
     if death := death_of("the compiled pass", Path(kernels._name).name, _PROBE):
         raise CannotCompileError(f"{death}: set pair.mode to eager")
     panel = 2 * kernels.lanes()
-    if model.config.hidden_size % panel or _head_dim(model) % panel:
-        return library(_SOURCE, (f"-DLANES={_NARROWEST // 2}",), tell)
+    rotated = next(iter(rotations_of(model).values()))[0].numel() * 2
+    if any(size % panel for size in (model.config.hidden_size, head_dim_of(model), rotated)):
+        return library(_SOURCE, (f"-DLANES={NARROWEST // 2}",), tell)
     return kernels
 
 
-def check_model(model: PreTrainedModel) -> None:
-    """Raise :class:`CannotCompileError` if a model is not supported, without compiling anything."""
-    name = type(model).__name__
-    if name not in ARCHITECTURES:
-        raise CannotCompileError(
-            f"compiled passes support {', '.join(ARCHITECTURES)}, but the model is a {name}"
-        )
-    config = model.config
-    rotation = (config.rope_parameters or {}).get("rope_type", "default")
-    head_dim = _head_dim(model)
-    reasons = {
-        "has another pair.row_order than 'built'": getattr(config, "row_order", "built") != "built",
-        "has sliding windows": any(layer_windows(config).values()),
-        "is spread over devices by a device_map": is_spread(model),
-        f"is on {model.device}, not on the CPU": model.device.type not in ("cpu", "meta"),
-        f"is {str(model.dtype).removeprefix('torch.')}, not bfloat16, float16 or float32": (
-            model.dtype not in (torch.bfloat16, torch.float16, torch.float32)
-        ),
-        f"has the activation {config.hidden_act!r}, not 'silu'": config.hidden_act != "silu",
-        f"has {rotation!r} rotations, not {', '.join(_STEADY_ROTATIONS)}": rotation not in _STEADY_ROTATIONS,
-        f"has a hidden size of {config.hidden_size}, not a multiple of {_NARROWEST}": (
-            config.hidden_size % _NARROWEST != 0
-        ),
-        f"has heads of {head_dim} numbers, not a multiple of {_NARROWEST}": head_dim % _NARROWEST != 0,
-        "has biases other than those of queries, keys and values": any(
-            name.endswith("bias") and not name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias"))
-            for name, _ in model.named_parameters()
-        ),
-        "has projections other than torch.nn.Linear, such as adapters": any(
-            type(part) is not torch.nn.Linear
-            for name, part in model.named_modules()
-            if name.endswith(("_proj", "lm_head"))
-        ),
-    }
-    if why := next((reason for reason, applies in reasons.items() if applies), ""):
-        raise CannotCompileError(f"the {config.model_type} model {why}, so there is no compiled pass of it")
+class Part(NamedTuple):
+    """Rows of a projection."""
+
+    weight: torch.nn.Parameter
+    part: slice
+    bias: torch.Tensor | None
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """The weights ``[outputs, inputs]``."""
+        return self.weight[self.part]
+
+
+def _whole(projection: Any) -> Part:
+    return Part(projection.weight, slice(None), projection.bias)
+
+
+def _gate_up(mlp: Any, family: Family) -> Sequence[Part]:
+    """Return the parts of gate and up, which some families keep in one projection."""
+    projections = [getattr(mlp, name) for name in family.gate_up]
+    if len(projections) == 2:
+        return [_whole(one) for one in projections]
+    weight, bias, half = projections[0].weight, projections[0].bias, mlp.down_proj.weight.shape[1]
+    return [
+        Part(weight, rows, None if bias is None else bias[rows]) for rows in (slice(half), slice(half, None))
+    ]
 
 
 def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
     return [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in model.parameters()]
-
-
-def _head_dim(model: PreTrainedModel) -> int:
-    config = model.config
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 class Blocks(NamedTuple):
@@ -309,7 +354,8 @@ class BlockFile:
     """The GGUF file of a model. Raises :class:`CannotCompileError` if none of its matrices has blocks of ``TYPES``."""
 
     def __init__(self, model: PreTrainedModel, file: Path) -> None:
-        names = get_tensor_name_map(MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+        family = FAMILIES[type(model).__name__]
+        names = get_tensor_name_map(MODEL_ARCH[family.file], model.config.num_hidden_layers)
         named = model.named_parameters()
         self._names = {id(weight): names.get_name(name, (".weight",)) for name, weight in named}
         self._heads = {model.config.num_attention_heads, model.config.num_key_value_heads}
@@ -322,8 +368,8 @@ class BlockFile:
                 f"{', '.join(sorted(found))}: set pair.mode to compiled"
             )
 
-    def blocks(self, weight: torch.nn.Parameter) -> Blocks | None:
-        """Return a weight's blocks, or None if the file stores it in another type.
+    def blocks(self, weight: torch.nn.Parameter, part: slice) -> Blocks | None:
+        """Return the blocks of a weight's rows, or None if the file stores it in another type.
 
         Raises:
             CannotCompileError: the model's weight differs from the file's.
@@ -340,7 +386,7 @@ class BlockFile:
         for order in (rows, *turned):
             found = Blocks(bits, scales[:, order], numbers[order])
             if torch.equal(found.expanded(), weight):
-                return found
+                return Blocks(bits, found.scales[:, part], found.numbers[part])
         raise CannotCompileError(
             f"{tensor.name} of {self._file} is not the model's, which was changed: set pair.mode to compiled"
         )

@@ -111,7 +111,9 @@ struct Attention {
     }
 
     // Replaces `count` scores by their exponentials, and returns the factor that makes attention weights of them.
-    static float soften(float* scores, long count) {
+    float soften(float* scores, long count) const {
+        for (long k = 0; m.attention_cap != 0 && k < count; k += LANES)
+            store(scores + k, capped(load(scores + k), m.attention_cap));
         store(scores + count, all(-INFINITY));
         Vec highest = all(-INFINITY);
         for (long k = 0; k < count; k += LANES) {
@@ -130,56 +132,69 @@ struct Attention {
     }
 
     // Calls `work` for the keys [from, to) of queries [first, last), counted from row `start`: with a range of queries,
-    // their slot, the places of keys and the number of the first key. Keys that all rows have come once for all.
+    // their slot, the places of keys and the number of the first key. Keys that all rows have come once for all. The
+    // keys of a query come in order, from the first that is in its window.
     template <class Work>
-    void each_key(long start, long first, long last, long from, long to, Work work) const {
+    void each_key(long start, long first, long last, long from, long to, long window, Work work) const {
         const long group = m.heads / m.kv_heads, slot = rows.slot_of(start + first / group);
         const long top = start + (last - 1) / group;
-        long shared = rows.past_of(start + first / group);
-        for (long row = start + first / group; row <= top; ++row)
+        long shared = rows.past_of(start + first / group), open = 0;  // keys that all rows have: [open, shared)
+        for (long row = start + first / group; row <= top; ++row) {
             shared = rows.slot_of(row) != slot ? 0 : std::min(shared, rows.past_of(row));
+            open = std::max(open, first_of(row, window));
+        }
+        open = std::min(open, shared);
         const auto part = [&](long a, long b, long row, const int32_t* places, long low, long high) {
             low = std::max(low, from), high = std::min(high, to);
             if (low < high) work(a, b, rows.slot_of(row), places + low, low, high - low);
         };
-        part(first, last, top, keys.order, 0, shared);
-        for (long row = start + first / group; row <= top; ++row) {
-            const long a = std::max(first, (row - start) * group), b = std::min(last, (row - start + 1) * group);
-            const long past = rows.past_of(row);
-            part(a, b, row, keys.order, shared, past);
-            part(a, b, row, keys.tails + keys.starts[row] - past, past, count_of(row));
-        }
+        const auto each_row = [&](auto of) {
+            for (long row = start + first / group; row <= top; ++row)
+                of(row, std::max(first, (row - start) * group), std::min(last, (row - start + 1) * group));
+        };
+        if (open) each_row([&](long row, long a, long b) { part(a, b, row, keys.order, first_of(row, window), open); });
+        part(first, last, top, keys.order, open, shared);
+        each_row([&](long row, long a, long b) {
+            const long past = rows.past_of(row), least = first_of(row, window);
+            part(a, b, row, keys.order, std::max(shared, least), past);
+            part(a, b, row, keys.tails + keys.starts[row] - past, std::max(past, least), count_of(row));
+        });
     }
+
+    // The first key in a row's window. A row attends to one key at each position, so a key's number is its position.
+    long first_of(long row, long window) const { return window ? std::max(0L, count_of(row) - window) : 0; }
 
     long count_of(long row) const { return rows.past_of(row) + keys.starts[row + 1] - keys.starts[row]; }
 
     // Attention of some rows, in two stages: threads divide the keys among them, and then the columns of values. Scores
     // are products with panels of keys. Each key and value is read once for all rows and for all heads that share it,
     // and stays in the CPU cache for them.
-    void attend(long number, long start, long count) const {
+    void attend(long number, long start, long count, long window) const {
         static thread_local Room<Input> inputs;
         static thread_local Room<int32_t> packed;
         static thread_local Room<float> room;
         const long group = m.heads / m.kv_heads, queries = count * group, apart = keys.longest + LANES;
         float* const scores = keys.scores + start / TOGETHER % 2 * TOGETHER * m.heads * apart;
         const auto row_of = [&](long query) { return start + query / group; };
-        const long blocks = (keys.longest + KEYS - 1) / KEYS;
+        long least = keys.longest;  // the first key of any row
+        for (long row = start; row < start + count; ++row) least = std::min(least, first_of(row, window));
+        const long skipped = least / KEYS, blocks = (keys.longest + KEYS - 1) / KEYS - skipped;
         Input* const asked = inputs.of(queries * m.head_dim);
         int32_t* const panel = packed.of(m.head_dim * PANEL);
         float* const few = room.of(queries * PANEL);
         Share share(m.kv_heads * blocks, thread, threads);
         for (long unit = share.first; unit < share.last; ++unit) {
-            const long kv = unit / blocks, from = unit % blocks * KEYS;
-            if (unit == share.first || from == 0)
+            const long kv = unit / blocks, from = (unit % blocks + skipped) * KEYS;
+            if (unit == share.first || unit % blocks == 0)
                 for (long one = 0; one < queries; ++one) {
                     const float* at = wide + row_of(one) * stride_qkv() + (kv * group + one % group) * m.head_dim;
                     for (long d = 0; d < m.head_dim; d += LANES)
-                        store(asked + one * m.head_dim + d, load(at + d) * (1.f / std::sqrt((float)m.head_dim)));
+                        store(asked + one * m.head_dim + d, load(at + d) * m.attention_scale);
                 }
             for (long query = 0, end; query < queries; query = end) {
                 const long own = rows.slot_of(row_of(query));
                 for (end = query; end < queries && rows.slot_of(row_of(end)) == own;) end += group;
-                each_key(start, query, end, from, from + KEYS,
+                each_key(start, query, end, from, from + KEYS, window,
                          [&](long first, long last, long slot, const int32_t* places, long key, long many) {
                              float* to = scores + (kv * queries + first) * apart + key;
                              for (long k = 0; k < many; k += PANEL) {
@@ -206,12 +221,12 @@ struct Attention {
             if (unit == share.first || column == 0)
                 for (long one = query; one < end; ++one) {
                     float* own = shares + (one - query) * apart;
-                    const long count = count_of(row_of(one));
-                    std::memcpy(own, scores + (kv * queries + one) * apart, count * sizeof(float));
-                    scales[one - query] = soften(own, count);
+                    const long first = first_of(row_of(one), window), count = count_of(row_of(one)) - first;
+                    std::memcpy(own + first, scores + (kv * queries + one) * apart + first, count * sizeof(float));
+                    scales[one - query] = soften(own + first, count);
                 }
             Vec sums[ROWS_OF_A_TILE][PARTS] = {};
-            each_key(start, query, end, 0, keys.longest,
+            each_key(start, query, end, 0, keys.longest, window,
                      [&](long first, long last, long slot, const int32_t* places, long key, long many) {
                          with<ROWS_OF_A_TILE>(last - first, [&](auto size) {
                              mix<size>(kept(number, 1, slot, kv, 0) + column, places, many,

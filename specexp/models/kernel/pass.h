@@ -37,49 +37,69 @@ struct Pass : Attention<Kind> {
     float *x, *angles, *logits;
 
     // Computes this thread's panels of a product.
-    void panels(const Input* from, long count, long width, const Matrix& matrix, long outputs, float* to, long stride,
-                const float* bias, bool add) const {
+    void panels(const Product<Kind>& product, const Matrix& matrix, long outputs) const {
         const Share share((outputs + PANEL - 1) / PANEL, thread, threads);
-        const Product<Kind> product{from, count, width, to, stride, bias, add};
         product.panels(matrix.panels, matrix.bits, share.first, share.last);
+    }
+
+    // Adds a product to the rows of `x`, after a norm if there is one.
+    void add(const Input* from, long width, const Matrix& matrix, const float* bias, const float* norm) const {
+        if (!norm) return panels({from, rows.count, width, x, m.hidden, bias, true, m.residual_scale}, matrix, m.hidden);
+        panels({from, rows.count, width, wide, m.hidden, bias}, matrix, m.hidden);
+        meet();
+        const Share share(rows.count, thread, threads);
+        for (long row = share.first; row < share.last; ++row) {
+            float *made = wide + row * m.hidden, *to = x + row * m.hidden;
+            normalise(made, norm, made, m.hidden, m.epsilon);
+            for (long k = 0; k < m.hidden; k += LANES) store(to + k, load(to + k) + load(made + k));
+        }
     }
 
     // Loads embeddings, and computes the cosines and sines of each position.
     void embed() const {
         const Share share(rows.count, thread, threads);
-        const long half = m.head_dim / 2;
+        const long half = m.rotated / 2;
         for (long row = share.first; row < share.last; ++row) {
             for (long k = 0; k < m.hidden; k += LANES)
-                store(x + row * m.hidden + k, load((const W*)m.embedding + rows.tokens[row] * m.hidden + k));
-            for (long k = 0; k < half; ++k) {
-                const float angle = (rows.past + rows.positions[row]) * m.frequencies[k];
-                angles[row * m.head_dim + k] = std::cos(angle) * m.rotary_scale;
-                angles[row * m.head_dim + half + k] = std::sin(angle) * m.rotary_scale;
-            }
+                store(x + row * m.hidden + k,
+                      load((const W*)m.embedding + rows.tokens[row] * m.hidden + k) * m.embedding_scale);
+            for (long table = 0; table < m.rotations; ++table)
+                for (long k = 0; k < half; ++k) {
+                    const float angle = (rows.past + rows.positions[row]) * m.frequencies[table * half + k];
+                    float* to = angles + (row * m.rotations + table) * m.rotated + k;
+                    to[0] = std::cos(angle) * m.rotation_scales[table];
+                    to[half] = std::sin(angle) * m.rotation_scales[table];
+                }
         }
     }
 
-    // Normalises rows. Every thread normalises all of them, which is cheaper than a barrier.
+    // Normalises rows if there is a norm. Every thread normalises all of them, which is cheaper than a barrier.
     const Input* norms(const float* weight, long first) const {
         static thread_local Room<Input> room;
-        Input* normed = room.of((rows.count - first) * m.hidden);
-        for (long row = first; row < rows.count; ++row)
+        const long size = (rows.count - first) * m.hidden;
+        Input* normed = room.of(size);
+        if (!weight)
+            for (long k = 0; k < size; k += LANES) store(normed + k, load(x + first * m.hidden + k));
+        for (long row = first; weight && row < rows.count; ++row)
             normalise(x + row * m.hidden, weight, normed + (row - first) * m.hidden, m.hidden, m.epsilon);
         return normed;
     }
 
-    // Applies rotary embeddings to queries and keys, and writes keys and values to the cache.
+    // Normalises and rotates queries and keys, and writes keys and values to the cache.
     void turn(const Layer& layer, long number) const {
-        const long heads = m.heads + 2 * m.kv_heads, half = m.head_dim / 2;
-        const Share share(rows.count * heads, thread, threads);
-        for (long unit = share.first; unit < share.last; ++unit) {
+        const long heads = m.heads + 2 * m.kv_heads, half = m.rotated / 2;
+        const long together = m.norms_heads ? 1 : heads;  // heads of a row that one thread takes
+        const Share share(rows.count * heads / together, thread, threads);
+        for (long unit = share.first * together; unit < share.last * together; ++unit) {
             const long row = unit / heads, head = unit % heads, key = head - m.heads;
             float* at = wide + row * stride_qkv() + head * m.head_dim;
             if (key < m.kv_heads) {
                 const float* weight = key < 0 ? layer.norm_q : layer.norm_k;
-                if (weight) normalise(at, weight, at, m.head_dim, m.epsilon);
-                const float *cosines = angles + row * m.head_dim, *sines = cosines + half;
-                for (long k = 0; k < half; k += LANES) {
+                if (weight && m.norms_heads) normalise(at, weight, at, m.head_dim, m.epsilon);
+                if (weight && !m.norms_heads && (head == 0 || key == 0))  // the others follow in memory
+                    normalise(at, weight, at, (head ? m.kv_heads : m.heads) * m.head_dim, m.epsilon);
+                const float *cosines = angles + (row * m.rotations + layer.rotation) * m.rotated, *sines = cosines + half;
+                for (long k = 0; layer.rotation >= 0 && k < half; k += LANES) {
                     const Vec first = load(at + k), second = load(at + k + half);
                     const Vec c = load(cosines + k), s = load(sines + k);
                     store(at + k, first * c - second * s);
@@ -93,19 +113,20 @@ struct Pass : Attention<Kind> {
         }
     }
 
-    // Computes silu(gate) * up for this thread's pairs of panels.
-    void gate(const Input* normed, const Matrix& matrix) const {
+    // Computes activation(gate) * up for this thread's pairs of panels. Both activations are gate * sigmoid(inner).
+    void gate(const Input* normed, const Matrix& matrix, const float* bias) const {
         const long pairs = (m.inner + PANEL - 1) / PANEL, width = m.hidden;
         const Share share(pairs, thread, threads);
         const long first = share.first, count = share.last - share.first, stride = 2 * pairs * PANEL;
-        const Product<Kind> product{normed, rows.count, width, wide, stride, nullptr, false};
+        const Product<Kind> product{normed, rows.count, width, wide, stride, bias};
         product.panels(matrix.panels, matrix.bits, 2 * first, 2 * (first + count));
         for (long row = 0; row < rows.count; ++row)
             for (long pair = first; pair < first + count; ++pair)
                 for (int part = 0; part < PARTS; ++part) {
                     const float* at = wide + row * stride + pair * 2 * PANEL + part * LANES;
                     const Vec g = load(at), up = load(at + PANEL);
-                    store(mixed + row * pairs * PANEL + pair * PANEL + part * LANES, g / (exponential(-g) + 1.f) * up);
+                    const Vec inner = m.has_gelu ? g * (0.0713548163f * g * g + 1.59576912f) : g;
+                    store(mixed + row * pairs * PANEL + pair * PANEL + part * LANES, g / (exponential(-inner) + 1.f) * up);
                 }
     }
 
@@ -120,33 +141,46 @@ struct Pass : Attention<Kind> {
     }
 
     void run() const {
-        const long hidden = m.hidden, inner = (m.inner + PANEL - 1) / PANEL * PANEL;
+        const long inner = (m.inner + PANEL - 1) / PANEL * PANEL;
         embed();
         meet();
         note(0);
         for (long number = 0; number < m.layers; ++number) {
             const Layer& layer = m.of[number];
-            panels(norms(layer.norm_attention, 0), rows.count, hidden, layer.qkv, (m.heads + 2 * m.kv_heads) * m.head_dim,
-                   wide, stride_qkv(), layer.bias, false);
+            const long projected = (m.heads + 2 * m.kv_heads) * m.head_dim;
+            panels({norms(layer.norm_attention, 0), rows.count, m.hidden, wide, stride_qkv(), layer.qkv_bias}, layer.qkv,
+                   projected);
             meet();
             turn(layer, number);
             meet();
-            for (long row = 0; row < rows.count; row += TOGETHER) attend(number, row, std::min(TOGETHER, rows.count - row));
+            for (long row = 0; row < rows.count; row += TOGETHER)
+                attend(number, row, std::min(TOGETHER, rows.count - row), layer.window);
             meet();
-            panels(mixed, rows.count, m.heads * m.head_dim, layer.out, hidden, x, hidden, nullptr, true);
+            add(mixed, m.heads * m.head_dim, layer.out, layer.out_bias, layer.norm_attended);
             meet();
-            gate(norms(layer.norm_mlp, 0), layer.gate_up);
+            gate(norms(layer.norm_mlp, 0), layer.gate_up, layer.gate_up_bias);
             meet();
-            panels(mixed, rows.count, inner, layer.down, hidden, x, hidden, nullptr, true);
+            add(mixed, inner, layer.down, layer.down_bias, layer.norm_mixed);
             meet();
             note(number + 1);
         }
-        panels(norms(m.norm, rows.count - rows.answered), rows.answered, hidden, m.head, m.vocabulary, logits,
-               (m.vocabulary + PANEL - 1) / PANEL * PANEL, nullptr, false);
+        answer();
         if (results.best || results.rounded || results.noise) {
             meet();
             read();
         }
+    }
+
+    // Computes this thread's columns of the logits of the last rows.
+    void answer() const {
+        const long count = (m.vocabulary + PANEL - 1) / PANEL, stride = count * PANEL;
+        const Input* normed = norms(m.norm, rows.count - rows.answered);
+        panels({normed, rows.answered, m.hidden, logits, stride, nullptr, false, m.logit_scale}, m.head, m.vocabulary);
+        if (m.logit_cap == 0) return;
+        const Share share(count, thread, threads);
+        for (long row = 0; row < rows.answered; ++row)
+            for (long k = share.first * PANEL; k < share.last * PANEL; k += LANES)
+                store(logits + row * stride + k, capped(load(logits + row * stride + k), m.logit_cap));
     }
 
     // Rounds this thread's rows of logits and finds their top tokens.

@@ -46,6 +46,7 @@ struct Product {
     long stride;
     const float* bias = nullptr;
     bool add = false;  // to the values of `out`
+    float scale = 1.f;  // of a sum with its bias
 
     static constexpr long STEP = PANEL * Kind::STEP;  // weights
 
@@ -111,6 +112,7 @@ struct Product {
                 Vec value = sums.of[row][part];
                 float* to = out + (first + row) * stride + column + part * LANES;
                 if (bias) value += load(bias + column + part * LANES);
+                value *= scale;
                 if (add) value += load(to);
                 store(to, value);
             }

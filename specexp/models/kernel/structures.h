@@ -17,14 +17,24 @@ struct Matrix {
 };
 
 struct Layer {
-    Matrix qkv, out, gate_up, down;                             // panels of gate and up alternate
-    const float *bias, *norm_attention, *norm_mlp, *norm_q, *norm_k;  // bias and the last two may be null
+    Matrix qkv, out, gate_up, down;                              // panels of gate and up alternate
+    const float *qkv_bias, *out_bias, *gate_up_bias, *down_bias;  // each may be null
+    const float *norm_attention, *norm_mlp;                      // of inputs; null for none
+    const float *norm_attended, *norm_mixed;                     // of the outputs of attention and MLP; null for none
+    const float *norm_q, *norm_k;                                // null for none
+    int64_t rotation;  // number of the table of frequencies, or -1 if positions do not rotate queries and keys
+    int64_t window;    // keys that a row attends to, the latest of its path; 0 for all
 };
 
 struct Model {
     int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, is_bfloat16;
-    float epsilon, rotary_scale;
-    const float *frequencies, *norm;
+    int64_t rotations, rotated;  // tables of frequencies; numbers of a head that rotate
+    int64_t norms_heads;         // whether queries and keys are normalised by head, rather than all heads together
+    int64_t has_gelu;            // the activation: tanh's approximation of GELU, rather than SiLU
+    float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale;
+    float attention_cap, logit_cap;     // c * tanh(x / c) of scores and logits; 0 for none
+    const float *frequencies, *norm;    // [rotations, rotated / 2]
+    const float* rotation_scales;       // [rotations]
     const void* embedding;  // [V, hidden]
     Matrix head;
     const Layer* of;

@@ -136,4 +136,7 @@ inline Vec exponential(Vec x) {
     return p * (Vec)((power + 127) << 23);
 }
 
+// Limits values softly: cap * tanh(value / cap).
+inline Vec capped(Vec value, float cap) { return cap - 2.f * cap / (exponential(value * (2.f / cap)) + 1.f); }
+
 }  // namespace
