@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -12,6 +13,7 @@ from typing_extensions import override
 from specexp.base.messages import type_and_line
 from specexp.bench.record import COUNTS, MEASURED, PromptRecord, by_position, describe as describe
 from specexp.config.schema import Generation as Generation
+from specexp.core.context import loop_of
 from specexp.tracking.names import PHASES
 
 if TYPE_CHECKING:
@@ -197,6 +199,45 @@ class ModelledSeconds:
             self.seconds[phase] += spent
         self.beyond += self.latency.exceeded_by(outcome.tree.num_nodes + 1)
         return step
+
+
+class StepTimes:
+    """An observer that keeps the tokens and seconds of each step. ``modelled`` models the seconds if it is given."""
+
+    def __init__(self, modelled: ModelledSeconds | None = None) -> None:
+        self.steps: list[tuple[int, float]] = []
+        self._modelled = modelled
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Keep one step."""
+        seconds = outcome.seconds if self._modelled is None else self._modelled(outcome)
+        self.steps.append((len(outcome.new_token_ids), sum(seconds.values())))
+
+
+def in_loops(
+    answers: Sequence[Sequence[int]], steps: Sequence[tuple[int, float]], decode_seconds: float
+) -> dict[str, Any]:
+    """Return a record's tokens, steps and seconds of the repetitions in which answers end.
+
+    A step with tokens before and within a repetition counts, but not its tokens of the repetition.
+
+    Args:
+        steps: New tokens and seconds of each step of all answers.
+        decode_seconds: Seconds of all steps. They may include more than the steps' own, divided in proportion.
+    """
+    ends = [*accumulate(map(len, answers), initial=0)]
+    loops = [
+        range(start + found[0], end)
+        for answer, start, end in zip(answers, ends, ends[1:], strict=False)
+        if (found := loop_of(answer)) is not None
+    ]
+    starts = accumulate((tokens for tokens, _ in steps), initial=0)
+    inside = [
+        spent for first, (_, spent) in zip(starts, steps, strict=False) if any(first in one for one in loops)
+    ]
+    whole = sum(spent for _, spent in steps)
+    seconds = decode_seconds * sum(inside) / whole if whole else 0.0
+    return {"loop_tokens": sum(map(len, loops)), "loop_steps": len(inside), "loop_seconds": seconds}
 
 
 def sequence_name(prompt: Prompt | PromptRecord, sample: int) -> str:

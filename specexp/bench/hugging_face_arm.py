@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -16,7 +16,7 @@ from transformers.generation import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 from typing_extensions import override
 
-from specexp.bench.arm import Arm, Generation, eos_of, sequence_name
+from specexp.bench.arm import Arm, Generation, eos_of, in_loops, sequence_name
 from specexp.bench.arm_spec import can_follow, why_not
 from specexp.bench.record import PromptRecord
 from specexp.core.cache import context_limit
@@ -93,13 +93,12 @@ class _Passes(BaseStreamer):  # type: ignore[misc]
         self.target: list[torch.Tensor] = []
         # for every draft pass, the number of target passes before it and the number of tokens fed
         self.draft: list[tuple[int, int]] = []
-        self.first: float | None = None
         self.counts: list[int] = []  # number of tokens streamed: the prompt's, then each pass's
+        self.times: list[float] = []  # when they were streamed
 
     @override
     def put(self, value: torch.Tensor) -> None:
-        if self.first is None and self.counts:
-            self.first = perf_counter()
+        self.times.append(perf_counter())
         self.counts.append(value.numel())
 
     @override
@@ -112,6 +111,7 @@ class GenerateRun(GenerationResult):
     """Counts from one ``generate`` call. Decode seconds start at the first tokens and are not split by phase."""
 
     tokens_of_pass: list[int] = field(default_factory=list)  # new tokens of every target pass
+    seconds_of_pass: list[float] = field(default_factory=list)  # 0 for the first pass, which is prefill
     beyond_profile: int = 0
 
 
@@ -184,6 +184,11 @@ class HuggingFaceArm(Arm):
             runs,
             prompt_tokens=prompt_tokens,
             decode_seconds=sum(run.decode_seconds for run in runs),
+            **in_loops(
+                [run.token_ids for run in runs],
+                [step for run in runs for step in zip(run.tokens_of_pass, run.seconds_of_pass, strict=True)],
+                sum(run.decode_seconds for run in runs),
+            ),
             decode_tokens=sum(len(run.token_ids) - run.tokens_of_pass[0] for run in runs),
             beyond_profile=sum(run.beyond_profile for run in runs),
         )
@@ -231,8 +236,10 @@ class HuggingFaceArm(Arm):
             del token_ids[repetition.end :]
         elif token_ids[-1] in self.eos:
             reason = "eos"
-        first = passes.first or finished
+        times = [*passes.times[1:], finished]
+        first = times[0]
         run = GenerateRun(token_ids, reason, steps=len(passes.target), tokens_of_pass=passes.counts[1:])
+        run.seconds_of_pass = [0.0, *(later - now for now, later in pairwise(times[:-1]))]
         run.prefill_seconds, run.seconds = first - started, {"decode": finished - first}
         self._count_drafts(run, size, passes)
         return run
@@ -248,7 +255,8 @@ class HuggingFaceArm(Arm):
             if self.latency is not None and step > 0:  # the first pass is prefill
                 fed = [tokens for before, tokens in passes.draft if before == step]
                 cached = prompt_tokens - 1 + place  # all but the root
-                modelled += self.latency.step_seconds(rows.shape[1], fed, new_tokens, cached)
+                run.seconds_of_pass[step] = self.latency.step_seconds(rows.shape[1], fed, new_tokens, cached)
+                modelled += run.seconds_of_pass[step]
                 run.beyond_profile += self.latency.exceeded_by(rows.shape[1])
             place += new_tokens
         run.draft_passes, run.bonus_tokens = len(passes.draft), len(run.token_ids) - run.accepted_drafts

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 from typing_extensions import override
 
 from specexp.artifacts import fingerprint
-from specexp.bench.arm import Arm, Generation, LearningArm, ModelledSeconds, eos_of, sequence_name
+from specexp.bench.arm import (
+    Arm,
+    Generation,
+    LearningArm,
+    ModelledSeconds,
+    StepTimes,
+    eos_of,
+    in_loops,
+    sequence_name,
+)
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
@@ -67,6 +76,7 @@ class DecoderArm(LearningArm):
         sources, generation = Sources(self.parts.drafter), self.generation
         context: list[int] = []
         results: list[GenerationResult] = []
+        times = StepTimes(modelled)
         prompt_tokens = 0
         for turn in range(len(prompt.turns)):
             longer = prompt.turn_ids(self.tokenizer, turn, context)
@@ -79,17 +89,19 @@ class DecoderArm(LearningArm):
                 sequence=sequence_name(prompt, sample),
                 continue_conversation=turn > 0,
                 stop_at_repetition=generation.stop_at_repetition,
-                observers=[*self.observers, sources, *([modelled] if modelled else [])],
+                observers=[*self.observers, sources, times],
             )
             results.append(result)
             context = [*longer, *result.token_ids]
         measured = {phase: sum(result.seconds[phase] for result in results) for phase in PHASES}
+        seconds = measured if modelled is None else modelled.seconds
         return self.record(
             prompt,
             sample,
             results,
             prompt_tokens=prompt_tokens,
-            seconds=measured if modelled is None else modelled.seconds,
+            seconds=seconds,
+            **in_loops([result.token_ids for result in results], times.steps, sum(seconds.values())),
             beyond_profile=0 if modelled is None else modelled.beyond,
             sources=tuple(sources.found),
             nodes_by_source={name: (count, sources.accepted[name]) for name, count in sources.nodes.items()},

@@ -40,6 +40,9 @@ class Counted:
     drafted_nodes: int
     decode_seconds: float
     decode_tokens: int
+    loop_tokens: int = 0  # of these, the tokens of repetitions
+    loop_steps: int = 0
+    loop_seconds: float = 0.0
 
 
 Value = float | Share | None
@@ -121,8 +124,8 @@ def nodes_per_step(record: Any) -> Value:
 
 @metric("tokens/step", better="higher", counted=True, heading="tokens/step")
 def tokens_per_step(record: Any) -> Value:
-    """New tokens per target pass: all tokens / all steps."""
-    return Share(record.new_tokens, record.steps)
+    """New tokens per target pass: all tokens / all steps, without the repetition in which an answer ends."""
+    return Share(record.new_tokens - record.loop_tokens, record.steps - record.loop_steps)
 
 
 @metric("tokens/step", better="higher", aggregate="macro", heading="macro")
@@ -135,13 +138,13 @@ def tokens_per_step_macro(record: Any) -> Value:
 @metric("tokens/s", better="higher", clocked=True, counted=True, heading="tokens/s", digits=0)
 def tokens_per_second(record: Any) -> Value:
     """Decoded tokens per second of decoding, excluding prefill."""
-    return Share(record.decode_tokens, record.decode_seconds)
+    return Share(record.decode_tokens - record.loop_tokens, record.decode_seconds - record.loop_seconds)
 
 
 @metric("s/token", better="lower", clocked=True, counted=True)
 def seconds_per_token(record: Any) -> Value:
     """Decode seconds per decoded token, excluding prefill."""
-    return Share(record.decode_seconds, record.decode_tokens)
+    return Share(record.decode_seconds - record.loop_seconds, record.decode_tokens - record.loop_tokens)
 
 
 @metric("s/token", better="lower", aggregate="p99", clocked=True, empty=None)

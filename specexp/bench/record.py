@@ -18,6 +18,8 @@ from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 
 MEASURED = "measured"
 """The clock of records with measured seconds, as opposed to seconds from a latency profile."""
+FEWEST_TOKENS = 8
+"""Fewest tokens of an answer, before any repetition, from which decoding can be measured."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts that every sequence has; see :class:`PromptRecord`."""
 
@@ -124,6 +126,10 @@ class PromptRecord:
     prefill_seconds: float = 0.0  # seconds before decoding; 0 if seconds are modelled
     decode_seconds: float = 0.0
     decode_tokens: int = 0  # tokens decoded in ``decode_seconds``
+    # tokens and steps of the repetition in which an answer ends, and their seconds; they do not count in speeds
+    loop_tokens: int = 0
+    loop_steps: int = 0
+    loop_seconds: float = 0.0
     # decode seconds by phase; empty for Hugging Face's own loops, which are not split
     seconds: dict[str, float] = field(default_factory=dict)
     dtype: str = ""
@@ -163,13 +169,20 @@ class PromptRecord:
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Decode seconds per token; None if no token was decoded or the prompt failed."""
-        return self.decode_seconds / self.decode_tokens if self.decode_tokens and not self.error else None
+        """Decode seconds per token before any repetition; None if no token was decoded or the prompt failed.
+
+        Also None if fewer than 8 tokens come before a repetition.
+        """
+        tokens = self.decode_tokens - self.loop_tokens
+        if self.error or tokens <= 0 or (self.loop_tokens and tokens < FEWEST_TOKENS):
+            return None
+        return (self.decode_seconds - self.loop_seconds) / tokens
 
     @property
     def tokens_per_step(self) -> float | None:
-        """New tokens per target pass that produced tokens; None if there was no such pass."""
-        return self.new_tokens / self.steps if self.steps else None
+        """New tokens per target pass before any repetition; None if there was no such pass."""
+        steps = self.steps - self.loop_steps
+        return (self.new_tokens - self.loop_tokens) / steps if steps else None
 
     def answers(self) -> list[tuple[int, ...]]:
         """Return the new tokens of each turn."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from specexp.base.messages import counted
 from specexp.bench import metrics
 from specexp.bench.clock import clock_of
-from specexp.bench.record import MEASURED, PromptRecord
+from specexp.bench.record import FEWEST_TOKENS, MEASURED, PromptRecord
+from specexp.core.context import loop_of
 
 CONFIDENCE = 0.95
 QUANTILE = (1 + CONFIDENCE) / 2
@@ -142,8 +143,8 @@ def paired_speedup(
             reason = f"all {counted(disturbed, 'prompt')} have times that cannot be right: {DISTURBED}"
     if reason is None and disturbed > MOST_DISTURBED * measured and deviating(records, arm, baseline)[1]:
         reason = (
-            f"the machine was too busy: {disturbed} of {counted(measured, 'prompt')} have times {DISTURBED}, and the "
-            "noise of the others reaches as far"
+            f"{NOTHING}: the machine was too busy: {disturbed} of {measured} prompts have times {DISTURBED}, "
+            "and the noise of the others reaches as far"
         )
     if reason is not None:
         return Speedup.refuse(arm, baseline, reason, left_out)
@@ -151,6 +152,7 @@ def paired_speedup(
     return Speedup.of(arm, baseline, logs, used, left_out=left_out, disturbed=disturbed, among=among)
 
 
+NOTHING = "nothing can be concluded"
 MOST_DISTURBED = 0.05
 """Largest share of impossible times that may be left out of a noisy run. Leaving out more would bias the speedup."""
 DISTURBED = f"more than {IMPOSSIBLE:g} times as fast as their tokens per step allow, or out of line and not repeatable"
@@ -232,6 +234,8 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
             return f"verifier differs ({arm}: {first.verifier}, {baseline}: {second.verifier})"
         parted = [one.difference.near_tie for one in (first, second) if one.difference is not None]
         wrong += keyed and first.token_ids != second.token_ids and not (parted and all(parted))
+    if loops := looping(other for _, other in pairs):
+        return f"{NOTHING}: {loops}"
     if wrong:
         return f"{wrong} of {len(pairs)} outputs differ from {baseline}'s, and not at a near tie"
     return None
@@ -242,6 +246,16 @@ def student(n: int, probability: float = QUANTILE) -> float:
     from scipy.special import stdtrit  # importing scipy.stats takes much longer
 
     return float(stdtrit(n - 1, probability))
+
+
+def looping(records: Iterable[PromptRecord]) -> str | None:
+    """Return a clause if most answers are a repetition nearly from their start; None otherwise."""
+    answers = [answer for record in records for answer in record.answers()]
+    found = [loop for answer in answers if (loop := loop_of(answer)) is not None and loop[0] < FEWEST_TOKENS]
+    if 2 * len(found) <= len(answers):
+        return None
+    what = "one token" if all(period == 1 for _, period in found) else "the same few tokens"
+    return f"{len(found)} of {counted(len(answers), 'answer')} repeat {what}"
 
 
 def mean_interval(values: NDArray[np.float64], quantile: float = QUANTILE) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from itertools import count
 from math import log
 
 from specexp.base.messages import counted
-from specexp.bench.statistics import DISTURBED, FEWEST_PROMPTS, Speedup, student
+from specexp.bench.statistics import DISTURBED, FEWEST_PROMPTS, NOTHING, Speedup, student
 
 LEAST_GAIN = 1.05
 """Default of ``least_gain``, the smallest speedup worth having."""
@@ -63,6 +63,8 @@ def verdict_sentence(
 
     ``more`` returns the command that measures on a given number of prompts, or a suggestion if none would.
     """
+    if speedup.refused is not None and speedup.refused.startswith(NOTHING):
+        return f"{speedup.refused.capitalize()}."
     if speedup.refused is not None:
         return f"{label} cannot be compared with {over}: {speedup.refused}."
     verdict = verdict_of(speedup, least_gain)
@@ -79,9 +81,11 @@ def verdict_sentence(
     return f"{found}; {told}{'.' if more is None else f': {more(needed)}'}"
 
 
-def disturbed_sentence(label: str, speedup: Speedup) -> str:
-    """Return a sentence on the prompts left out of a speedup for their times; empty if there are none."""
-    if not speedup.disturbed or speedup.refused is not None:
+def left_out_sentence(label: str, speedup: Speedup) -> str:
+    """Return a sentence on the prompts left out of a speedup and why; empty if there are none."""
+    left = [(speedup.disturbed, f"with times {DISTURBED}"), (speedup.left_out, "without a time per token")]
+    whys = " and ".join(f"{number} {why}" for number, why in left if number)
+    if not whys or speedup.refused is not None:
         return ""
-    whole = speedup.n + speedup.disturbed
-    return f"{label}: {speedup.disturbed} of {counted(whole, 'prompt')} left out, with times {DISTURBED}."
+    whole = speedup.n + speedup.disturbed + speedup.left_out
+    return f"{label}: of {counted(whole, 'prompt')}, these are left out: {whys}."

@@ -14,7 +14,7 @@ from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import (
     LEAST_GAIN,
     Verdict,
-    disturbed_sentence,
+    left_out_sentence,
     prompts_needed,
     verdict_of,
     verdict_sentence,
@@ -112,7 +112,7 @@ def report(
         answer=next(
             (part.answer for part in parts if part.answer), answer_of(records, baselines[0], least, more)
         ),
-        limits=[sentence for one in ranked if (sentence := disturbed_sentence(*one))],
+        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))],
         proof=proof_of(records, arm_names(records), baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps=steps,

@@ -132,6 +132,22 @@ class PerSequence(WeakKeyDictionary[Context, T]):
         return PerSequence()
 
 
+def loop_of(token_ids: Sequence[int]) -> tuple[int, int] | None:
+    """Return where the repetition at the end of an output begins, and the size of its block; None without one.
+
+    Example:
+        >>> loop_of([1, 2, *[5, 6] * 12])
+        (2, 2)
+    """
+    period = _period(token_ids)
+    if not period:
+        return None
+    start = len(token_ids) - period
+    while start > 0 and token_ids[start - 1] == token_ids[start - 1 + period]:
+        start -= 1
+    return start, period
+
+
 def repeats(token_ids: Sequence[int]) -> bool:
     """Return whether the last tokens repeat a block of up to 32 tokens at least 3 times, covering at least 24 tokens.
 
@@ -141,11 +157,16 @@ def repeats(token_ids: Sequence[int]) -> bool:
         >>> repeats([5, 6] * 12), repeats([5, 6] * 11), repeats(range(100))
         (True, False, False)
     """
+    return _period(token_ids) > 0
+
+
+def _period(token_ids: Sequence[int]) -> int:
+    """Return the size of the repeated block; 0 if there is none."""
     for period in range(1, _LONGEST_BLOCK + 1):
         tail = max(_FEWEST_TOKENS, 3 * period)
         if len(token_ids) < tail:
             break
         # comparing one token first rules out most periods cheaply
         if token_ids[-1] == token_ids[-1 - period] and token_ids[-tail:-period] == token_ids[period - tail :]:
-            return True
-    return False
+            return period
+    return 0

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from specexp.artifacts.fingerprint import target_fingerprint
 from specexp.base.messages import first_line
-from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, sequence_name
+from specexp.bench.arm import Generation, LearningArm, ModelledSeconds, StepTimes, in_loops, sequence_name
 from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
@@ -115,14 +115,18 @@ class ReplayArm(LearningArm):
         turns = turns[:1] if max_new_tokens else turns  # later turns build on the complete first answer
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         limit = max_new_tokens or self.generation.max_new_tokens
-        counts = self._player.play(turns, limit, sequence_name(prompt, sample), modelled, self.observers)
+        times = StepTimes()  # the player's clock gives the steps their modelled seconds
+        observers = (*self.observers, times)
+        counts = self._player.play(turns, limit, sequence_name(prompt, sample), modelled, observers)
+        seconds = dict.fromkeys(PHASES, 0.0) if modelled is None else modelled.seconds
         known = [0, *(turn.prompt.size + turn.answer.size for turn in turns[:-1])]  # tokens before each turn
         return self.record(
             prompt,
             sample,
             counts,
             prompt_tokens=sum(turn.prompt.size - before for turn, before in zip(turns, known, strict=True)),
-            seconds=dict.fromkeys(PHASES, 0.0) if modelled is None else modelled.seconds,
+            seconds=seconds,
+            **in_loops([one.token_ids for one in counts], times.steps, sum(seconds.values())),
             beyond_profile=0 if modelled is None else modelled.beyond,
         )
 

@@ -19,7 +19,7 @@ from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
-from specexp.bench.verdict import LEAST_GAIN, disturbed_sentence, verdict_sentence
+from specexp.bench.verdict import LEAST_GAIN, left_out_sentence, verdict_sentence
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.report.table import Cell, Column, Table
@@ -333,7 +333,7 @@ def answer(
 
 def limits(confirmed: Sequence[Confirmed]) -> list[str]:
     """Return the sentences that limit the verdict: prompts without usable times."""
-    found = [disturbed_sentence(one.label, one.over_plain) for one in confirmed]
+    found = [left_out_sentence(one.label, one.over_plain) for one in confirmed]
     return [sentence for sentence in found if sentence]
 
 

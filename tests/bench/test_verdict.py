@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from helpers.made_records import PHASES, record
 
-from specexp.bench.arm import LearningArm
+from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
-from specexp.bench.statistics import IMPOSSIBLE, Speedup, paired_speedup
+from specexp.bench.statistics import IMPOSSIBLE, Speedup, paired_speedup, summarise
 from specexp.bench.verdict import (
     Verdict,
-    disturbed_sentence,
+    left_out_sentence,
     prompts_needed,
     verdict_of,
     verdict_sentence,
@@ -115,9 +115,9 @@ def test_a_speedup_beyond_its_tokens_per_step_never_counts():
     speedup = speedup_of(slow, lambda *at: 1.1, tokens_per_step=2)
     assert (speedup.n, speedup.disturbed) == (18, 6)
     assert speedup.ratio == pytest.approx(2 / 1.1)
-    assert disturbed_sentence("ours", speedup) == (
-        f"ours: 6 of 24 prompts left out, with times more than {IMPOSSIBLE:g} times as fast as their tokens per step "
-        "allow, or out of line and not repeatable."
+    assert left_out_sentence("ours", speedup) == (
+        f"ours: of 24 prompts, these are left out: 6 with times more than {IMPOSSIBLE:g} times as fast as their "
+        "tokens per step allow, or out of line and not repeatable."
     )
 
 
@@ -168,5 +168,31 @@ def test_plain_decoding_against_itself_is_seldom_called_different(spread):
 def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():
     generator = np.random.default_rng(7)
     speedup = speedup_of(noisy(generator, 1.0, 0.3), noisy(generator, 1.0, 0.3))
-    assert str(speedup.refused).startswith("the machine was too busy: ")
+    assert str(speedup.refused).startswith("nothing can be concluded: the machine was too busy: ")
     assert verdict_of(speedup) is Verdict.CANNOT_TELL
+
+
+def looped(arm, number, steps, seconds, text=10):
+    """Return an answer of ``text`` tokens and then 30 copies of one, whose steps take half as long each."""
+    tokens = (*range(100, 100 + text), *[7] * 30)
+    loop = in_loops([tokens], [*steps, *[(5, 0.5 * steps[0][1])] * 6], seconds)
+    given = {"decode_tokens": len(tokens), "steps": len(steps) + 6}
+    return record(arm, number, seconds, token_ids=tokens, **given, **loop)
+
+
+def test_tokens_of_a_repetition_count_in_no_arms_speed():
+    plain = [looped("plain", number, [(1, 1.0)] * 10, 10.0 + 6 * 0.5) for number in range(4)]
+    ours = [looped("ours", number, [(2, 1.0)] * 5, 5.0 + 6 * 0.5) for number in range(4)]
+    speedup = paired_speedup([*plain, *ours], "ours", "plain")
+    assert speedup.ratio == pytest.approx(2.0)  # 10 tokens in 10 s against 10 tokens in 5 s
+    assert summarise(ours, "ours").tokens_per_step == 2.0
+    assert ours[0].tokens_per_step == 2.0
+
+
+def test_nothing_is_concluded_if_the_median_answer_is_a_repetition():
+    records = [
+        looped(arm, number, [(1, 1.0)], 4.0, text=1) for arm in ("plain", "ours") for number in range(9)
+    ]
+    speedup = paired_speedup(records, "ours", "plain")
+    assert not speedup.is_faster
+    assert verdict_sentence("ours", speedup) == "Nothing can be concluded: 9 of 9 answers repeat one token."
