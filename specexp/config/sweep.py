@@ -355,7 +355,7 @@ class Sweep(Section):
         found = []
         for number, given in enumerate(self.enqueue):
             overrides = {key: value for key, value in given.items() if key != "name"}
-            name = str(given.get("name") or _name_of(overrides))
+            name = str(given.get("name") or name_of(overrides))
             method = overrides.pop(METHOD, None)
             if method is not None and method not in self.methods:
                 hint = did_you_mean(str(method), self.methods)
@@ -375,7 +375,7 @@ def _repeated(names: Sequence[str]) -> str | None:
     return next((name for number, name in enumerate(names) if name in names[:number]), None)
 
 
-def _name_of(overrides: Mapping[str, Any]) -> str:
+def name_of(overrides: Mapping[str, Any]) -> str:
     """Return a short name for overrides, built from their classes and arguments, e.g. ``Chain(length=4)``."""
     parts = []
     for key, value in overrides.items():

@@ -23,6 +23,8 @@ from specexp.tracking.names import PLAIN
 if TYPE_CHECKING:
     from specexp.data import Prompt
 
+FEWEST_TRIALS = 20
+"""Importances of fewer trials are mostly noise and are not shown."""
 SECONDS_SHOWN = 0.5
 """Seconds shown in the picture of a time line; more would hide single passes. The Perfetto file has the whole run."""
 
@@ -48,8 +50,13 @@ def charts_of(
     complete = study.get_trials(states=(TrialState.COMPLETE,))
     # Known configurations outside the space have no parameters.
     searched.add_trials([one for one in complete if one.params and "duplicate_of" not in one.user_attrs])
+    enough = len(searched.get_trials(deepcopy=False)) >= FEWEST_TRIALS
     try:
-        shares = optuna.importance.get_param_importances(searched, target=lambda trial: trial.values[0])
+        shares = (
+            {}
+            if not enough
+            else optuna.importance.get_param_importances(searched, target=lambda trial: trial.values[0])
+        )
     except (ValueError, RuntimeError, ZeroDivisionError):  # too few trials
         shares = {}
     found = {

@@ -18,7 +18,10 @@ PLAN = "plan"
 """Name of the study attribute that holds the plan."""
 FEWEST = 6
 """Minimum number of prompts in a trial. With fewer, there is too little data for the pruner and the intervals."""
+BREADTH = 3
+"""Minimum number of prompts in a trial if not even the known configurations, one for each method, would fit."""
 FEWEST_CONFIRMED = 8
+TOO_FEW = "which are too few"
 SEARCHING = 0.6
 """Share of the time that the search and its preparation may take. The rest is left for the confirmation."""
 OTHERS = 3
@@ -40,6 +43,7 @@ class StudyPlan:
     best: int  # minimum number of confirmed candidates
     candidates: int  # maximum number of confirmed candidates
     confirmed: int  # prompts of the confirmation
+    known: int = 0  # trials to measure in any case, such as one of each method
     others: int = OTHERS  # arms of the confirmation that are not candidates, in prompts of plain decoding
 
     @classmethod
@@ -58,7 +62,7 @@ class StudyPlan:
         sizes = len(study.data().prompts), prompts("count_acceptances"), prompts("learn")
         eager = EAGER if study.config.get("pair.device") == "cpu" else 1
         arms = OTHERS + (eager if study.other_arms() else 0)
-        return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), arms)
+        return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), len(known), arms)
 
     @property
     def trial(self) -> float:
@@ -86,6 +90,8 @@ class StudyPlan:
             return self
         share = decoded * SEARCHING if self.candidates else decoded
         prompts = _clamp(share / (self.trials * (1 + 1 / EVERY) + 2), FEWEST, self.prompts)
+        if decoded * SEARCHING < self.known * prompts * (1 + 1 / EVERY):  # breadth before depth
+            prompts = _clamp(share / (self.known * (1 + 1 / EVERY) + 2), BREADTH, prompts)
         prompts = self.prompts if fixed else prompts
         left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
         candidates = _clamp((left - self.others * fewest) / (learned + fewest), self.best, self.candidates)
@@ -101,9 +107,7 @@ class StudyPlan:
         whole = ((self.search + self.confirmation) * seconds + AFTER_SECONDS) / 60
         trials = f"{'' if minutes is None else 'about '}{counted(self.trials, 'trial')}"
         confirmed = f", then {counted(self.candidates, 'candidate')} on {self.confirmed} others"
-        given = (
-            "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, which are too few"
-        )
+        given = "" if minutes is None or whole < 1.1 * minutes else f" instead of {minutes:g}, {TOO_FEW}"
         return (
             f"This takes at most about {counted(max(round(whole), 1), 'minute')}{given}: {trials} on "
             f"{counted(self.prompts, 'prompt')}{confirmed if self.confirmed else ''}. Plain decoding takes "

@@ -35,7 +35,7 @@ from specexp.bench.verdict import prompts_needed, verdict_of
 from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
-from specexp.config.sweep import Sweep
+from specexp.config.sweep import Categorical, Sweep, name_of
 from specexp.report.comparison import busy_machine, failed_answers
 from specexp.report.progress import StageBar
 from specexp.report.publish import (
@@ -70,7 +70,7 @@ from specexp.sweep.output import (
     track_trial,
 )
 from specexp.sweep.page import charts_of, pictures_of_winner, text_of
-from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, StudyPlan
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, SEARCHING, TOO_FEW, StudyPlan
 from specexp.sweep.preparation import check_prompts, left_out_lines, open_models, without_impossible
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.search import StudySearch, open_study
@@ -147,6 +147,7 @@ class SweepRun:
             self.console.width = WIDTH
         self.exclusive = settings.storage is None
         self._started = time()
+        self._too_few = ""  # the forecast, if the study takes longer than its time limit
         self._until: float | None = None  # when the search ends, in seconds since the epoch
 
     def say(self, sentence: str) -> None:
@@ -293,7 +294,9 @@ class SweepRun:
         self.study.cut(plan.prompts, plan.counted, plan.confirmed)
         self.trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": self._until})
         if seconds:
-            self.say(plan.forecast(seconds, minutes))
+            forecast = plan.forecast(seconds, minutes)
+            self.say(forecast)
+            self._too_few = forecast if TOO_FEW in forecast else ""
 
     def _search(self) -> None:
         """Run the remaining trials, and write all trials to ``trials.csv``."""
@@ -421,7 +424,15 @@ class SweepRun:
         titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
         found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
-        limited = limits(confirmed)
+        count, unmeasured = self._methods()
+        of_methods = (
+            f" Of {counted(count, 'method')}, {count - len(unmeasured)} were measured." if count else ""
+        )
+        limited = [*limits(confirmed), *filter(None, [self._too_few])]
+        if unmeasured:
+            limited.append(f"Not measured: {', '.join(unmeasured)}; more --minutes measure them.")
+        setting = {part: spec for part, spec in winner.attributes["resolved"].items() if spec is not None}
+        found.insert(0, f"The setting of {winner.label}: {name_of(setting)}.")
         if self.trials.user_attrs.get("timed_out") is not None:
             of = f"{len(distinct_finished(self.trials))} of {counted(self.settings.n_trials, 'trial')}"
             limited.append(
@@ -432,7 +443,8 @@ class SweepRun:
             data={"confirm": shown},
             files=preparation.files(),
             sentences=found,
-            answer=answer(confirmed, records, self.config.get("least_gain"), self._more(records)),
+            answer=answer(confirmed, records, self.config.get("least_gain"), self._more(records))
+            + of_methods,
             limits=limited,
             proof=proof_of(records, [one.name for one in confirmed], PLAIN),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
@@ -448,6 +460,15 @@ class SweepRun:
         if wrong is not None:
             raise StudyError(f"{wrong}: this is not lossless, so nothing is exported")
         return report
+
+    def _methods(self) -> tuple[int, list[str]]:
+        """Return the number of methods in the space, and the names of those that no trial measured."""
+        key = "" if self.settings.confirm is None else self.settings.confirm.of_each or ""
+        entry = self.settings.space.get(key)
+        if not isinstance(entry, Categorical):
+            return 0, []
+        measured = {trial.params.get(key) for trial in distinct_finished(self.trials)}
+        return len(entry.by_label), [str(label) for label in entry.by_label if label not in measured]
 
     def _more(self, records: Sequence[PromptRecord]) -> Callable[[int], str]:
         """Return a function from a number of prompts to the command that confirms on them."""
