@@ -52,11 +52,8 @@ def charts_of(
     searched.add_trials([one for one in complete if one.params and "duplicate_of" not in one.user_attrs])
     enough = len(searched.get_trials(deepcopy=False)) >= FEWEST_TRIALS
     try:
-        shares = (
-            {}
-            if not enough
-            else optuna.importance.get_param_importances(searched, target=lambda trial: trial.values[0])
-        )
+        importances = optuna.importance.get_param_importances
+        shares = importances(searched, target=lambda trial: trial.values[0]) if enough else {}
     except (ValueError, RuntimeError, ZeroDivisionError):  # too few trials
         shares = {}
     found = {

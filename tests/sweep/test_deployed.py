@@ -130,6 +130,11 @@ def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_kee
     assert json.loads(Path("artifacts/small/best.json").read_text()) == {"version": "v1"}
 
 
+def test_an_artifact_is_not_searched(gained, capsys):
+    assert main([gained, "--artifact", "artifacts/small/best"]) == 2
+    assert "--artifact artifacts/small/best replaces the file's search" in capsys.readouterr().err
+
+
 def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys):
     assert main([gained, "--cold"]) == 0
     printed = " ".join(capsys.readouterr().out.split())

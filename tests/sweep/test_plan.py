@@ -44,6 +44,12 @@ def test_no_stage_falls_below_its_fewest():
     assert none.within(200, fixed=False).confirmation == 0
 
 
+def test_each_method_is_measured_once_before_any_gets_more_prompts():
+    many = replace(WHOLE, known=12)
+    assert many.within(100, fixed=False).prompts == 3
+    assert many.within(600, fixed=False).prompts == WHOLE.within(600, fixed=False).prompts
+
+
 @pytest.mark.parametrize("decoded", range(130, 800, 37))
 def test_a_cut_plan_fits(decoded):
     cut = WHOLE.within(decoded, fixed=False)
