@@ -102,14 +102,16 @@ def decoded_again(
     """Decode prompts with impossible or deviating times again, and return the records with the new times.
 
     All arms whose drafts do not depend on earlier prompts take part. The second time replaces the first. If the run's
-    noise reaches the impossible, the two are averaged instead, because a second chance for high ratios alone would
-    favor an arm; see :func:`~specexp.bench.statistics.deviating`. A deviation that repeats is the prompt's own cost
-    and counts. One that neither repeats nor goes away makes the record ``unsteady``. Impossible speedups never count.
+    noise reaches the impossible, nothing is decoded again, because second chances for the extremes alone would narrow
+    the interval; see :func:`~specexp.bench.statistics.paired_speedup`. A deviation that repeats is the prompt's own
+    cost and counts. One that neither repeats nor goes away makes the record ``unsteady``. Impossible speedups never
+    count.
     """
     before, known = by_key(records), {prompt.prompt_id: prompt for prompt in prompts}
     names = [arm.name for arm in arms if arm.name != baseline]
     odd = {name: deviating(records, name, baseline) for name in names}
-    noisy = any(cut for _, cut in odd.values())
+    if any(cut for _, cut in odd.values()):
+        return list(records)
     # a drafter that learned from the answer would draft it perfectly
     again = [arm for arm in arms if isinstance(arm, LearningArm) and not arm.parts.keeps_learning]
     kept = dict(before)
@@ -120,10 +122,10 @@ def decoded_again(
         arm.observers = arm.timeline_observers = ()
         new = decode_safely(arm, known[key[0]], key[1])
         if (new.token_ids, new.steps) == (old.token_ids, old.steps) and new.decode_seconds:
-            scale = (new.decode_seconds / old.decode_seconds) ** (0.5 if noisy else 1.0)
+            scale = new.decode_seconds / old.decode_seconds
             seconds = {phase: scale * spent for phase, spent in old.seconds.items()}
             kept[arm.name, *key] = replace(old, decode_seconds=scale * old.decode_seconds, seconds=seconds)
-    for name in names if not noisy else ():
+    for name in names:
         for key in odd[name][0] & deviating([*kept.values()], name, baseline)[0]:
             first, second = (
                 pass_ratio(found[name, *key], found[baseline, *key]) or 1.0 for found in (before, kept)

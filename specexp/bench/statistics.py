@@ -39,6 +39,7 @@ class Speedup:
     left_out: int = 0  # prompts that lack a time per token in either arm (failed, or ended with the prefill)
     clock: str = MEASURED
     disturbed: int = 0  # prompts left out because their times cannot be right; see :func:`is_disturbed`
+    mirrored: int = 0  # prompts left out at the other end; see :func:`paired_speedup`
     quantile: float = QUANTILE  # of Student's t, from which the interval was computed
 
     @classmethod
@@ -51,15 +52,18 @@ class Speedup:
         *,
         left_out: int = 0,
         disturbed: int = 0,
+        mirrored: int = 0,
         among: int = 1,
+        spread: float | None = None,
     ) -> Speedup:
         """Return the geometric mean of the prompts' ratios, with its interval by Student's t on the log ratios.
 
+        ``spread`` is their standard deviation if prompts were left out at both ends, without which they differ less.
         ``among`` is the number of arms of which the fastest is chosen. The intervals of all of them hold at once
         (Bonferroni), so that the best of several equal arms is seldom called faster.
         """
         mean, quantile = float(log_ratios.mean()), 1 - (1 - CONFIDENCE) / 2 / among
-        low, high = mean_interval(log_ratios, quantile)
+        low, high = mean_interval(log_ratios, quantile, spread)
         ratio, lowest, highest = (float(np.exp(value)) for value in (mean, low, high))
         return cls(
             arm,
@@ -72,6 +76,7 @@ class Speedup:
             left_out=left_out,
             clock=clock,
             disturbed=disturbed,
+            mirrored=mirrored,
             quantile=quantile,
         )
 
@@ -121,6 +126,8 @@ def paired_speedup(
 
     ``cost`` returns the cost per token of a record that did not fail, or None. The default is decode seconds per
     token. ``among`` is as in :meth:`Speedup.of`. Prompts with impossible times are left out; see :func:`is_disturbed`.
+    If the run's noise reaches the impossible, as many of the lowest pass ratios are left out too, because a cut on one
+    side alone would favor the baseline.
     """
     cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
@@ -133,15 +140,24 @@ def paired_speedup(
         for record, other in pairs
         if not (record.error or other.error) and (seconds := cost(record)) and (plain := cost(other))
     ]
-    kept = [(record.prompt_id, log) for record, other, log in timed if not is_disturbed(record, other)]
+    whole = [entry for entry in timed if not entry[0].unsteady]
+    passes = np.log([pass_ratio(record, other) or 1.0 for record, other, _ in whole])
+    too_fast = passes > np.log(IMPOSSIBLE)
+    mirror = int(too_fast.sum()) if deviating(records, arm, baseline)[1] else 0
+    inside = ~too_fast & (passes.argsort().argsort() >= mirror)
+    kept = [(record.prompt_id, log) for (record, _, log), stays in zip(whole, inside, strict=True) if stays]
     logs = mean_by_prompt(kept)
     measured = len({record.prompt_id for record, *_ in timed})
-    left_out, disturbed = len({record.prompt_id for record, _ in pairs}) - measured, measured - logs.size
+    left_out = len({record.prompt_id for record, _ in pairs}) - measured
+    mirrored = min(mirror, measured - logs.size)
+    disturbed = measured - logs.size - mirrored
+    every = mean_by_prompt((record.prompt_id, log) for record, _, log in whole)
+    spread = float(every.std(ddof=1)) if mirror else None
     if reason is None and not kept:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
         if disturbed:
             reason = f"all {counted(disturbed, 'prompt')} have times that cannot be right: {DISTURBED}"
-    if reason is None and disturbed > MOST_DISTURBED * measured and deviating(records, arm, baseline)[1]:
+    if reason is None and mirror and disturbed > MOST_DISTURBED * measured:
         reason = (
             f"{NOTHING}: the machine was too busy: {disturbed} of {measured} prompts have times {DISTURBED}, "
             "and the noise of the others reaches as far"
@@ -149,12 +165,22 @@ def paired_speedup(
     if reason is not None:
         return Speedup.refuse(arm, baseline, reason, left_out)
     used = clock_of(record for record, _ in pairs)
-    return Speedup.of(arm, baseline, logs, used, left_out=left_out, disturbed=disturbed, among=among)
+    return Speedup.of(
+        arm,
+        baseline,
+        logs,
+        used,
+        left_out=left_out,
+        disturbed=disturbed,
+        mirrored=mirrored,
+        among=among,
+        spread=spread,
+    )
 
 
 NOTHING = "nothing can be concluded"
-MOST_DISTURBED = 0.05
-"""Largest share of impossible times that may be left out of a noisy run. Leaving out more would bias the speedup."""
+MOST_DISTURBED = 0.2
+"""Largest share of impossible times that may be left out of a noisy run, with as many at the other end."""
 DISTURBED = f"more than {IMPOSSIBLE:g} times as fast as their tokens per step allow, or out of line and not repeatable"
 
 
@@ -258,12 +284,16 @@ def looping(records: Iterable[PromptRecord]) -> str | None:
     return f"{len(found)} of {counted(len(answers), 'answer')} repeat {what}"
 
 
-def mean_interval(values: NDArray[np.float64], quantile: float = QUANTILE) -> tuple[float, float]:
-    """Return the interval for the mean of ``values`` ``[n]`` by Student's t. A bootstrap's is too narrow for few."""
+def mean_interval(
+    values: NDArray[np.float64],  # [n]
+    quantile: float = QUANTILE,
+    spread: float | None = None,  # standard deviation; that of ``values`` by default
+) -> tuple[float, float]:
+    """Return the interval for the mean of ``values`` by Student's t. A bootstrap's is too narrow for few."""
     mean = float(values.mean())
     if values.size < 2:
         return mean, mean
-    half = student(values.size, quantile) * float(values.std(ddof=1)) / values.size**0.5
+    half = student(values.size, quantile) * (spread or float(values.std(ddof=1))) / values.size**0.5
     return mean - half, mean + half
 
 

@@ -83,9 +83,13 @@ def verdict_sentence(
 
 def left_out_sentence(label: str, speedup: Speedup) -> str:
     """Return a sentence on the prompts left out of a speedup and why; empty if there are none."""
-    left = [(speedup.disturbed, f"with times {DISTURBED}"), (speedup.left_out, "without a time per token")]
+    left = [
+        (speedup.disturbed, f"with times {DISTURBED}"),
+        (speedup.mirrored, "at the other end, so that leaving out favors no side"),
+        (speedup.left_out, "without a time per token"),
+    ]
     whys = " and ".join(f"{number} {why}" for number, why in left if number)
     if not whys or speedup.refused is not None:
         return ""
-    whole = speedup.n + speedup.disturbed + speedup.left_out
+    whole = speedup.n + speedup.disturbed + speedup.mirrored + speedup.left_out
     return f"{label}: of {counted(whole, 'prompt')}, these are left out: {whys}."

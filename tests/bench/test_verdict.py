@@ -156,13 +156,21 @@ def test_a_gain_of_ten_percent_on_24_prompts_is_found_in_nine_of_ten_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.1, 0.2])
 def test_plain_decoding_against_itself_is_seldom_called_different(spread):
     generator, different = np.random.default_rng(7), 0
     for _ in range(200):
         speedup = speedup_of(noisy(generator, 1.0, spread), noisy(generator, 1.0, spread))
         different += speedup.refused is None and not speedup.low <= 1 <= speedup.high
     assert different <= 200 * 0.06
+
+
+def test_noise_that_reaches_the_impossible_is_left_out_at_both_ends():
+    generator = np.random.default_rng(1)
+    speedup = speedup_of(noisy(generator, 1.0, 0.07), noisy(generator, 1.0, 0.07))
+    assert speedup.disturbed == speedup.mirrored > 0
+    assert speedup.n == 24 - 2 * speedup.mirrored
+    assert "at the other end, so that leaving out favors no side" in left_out_sentence("ours", speedup)
 
 
 def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():
