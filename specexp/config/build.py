@@ -118,9 +118,7 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
         if "init_args" in key and key not in config.layers.sources:  # the short form, prompts: my.jsonl
             key = key[: key.index("init_args")]
         return config.checker.error(key, f": {error}")
-    return ConfigError(
-        f"{str(error).removesuffix('.')} (data.prompts, {config.source_of(('data', 'prompts'))})"
-    )
+    return ConfigError(f"{error} (data.prompts, {config.source_of(('data', 'prompts'))})")
 
 
 def build_engine(config: Config) -> Any:

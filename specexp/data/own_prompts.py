@@ -99,7 +99,7 @@ class OwnPrompts(PromptSet):
         for name, default in (("subset", None), ("split", "train")):
             if (given := getattr(self, name)) != default and Path(self.path).is_file():
                 raise PromptSetError(
-                    f"{self.path}: {name} must be left out for a file, got {given!r}.",
+                    f"{self.path}: {name} must be left out for a file, got {given!r}",
                     ("prompts", "init_args", name),
                 )
         source = read_rows(self.path, subset=self.subset, split=self.split, streaming=count is not None)
@@ -191,20 +191,20 @@ def _recognised_field(row: Row) -> str:
         (only,) = names
         mark = next((mark for mark in ";\t|" if mark in only), None)
         if ".csv" in row.where and mark is not None:
-            raise PromptSetError(f"{row.where}: columns must be separated by commas, got {only!r}.")
+            raise PromptSetError(f"{row.where}: columns must be separated by commas, got {only!r}")
         if _are_objects(row.values[only]):
             raise PromptSetError(
                 f"{row.where}: the rows must be the file's own list, got an object with the field {only!r}; save that "
-                "list alone."
+                "list alone"
             )
     for name in () if found else filter(str.isidentifier, names):
         if near := get_close_matches(name, FIELDS, 1, 0.8):
             raise row.refusal(
-                f" has the field {name!r}; did you mean {near[0]!r}? Rename it, or set --data.field {name}."
+                f" has the field {name!r}; did you mean {near[0]!r}? rename it, or set --data.field {name}"
             )
     raise row.refusal(
         f" has the fields {', '.join(names[:8]) or 'none'}, but must have exactly one of {', '.join(FIELDS)}: set, for "
-        f"example, --data.field {example}."
+        f"example, --data.field {example}"
     )
 
 
@@ -240,14 +240,14 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
         if not messages:
             raise row.error(key, "at least one message of the user", value)
         if messages[-1]["role"] == "tool":
-            raise row.refusal(f", key {key!r} must end with a message of the user, got a tool's result.")
+            raise row.refusal(f", key {key!r} must end with a message of the user, got a tool's result")
         return _Conversation([messages[-1]["content"]], messages[:-1], chat=True)
     if isinstance(value, list) and value and all(map(is_text, value)):
         return _Conversation(list(value))
     if isinstance(value, dict):
         return _request(row, key, value)
     if key not in row.values:
-        error = row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}.")
+        error = row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}")
         error.key = ("field",) if row.number == 1 else ()  # a recognised field is in the first row
         raise error
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
@@ -258,7 +258,7 @@ def _request(row: Row, key: str, body: dict[str, Any]) -> _Conversation:
     inner = next((name for name in ("messages", "prompt") if name in given), None)
     if inner is None:
         raise row.refusal(
-            f", key {key!r} must be a request with messages or prompt, got the fields {', '.join(given) or 'none'}."
+            f", key {key!r} must be a request with messages or prompt, got the fields {', '.join(given) or 'none'}"
         )
     if inner == "prompt" and isinstance(given[inner], list) and not is_text(next(iter(given[inner]), None)):
         raise row.error(f"{key}.{inner}", "a text (token ids are not supported)", given[inner])
@@ -278,4 +278,4 @@ def _messages(row: Row, key: str, given: list[dict[str, Any]]) -> list[Message]:
     try:
         return read_messages(renamed)
     except ValueError as error:
-        raise row.refusal(f", {key}.{error}.") from error
+        raise row.refusal(f", {key}.{error}") from error

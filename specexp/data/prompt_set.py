@@ -64,16 +64,14 @@ def unusable_rows(found: Sequence[UnusableRow], total: int) -> PromptSetError:
     """Return one error about all unusable rows of a set with ``total`` rows, grouped by :attr:`UnusableRow.kind`."""
     advice = "correct the file, or leave such rows out with data.unusable: skip"
     if len(found) == 1 or (len({one.kind for one in found}) == 1 and len(found) == total):
-        return found[0] if total == len(found) else PromptSetError(f"{str(found[0]).rstrip('.')}; {advice}.")
+        return found[0] if total == len(found) else PromptSetError(f"{found[0]}; {advice}")
     kinds: dict[str, list[UnusableRow]] = {}
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
-    reasons = "; ".join(
-        f"{listed([one.place for one in own])}{own[0].why.rstrip('.')}" for own in kinds.values()
-    )
+    reasons = "; ".join(f"{listed([one.place for one in own])}{own[0].why}" for own in kinds.values())
     keys = {one.key for one in found}
     return PromptSetError(
-        f"{found[0].where}: {len(found)} of {total} prompts cannot be used: {reasons}; {advice}.",
+        f"{found[0].where}: {len(found)} of {total} prompts cannot be used: {reasons}; {advice}",
         keys.pop() if len(keys) == 1 else (),
     )
 
@@ -176,11 +174,11 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
         earlier = numbers.setdefault(row.prompt_id, number)
         if earlier != number:
             raise PromptSetError(
-                f"{where}: prompt ids must be unique, but rows {earlier} and {number} share {row.prompt_id!r}."
+                f"{where}: prompt ids must be unique, but rows {earlier} and {number} share {row.prompt_id!r}"
             )
         collected.append(row._asdict())
     if not collected:
-        raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt.")
+        raise PromptSetError(f"{where}: the data set is empty; it must hold at least one prompt")
     from datasets import Dataset, Features, Json, List, Value  # takes a second, so errors are raised first
 
     text = Value("string")

@@ -67,7 +67,7 @@ class Row:
 
     def error(self, key: str, expected: str, given: object) -> UnusableRow:
         """Return the error for an invalid value in column ``key``."""
-        return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}.")
+        return self.refusal(f", key {key!r}: must be {expected}, got {shown(given)}")
 
     def refusal(self, sentence: str) -> UnusableRow:
         """Return an error with the row's position, followed by ``sentence``, as its message."""
@@ -89,7 +89,7 @@ def read_table(
     """
     rows = list(islice(read_rows(path, subset=subset, split=split, streaming=limit is not None), limit))
     if not rows:
-        raise PromptSetError(f"{path}: the data set is empty; it must hold at least one prompt.")
+        raise PromptSetError(f"{path}: the data set is empty; it must hold at least one prompt")
     check_columns(rows, keys)
     return rows
 
@@ -141,10 +141,10 @@ def read_rows(
         if is_file:
             # shorten pandas' "Error tokenizing data. C error: Expected ..."
             why = first_line(cause).rpartition("error: ")[2].replace(". ", " ")
-            raise PromptSetError(f"{path}: cannot be read ({why}).") from error
+            raise PromptSetError(f"{path}: cannot be read ({why})") from error
         raise PromptSetError(
             f"{path}: no such file{near_file(local)}, and no hub data set of this name can be read "
-            f"({first_line(cause)}). Without network access, set path to a local file.",
+            f"({first_line(cause)}); without network access, set path to a local file",
             PATH,
         ) from error
 
@@ -158,7 +158,7 @@ def _format_of(path: str, local: Path, is_file: bool) -> str | None:
         suffixes.pop()
     known = suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
     if is_file and known is None:
-        raise PromptSetError(f"{path}: the file name must end in {_KNOWN}.", PATH)
+        raise PromptSetError(f"{path}: the file name must end in {_KNOWN}", PATH)
     if not is_file and (known is not None or not re.fullmatch(r"\w[\w.-]*/[\w.-]+", path)):
         allowed = f"a file ({_KNOWN}), its URL, a folder that datasets saved, or a hub name (owner/name)"
         raise PromptSetError(f"{path}: no such file{near_file(local) or f'; path must be {allowed}.'}", PATH)
@@ -199,7 +199,7 @@ def _lines(where: str, file: Any) -> Iterator[tuple[int, str]]:
             text = line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             byte = f"{error.reason}, byte {error.object[error.start]:#04x}"
-            raise PromptSetError(f"{where}: line {number} must be UTF-8 text ({byte}).") from error
+            raise PromptSetError(f"{where}: line {number} must be UTF-8 text ({byte})") from error
         yield number, text.removesuffix("\n").removesuffix("\r")
 
 
@@ -222,9 +222,9 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
         except json.JSONDecodeError as error:
             what = f"{error.msg.removesuffix(' at')} at column {error.colno}"
             place = f"line {number + error.lineno - 1} is not JSON ({what})"
-            raise PromptSetError(f"{where}: {place}.") from error
+            raise PromptSetError(f"{where}: {place}") from error
         except ValueError as error:  # a key twice, or a lone surrogate
-            raise PromptSetError(f"{where}: line {number} cannot be read ({first_line(error)}).") from error
+            raise PromptSetError(f"{where}: line {number} cannot be read ({first_line(error)})") from error
         if is_lines or not isinstance(value, list):
             rows = [value]
         else:
@@ -232,7 +232,7 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
         for row in rows:
             if not isinstance(row, dict):
                 raise PromptSetError(
-                    f'{where}: line {number} must be a JSON object, such as {{"prompt": "..."}}.'
+                    f'{where}: line {number} must be a JSON object, such as {{"prompt": "..."}}'
                 )
             yield row
 
@@ -248,7 +248,7 @@ def _open(
         saved = datasets.load_from_disk(str(local))
         if isinstance(saved, dict) and split not in saved and len(saved) > 1:
             raise PromptSetError(
-                f"{path}: split must be one of {', '.join(map(str, saved))}, got {split!r}.",
+                f"{path}: split must be one of {', '.join(map(str, saved))}, got {split!r}",
                 ("prompts", "init_args", "split"),
             )
         yield from (saved.get(split) or next(iter(saved.values()))) if isinstance(saved, dict) else saved

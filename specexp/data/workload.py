@@ -78,12 +78,12 @@ class Prompt:
         """
         if not 0 <= turn < len(self.turns):
             raise IndexError(
-                f"prompt {self.prompt_id!r}: turn must be an integer from 0 to {len(self.turns) - 1}, got {turn}."
+                f"prompt {self.prompt_id!r}: turn must be an integer from 0 to {len(self.turns) - 1}, got {turn}"
             )
         if (turn == 0) == bool(previous_token_ids):
             raise ValueError(
                 f"prompt {self.prompt_id!r}, turn {turn}: previous_token_ids must be empty for turn 0, and must not be "
-                "empty for a later turn."
+                "empty for a later turn"
             )
         if turn == 0:
             return list(self.token_ids)
@@ -113,12 +113,12 @@ class Prompt:
         except Exception as error:
             why = f"is rejected by the tokenizer's chat template ({first_line(error)})"
             raise PromptSetError(
-                f"prompt {self.prompt_id!r}: turn {turn} {why}.", ("chat_template",)
+                f"prompt {self.prompt_id!r}: turn {turn} {why}", ("chat_template",)
             ) from error
         if not found:
             raise PromptSetError(
                 f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template drops "
-                "earlier answers; set chat_template: false.",
+                "earlier answers; set chat_template: false",
                 ("chat_template",),
             )
         return after
@@ -373,7 +373,7 @@ class Workload(metaclass=Checked):
         if chat_template is True and prompts.prompt_tokens is not None:
             raise ValueError(
                 f"chat_template must not be true for {type(prompts).__name__}, since its prompts are the first "
-                f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false."
+                f"{prompts.prompt_tokens} tokens of raw text; set chat_template: false"
             )
         prompts = prompts if field is None else prompts.with_field(field)
         self.prompts = prompts if category is None else prompts.with_category(category)
@@ -424,7 +424,7 @@ class Workload(metaclass=Checked):
         if not prompts:
             raise PromptSetError(
                 f"all {len(self.preparation.skipped)} prompts of {self.prompts.label} were left out (too_long: skip): "
-                f"each has more than max_prompt_tokens: {self.max_prompt_tokens} tokens; raise max_prompt_tokens.",
+                f"each has more than max_prompt_tokens: {self.max_prompt_tokens} tokens; raise max_prompt_tokens",
                 ("max_prompt_tokens",),
             )
         return prompts
@@ -435,7 +435,7 @@ class Workload(metaclass=Checked):
         try:
             check_template_arguments(tokenizer, self.chat_template_kwargs)
         except ValueError as error:
-            raise PromptSetError(f"{error}.", ("chat_template_kwargs",)) from error
+            raise PromptSetError(str(error), ("chat_template_kwargs",)) from error
 
     def rows(self) -> Dataset:
         """Return the selected rows in order, not tokenized, with their ``index`` in the set's original order.
@@ -451,7 +451,7 @@ class Workload(metaclass=Checked):
         if self.offset >= len(rows):
             raise PromptSetError(
                 f"offset must be at most {len(rows) - 1}, since {self.prompts.label} has "
-                f"{counted(len(rows), 'prompt')}, got {self.offset}.",
+                f"{counted(len(rows), 'prompt')}, got {self.offset}",
                 ("offset",),
             )
         rows = rows.add_column("index", list(range(len(rows))))
@@ -471,22 +471,22 @@ class Workload(metaclass=Checked):
         if not tokenizer.chat_template and (self.chat_template is True or (chat and self.chat_template)):
             raise PromptSetError(
                 "chat_template must be false, since the tokenizer has no chat template, got true; set it to false, or "
-                "use a chat model."
+                "use a chat model"
                 if self.chat_template is True
                 else f"{name} of {where} consists of chat messages, but the tokenizer has no chat template; use a chat "
-                "model, or set data.chat_template: false, which joins the messages with blank lines.",
+                "model, or set data.chat_template: false, which joins the messages with blank lines",
                 ("chat_template",),
             )
         try:
             whole = first_turn_ids(tokenizer, turns[0], chat_template, context, self.chat_template_kwargs)
         except Exception as error:  # templates are programs, and some raise for a role they do not support
             by = " with the tokenizer's chat template" if chat_template else ""
-            raise UnusableRow(where, name, f" cannot be rendered{by} ({first_line(error)}).") from error
+            raise UnusableRow(where, name, f" cannot be rendered{by} ({first_line(error)})") from error
         ids = whole[: self.prompts.prompt_tokens]
         if len(ids) < len(whole):
             self.preparation.openings.append(prompt_id)
         if not ids:
-            raise UnusableRow(where, name, " is empty after tokenization.")
+            raise UnusableRow(where, name, " is empty after tokenization")
         if self.max_prompt_tokens is not None and len(ids) > self.max_prompt_tokens:
             kept = self._shortened(name, ids, self.max_prompt_tokens, tokenizer.bos_token_id, chat_template)
             counts = self.preparation.skipped if kept is None else self.preparation.cut
@@ -513,7 +513,7 @@ class Workload(metaclass=Checked):
         if self.too_long == "refuse":
             why = (
                 f" has {len(ids)} tokens, but max_prompt_tokens is {limit}; raise max_prompt_tokens, or set too_long "
-                "to keep-last, keep-first or skip."
+                "to keep-last, keep-first or skip"
             )
             raise UnusableRow(self.prompts.label, name, why, ("max_prompt_tokens",))
         if self.too_long == "skip":
@@ -525,7 +525,7 @@ class Workload(metaclass=Checked):
         if chat_template:
             raise PromptSetError(
                 f"{name} has {len(ids)} tokens, and too_long: keep-first would cut off the end of its chat template, "
-                "after which the answer begins; set too_long to keep-last or skip.",
+                "after which the answer begins; set too_long to keep-last or skip",
                 ("too_long",),
             )
         return ids[:limit]
