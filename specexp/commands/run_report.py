@@ -34,6 +34,7 @@ from specexp.report.comparison import (
     category_table,
     context_table,
     fidelity_sentences,
+    kinds_sentence,
     long_table,
     phase_table,
     results_table,
@@ -99,6 +100,7 @@ def report(
     }
     if ranked and verdict_of(ranked[0][1], least) is Verdict.CANNOT_TELL and ranked[0][1].refused is None:
         steps = {"measure more prompts": more(prompts_needed(ranked[0][1], least)), **steps}
+    of_kinds = (kinds_sentence(records, name, name, baselines[0], least) for name in names[:1])
     parts = [
         prompts_shown(texts, records, titles, tokenizer),
         *(one.report(records) for one in experiment.analyses if isinstance(one, Analysis)),
@@ -112,7 +114,8 @@ def report(
         answer=next(
             (part.answer for part in parts if part.answer), answer_of(records, baselines[0], least, more)
         ),
-        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))],
+        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))]
+        + [*filter(None, of_kinds)],
         proof=proof_of(records, arm_names(records), baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps=steps,

@@ -15,6 +15,7 @@ from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
+from specexp.bench.verdict import LEAST_GAIN, Verdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
 
@@ -254,7 +255,9 @@ def busy_machine_of(records: Iterable[PromptRecord], arm: str) -> str:
 def category_table(
     records: Iterable[PromptRecord], *, baseline: str = PLAIN, published: Sequence[Mapping[str, Any]] = ()
 ) -> Table | None:
-    """Return a table of speedup and tokens per step by category (small ones merged), or None if there is only one.
+    """Return a table of speedup, its interval and tokens per step by category, or None if there is only one.
+
+    Small categories are merged.
 
     ``published`` rows with a ``category`` become one row per method, or a note if the run has none of the method's
     categories.
@@ -275,11 +278,11 @@ def category_table(
         cells: dict[str, Cell] = {"arm": arm}
         for name, chosen in {**groups, "all": records}.items():
             summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline)
-            ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"
+            ratio = "refused" if speedup.refused else speedup.unlabelled
             cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(cells)
     word = "Speedup" if used == MEASURED else "Modelled speedup"
-    table.notes = [f"{word} over {baseline} (tokens per step)."]
+    table.notes = [f"{word} over {baseline} with 95 % intervals (tokens per step)."]
     if OTHERS in groups:
         together = ", ".join(sorted({record.category for record in groups[OTHERS]}))
         few = f"of fewer than {PROMPTS_PER_CATEGORY} prompts each"
@@ -292,6 +295,26 @@ def category_table(
             table.notes.append(f"{method} (not run here): {text}.")
     table.notes += _sources([item for item in published if "category" in item])
     return table
+
+
+def kinds_sentence(
+    records: Sequence[PromptRecord],
+    arm: str,
+    label: str,
+    baseline: str = PLAIN,
+    least_gain: float = LEAST_GAIN,
+) -> str:
+    """Name the categories for which an arm that is faster on all prompts does not pay; empty if it does for each."""
+    groups = grouped(records)
+    if len(groups) < 2 or not paired_speedup(records, arm, baseline).is_faster:
+        return ""
+    found = {name: paired_speedup(own, arm, baseline) for name, own in groups.items()}
+    of = {name: verdict_of(one, least_gain) for name, one in found.items()}
+    slow = [f"{name} ({found[name].unlabelled})" for name, one in of.items() if one is Verdict.NOT_FASTER]
+    unknown = [name for name, one in of.items() if one is Verdict.CANNOT_TELL]
+    parts = [f"does not pay for {', '.join(slow)}"] if slow else []
+    parts += [f"is not yet shown to pay for {', '.join(unknown)}"] if unknown else []
+    return f"By kind of prompt, {label} {' and '.join(parts)}." if parts else ""
 
 
 def grouped(records: Sequence[PromptRecord]) -> dict[str, list[PromptRecord]]:

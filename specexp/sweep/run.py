@@ -36,7 +36,7 @@ from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Categorical, Sweep, name_of
-from specexp.report.comparison import busy_machine, failed_answers
+from specexp.report.comparison import busy_machine, category_table, failed_answers, kinds_sentence
 from specexp.report.progress import StageBar
 from specexp.report.publish import (
     PAGE,
@@ -418,7 +418,7 @@ class SweepRun:
         atomic_write(folder / CONFIRM, "".join(map(line_of, records)))
         float32 = confirming.in_float32(confirmed, records)
         shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
-        data = confirming.data("confirm")
+        data, kinds = confirming.data("confirm"), category_table(records)
         texts, preparation = texts_of(data.prompts), data.workload.preparation
         shown.notes += preparation.notes()
         titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
@@ -433,13 +433,16 @@ class SweepRun:
             limited.append(f"Not measured: {', '.join(unmeasured)}; more --minutes measure them.")
         setting = {part: spec for part, spec in winner.attributes["resolved"].items() if spec is not None}
         found.insert(0, f"The setting of {winner.label}: {name_of(setting)}.")
+        least = self.config.get("least_gain")
+        if line := kinds_sentence(records, winner.name, winner.label, PLAIN, least):
+            limited.append(line)
         if self.trials.user_attrs.get("timed_out") is not None:
             of = f"{len(distinct_finished(self.trials))} of {counted(self.settings.n_trials, 'trial')}"
             limited.append(
                 f"The search measured {of} in its time; with more --minutes it may find a faster one."
             )
         report = Report(
-            tables={"confirm": shown},
+            tables={"confirm": shown} | ({} if kinds is None else {"categories": kinds}),
             data={"confirm": shown},
             files=preparation.files(),
             sentences=found,

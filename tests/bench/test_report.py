@@ -40,6 +40,7 @@ from specexp.report.comparison import (
     acceptance_table,
     category_table,
     context_table,
+    kinds_sentence,
     long_table,
     metric_table,
     phase_table,
@@ -279,10 +280,27 @@ def test_the_three_forms_hold_the_same_rows(records):
     assert rows[3]["vs plain low"] == ""
 
 
+@pytest.mark.parametrize(
+    ("seconds_of_b", "sentence"),
+    [
+        ((0.9, 0.9), ""),
+        ((1.1, 1.2), "By kind of prompt, the tree does not pay for b (0.87x [0.84, 0.90])."),
+        ((0.7, 1.4), "By kind of prompt, the tree is not yet shown to pay for b."),
+    ],
+)
+def test_a_mixed_gain_names_the_kinds_for_which_it_does_not_pay(seconds_of_b, sentence):
+    records = []
+    for prompt in range(16):
+        seconds = 0.5 if prompt % 2 == 0 else seconds_of_b[prompt // 2 % 2]
+        records += pair(prompt, 1.0, seconds, steps=2)
+    assert kinds_sentence(records, "tree", "the tree") == sentence
+    assert kinds_sentence(records[2:4], "tree", "the tree") == ""
+
+
 def test_by_category(records):
     table = category_table(records)
     assert table.titles == ["arm", "a", "b", "all"]
-    assert cell(table, "tree", "a") == "2.00x (2.00)"
+    assert cell(table, "tree", "a") == "2.00x [2.00, 2.00] (2.00)"
     assert cell(table, "wrong", "all") == "refused (1.00)"
     assert category_table([r for r in records if r.category == "a"]) is None
     assert category_table([dataclasses.replace(r, category=r.prompt_id) for r in records]) is None
