@@ -235,7 +235,9 @@ def resolve(path: Path) -> Path:
                 return _target(path, BEST)
             if known := _names_in(path):
                 raise ArtifactError(f"{path}: {BEST}.json is missing; name one of {', '.join(known)}")
-            advice = ": it is a model, not an artifact" if (path / "config.json").exists() else ""
+            usual = Path("artifacts", path.name, BEST)
+            advice = f"; did you mean {str(usual)!r}?" if usual.with_suffix(".json").exists() else ""
+            advice = ": it is a model, not an artifact" if (path / "config.json").exists() else advice
             raise ArtifactError(f"{path}: {MANIFEST} is missing{advice}")
         if _ALIAS.fullmatch(path.name) and (path.parent / f"{path.name}.json").is_file():
             return _target(path.parent, path.name)

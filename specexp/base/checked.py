@@ -406,7 +406,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
 
 _WORDS = {"greater than or equal to": ">=", "greater than": ">", "less than or equal to": "<=", "less than": "<",
           "a valid": "a", "a integer": "an integer", "a string": "a text", "a boolean": "true or false",
-          "dictionary": "mapping", "a array": "a list"}  # fmt: skip
+          "dictionary": "mapping", " or object to extract fields from": "", "a array": "a list"}  # fmt: skip
 
 
 def _expected(message: str) -> str:

@@ -86,6 +86,8 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     nearest = max(names, key=nearness, default="")
     if nearest and nearness(nearest) >= 0.75:
         return f"; did you mean {nearest!r}?"
+    if last in ("temperature", "top_k", "top_p"):
+        return f"; sampling is set by verifier: KeyedSampling, with verifier.init_args.{last}"
     level = min((known.count(".") for known in names), default=0)
     shallow = [
         known for known in names if known.count(".") == level

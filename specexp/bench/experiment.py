@@ -84,9 +84,10 @@ def check_experiment(config: Config) -> list[ComposedArm]:
             why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
             raise config.checker.error(("analyses", str(number)), why)
     if is_plain(config) and config.get("sweep") is not None:
+        winner = f"{config.get('sweep.export.to', None) or 'artifacts/NAME'}/best-tree"
         raise ConfigError(
             f"{config.file}: there is nothing to compare with plain decoding, since the file has a sweep but no arms; "
-            f"use python -m specexp.sweep {config.file}"
+            f"use python -m specexp.sweep {config.file}, then its winner with --artifact {winner}"
         )
     titles = [PLAIN, *(name for name in baselines_of(config) if name != PLAIN)]
     for arm in composed if not is_plain(config) else ():

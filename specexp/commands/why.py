@@ -22,7 +22,7 @@ from specexp.engines import openai_client as client
 from specexp.engines.engine import EngineError
 from specexp.replay.advice import why
 from specexp.verify.command import ENDPOINT
-from specexp.verify.endpoint import endpoint_parser, prompts_of, run_endpoint_command
+from specexp.verify.endpoint import endpoint_parser, prompts_of, run_endpoint_command, server_url
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     field = "field that sets a request's draft length; known for our server and llama.cpp's"
     parser.add_argument("--length-field", metavar="NAME", help=field)
     also = "servers of the same model with other draft lengths, if requests cannot choose one"
-    parser.add_argument("--also", metavar="URL", nargs="+", default=(), help=also)
+    parser.add_argument("--also", type=server_url, metavar="URL", nargs="+", default=(), help=also)
     return run_endpoint_command(parser, given, _act)
 
 

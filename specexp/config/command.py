@@ -114,7 +114,10 @@ def run_command(
     short = short or {}
     typed = sys.argv[1:] if arguments is None else arguments
     given = [_with_long_key(argument, short) for argument in typed]
-    if not given or not HELP.isdisjoint(given):
+    if not given:
+        program = " ".join(usage.split()[1:4])
+        return fail(f"{program} needs a configuration file; --help explains the command")
+    if not HELP.isdisjoint(given):
         return _help(usage, given, short)
     with collected_result(given) as found, answering(found, after):
         config = _read(given, short)
@@ -163,11 +166,9 @@ def _help(usage: str, given: Sequence[str], short: Mapping[str, str]) -> int:
     """Print the usage, or the explanation of the key that follows ``--help``."""
     from specexp.config.explain import explain, explain_sections
 
-    # without arguments, the usage is shown too, but the exit code is that of a mistake
-    at = next((number for number, argument in enumerate(given) if argument in HELP), len(given))
-    if at + 1 >= len(given):
-        say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
-        return 0 if given else 2
+    at = next(number for number, argument in enumerate(given) if argument in HELP)
+    if at + 1 == len(given):
+        return say(f"{usage}\n{_ABOUT_HELP}\n{explain_sections()}")
     config = None
     if at > 0:
         try:  # an explanation is useful for a wrong file too, so its error is only a note

@@ -268,6 +268,8 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         inside = path / "config.yaml"
         hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""
+        if any((path / name).is_file() for name in ("artifact.json", "best.json")):
+            hint = f"; name the study's file first, then --artifact {path}"
         if isinstance(error, IsADirectoryError):
             raise ConfigError(f"{where}{path} must be a YAML file, but it is a folder{hint}") from error
         if isinstance(error, UnicodeDecodeError):

@@ -218,6 +218,11 @@ class OpenAIEndpoint(HttpEngine):
         answer_seconds: Seconds = 120,
         concurrency: Requests = 1,
     ) -> None:
+        for name, address in (("url", url), ("plain_url", plain_url)):
+            if not (address or "http://").startswith(("http://", "https://")):
+                raise EngineError(
+                    f"OpenAIEndpoint: {name} must begin with http:// or https://, got {address!r}"
+                )
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:

@@ -131,7 +131,7 @@ def check_prompts(study: Study) -> None:
     config = study.config
     found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
     searched = {prompt.token_ids for prompt in study.data().prompts}
-    for sentence in study.data().workload.preparation.chat_template():
+    for sentence in study.data().workload.preparation.notes():
         print(sentence)
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:

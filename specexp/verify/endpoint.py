@@ -254,6 +254,13 @@ def amount(text: str) -> float:
     return float(text)
 
 
+def server_url(text: str) -> str:
+    """Check the address of a server."""
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"must begin with http:// or https://, got {text!r}")
+    return text
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object. ``argparse`` shows this function's name in its error message."""
     found = json.loads(text)
@@ -277,8 +284,9 @@ def endpoint_parser(
     body = "fields that switch a request's speculation off, e.g. '{\"speculative\": false}'"
     prompts = "file of your own prompts; by default functions of Python's library"
     server = f"the server, e.g. http://127.0.0.1:8000 {also}".strip()
-    add("--endpoint", required=True, metavar="URL", help=server)
-    add("--plain", metavar="URL", help="the same for a server of the same model without speculation")
+    add("--endpoint", type=server_url, required=True, metavar="URL", help=server)
+    without = "the same for a server of the same model without speculation"
+    add("--plain", type=server_url, metavar="URL", help=without)
     add("--plain-body", type=json_object, default={}, metavar="JSON", help=body)
     add("--chat", action="store_true", help="send prompts as chats, with the server's template")
     add("--model", metavar="NAME", help="model name in requests; by default the server's only model")

@@ -55,6 +55,11 @@ VALUES = [
         "--pair.mode packd",
         "command line: pair.mode: mode must be one of ... got 'packd'; did you mean 'packed'?",
     ),
+    dry(
+        "--generation.temperature 0.7",
+        "generation.temperature is unknown; sampling is set by verifier: KeyedSampling, with "
+        "verifier.init_args.temperature",
+    ),
     dry("--pair.dtype float32", "command line: pair.dtype is unknown; did you mean 'pair.target_dtype'?"),
     dry("--output /proc/x", "command line: output: /proc/x/mine cannot be written"),
     dry("--baselines [plain,plain]", "baselines must name each baseline once ... ['plain', 'plain']"),
@@ -77,6 +82,23 @@ GRID = "{class_path: optuna.samplers.GridSampler, init_args: {search_space: {x: 
 MEDIAN = "--sweep.pruner optuna.pruners.MedianPruner --sweep.objectives '[speedup, tokens_per_step]'"
 TWO = "[{name: one, builder.init_args.length: 1}, {name: two, builder.init_args.length: 2}]"
 STUDIES = [
+    Row("sweep", "specexp.sweep needs a configuration file"),
+    Row(
+        "sweep composed.yaml --dry-run",
+        "composed.yaml: sweep.constraints",
+        {"composed.yaml": "compose: [sweep.yaml]\nsweep: {constraints: {max_latency: 3}}\n"},
+    ),
+    file(
+        FILE + "sweep: {space: {builder.init_args.length: [1, 2]}}\n",
+        "sweep.space.builder.init_args.length must be a mapping, got [1, 2]",
+        "sweep",
+    ),
+    study(
+        "--data.prompts copies.jsonl",
+        "1 of 2 prompts repeat the text of an earlier prompt",
+        files={"copies.jsonl": '{"prompt": "a"}\n' * 2},
+        code=0,
+    ),
     study("--require-gain", "command line: sweep.require_gain is true ... set sweep.confirm"),
     study("--storage sqlite:////nope/x/study.db", "sweep.storage ... /nope/x"),
     study(
@@ -115,6 +137,22 @@ STUDIES = [
 ]
 COMMANDS = [
     Row("demo smolm2", "demo takes smollm2 or options, got 'smolm2'; did you mean 'smollm2'?"),
+    Row("demo smollm2 --minuts 3", "--minuts is unknown; did you mean '--minutes'?"),
+    Row("verify sweep.yaml --dry-run", "a sweep but no arms ... then its winner with --artifact artifacts/"),
+    Row(
+        "verify artifacts/q --dry-run",
+        "a folder; name the study's file first, then --artifact artifacts/q",
+        {"artifacts/q/best.json": "{}"},
+    ),
+    Row(
+        "export runs/q --to vllm",
+        "runs/q: artifact.json is missing; did you mean 'artifacts/q/best'?",
+        {"runs/q/report.md": "", "artifacts/q/best.json": "{}"},
+    ),
+    Row(
+        "why --endpoint 127.0.0.1:8000",
+        "--endpoint: must begin with http:// or https://, got '127.0.0.1:8000'",
+    ),
     Row("serve smollm2", "smollm2: there is no such artifact folder; a sweep writes artifacts/NAME/best"),
     Row("doctor runs/none", "runs/none has no records.jsonl: name a folder that specexp.run wrote"),
     Row(
