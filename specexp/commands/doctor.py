@@ -174,6 +174,7 @@ def native() -> Iterator[Diagnosis]:
 def compiled() -> Iterator[Diagnosis]:
     """Compile the passes of the embedded target model."""
     from specexp.base.kernels import CannotCompileError
+    from specexp.models.architectures import FAMILIES
     from specexp.models.compiled import CompiledModel
     from specexp.models.pair import load_pair
 
@@ -183,7 +184,8 @@ def compiled() -> Iterator[Diagnosis]:
         advice = "models run with their own code instead"
         yield Diagnosis("compiled passes", str(error), "note", advice)
         return
-    yield Diagnosis("compiled passes", "work")
+    names = ", ".join(family.name for family in FAMILIES.values())
+    yield Diagnosis("compiled passes", f"work for {names}; other models run by their own code")
 
 
 def speculation() -> Iterator[Diagnosis]:

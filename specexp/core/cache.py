@@ -50,13 +50,17 @@ def check_layers(config: PreTrainedConfig) -> None:
             f"the {text.model_type} model has no attention, so it cannot drop the state of rejected tokens: "
             "use a model with full attention in every layer"
         )
-    kinds = set(getattr(text, "layer_types", None) or ()) - _MASKED
-    if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo masks inside its layers
-        kinds.add(f"local attention of {text.window_size} tokens")
+    types = list(getattr(text, "layer_types", None) or ())
+    kinds = {kind: types.index(kind) for kind in set(types) - _MASKED}  # with the first layer of each
+    if "local" in (
+        attention := list(getattr(text, "attention_layers", None) or ())
+    ):  # GPT-Neo masks inside its layers
+        kinds[f"local attention of {text.window_size} tokens"] = attention.index("local")
     if kinds:
+        found = ", ".join(f"{kind} in layer {first}" for kind, first in sorted(kinds.items()))
         lost = {_STATES.get(kind, "the keys that left the window") for kind in kinds}
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({', '.join(sorted(kinds))}): after a "
+            f"the {text.model_type} model has layers without full attention ({found}): after a "
             f"rejected draft {' and '.join(sorted(lost))} would have to be restored, so use a model with full "
             "attention or sliding windows in every layer"
         )

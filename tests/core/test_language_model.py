@@ -73,7 +73,7 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
         ),
         (
             ["linear_attention", "sliding_attention"],
-            r"full attention \(linear_attention\): after a rejected draft the recurrent state would",
+            r"full attention \(linear_attention in layer 0\): after a rejected draft the recurrent state would",
         ),
         (["chunked_attention", "full_attention"], "the keys that left the window would"),
     ],
@@ -112,7 +112,7 @@ def test_a_window_as_wide_as_the_context_never_slides(layer_types):
 OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
 LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
 OTHERS = {
-    "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens\)"),
+    "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens in layer 1\)"),
     "Bert": (SMALL, "the bert model is an encoder: use a causal model"),
     "Roberta": (
         {**SMALL, "is_decoder": True},
