@@ -10,8 +10,10 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
-from specexp.base.checked import violation
+from specexp.base.checked import refusal, violation
+from specexp.base.messages import shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,6 +22,10 @@ ROLES = {"developer": "system", "human": "user", "gpt": "assistant", "model": "a
     role: role for role in ("system", "user", "assistant", "tool")
 }
 """Maps each role name found in files and requests to its role in chat templates."""
+_UNSUPPORTED = (
+    "image", "images", "audio", "audios", "video", "videos", "files", "attachments", "function_call",
+)  # fmt: skip
+"""Fields of messages in other formats that hold content."""
 
 
 class Message(TypedDict, total=False):
@@ -63,7 +69,7 @@ _Content = Annotated[
 
 
 class ChatMessage(BaseModel):
-    """A chat message of a prompt file or a request. Fields that are null or unknown do not matter.
+    """A chat message of a prompt file or a request. Other fields do not matter, unless they hold content.
 
     Attributes:
         role: one of :data:`ROLES`.
@@ -86,6 +92,9 @@ class ChatMessage(BaseModel):
     def _without_nulls(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        if lost := next((name for name in _UNSUPPORTED if given.get(name)), None):
+            why = f" is not supported, got {shown(given[lost])}; leave it out"
+            raise refusal((lost,), PydanticCustomError("sentence", "{why}", {"why": why}))
         found = {name: value for name, value in given.items() if value is not None or name == "content"}
         calls = ROLES.get(str(found.get("role"))) == "assistant" and found.get("tool_calls")
         return {**found, "content": found.get("content") or ""} if calls else found

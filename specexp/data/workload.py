@@ -14,7 +14,7 @@ from pydantic import Field
 
 from specexp.base.checked import Checked
 from specexp.base.messages import counted, first_line
-from specexp.data.chat import Message, check_template_arguments, rendered, template_name
+from specexp.data.chat import Message, check_template_arguments, rendered, template_name, template_text
 from specexp.data.prompt_set import PromptSet, PromptSetError, UnusableRow, unusable_rows
 
 if TYPE_CHECKING:
@@ -208,18 +208,18 @@ def varying_template(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str,
     def render(time: str) -> str:
         # a macro shadows the function of the same name that transformers gives every template
         clock = f"{{%- macro strftime_now(format) -%}}{time}{{%- endmacro -%}}"
-        template = f"{clock}{tokenizer.get_chat_template()}"
+        template = f"{clock}{template_text(tokenizer, arguments)}"
         messages = [{"role": "user", "content": "a"}]
         given: Any = {**(arguments or {}), "chat_template": template, "tokenize": False}
         return str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, **given))
 
     try:
-        if render("2001") != render("2012"):
-            return "the tokenizer's chat template prints the time (strftime_now)"
-        drawn = len({render("2001") for _ in range(8)}) > 1
+        if len({render("2001") for _ in range(8)}) > 1:
+            return "the tokenizer's chat template renders a prompt differently each time"
+        dated = render("2001") != render("2012")
     except Exception:  # loading the prompts gives the template's own error
         return ""
-    return "the tokenizer's chat template renders a prompt differently each time" if drawn else ""
+    return "the tokenizer's chat template prints the time (strftime_now)" if dated else ""
 
 
 def digest_of_prompts(prompts: Sequence[Prompt]) -> str:

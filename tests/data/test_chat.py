@@ -38,6 +38,13 @@ TOOLS = (
         ({"role": "wizard", "content": "Hi"}, "0.role must be"),
         ({"role": "assistant", "tool_calls": [{}]}, "tool_calls.0.function is missing"),
         ({"role": "user", "content": 3}, "0.content must be a text, got 3"),
+        ({**USER, "images": ["aGk="]}, r"0.images is not supported, got \['aGk='\]; leave it out"),
+        ({"role": "assistant", "content": "", "audio": {"id": "a{}"}}, "0.audio is not supported"),
+        (
+            {"role": "assistant", "content": "", "function_call": {"name": "f"}},
+            "0.function_call is not supported",
+        ),
+        ({**USER, "images": [], "audio": None}, None),
     ],
 )
 def test_a_file_and_the_server_read_the_same_messages(tmp_path, message, why):

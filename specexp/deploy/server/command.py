@@ -38,7 +38,7 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("threads", int, None, "N", "number of CPU threads of torch"),
     ("host", str, "127.0.0.1", "HOST", "address to listen on; 0.0.0.0 accepts other machines"),
     ("port", int, 8000, "PORT", "port to listen on; 0 for any free one"),
-    ("name", str, None, "NAME", "the model's name in requests; default: the target's name"),
+    ("name", str, None, "NAME", "the model's name in requests; default: the target's, without folders"),
     ("chat-template-kwargs", str, None, "JSON",
      "variables of the chat template, e.g. '{\"enable_thinking\": false}'; a request may change them"),
     ("lanes", int, 8, "N", "maximal number of outputs decoded at the same time"),
@@ -111,6 +111,11 @@ def _target_of(artifact: LoadedArtifact) -> str:
     return target
 
 
+def _name_of(target: str) -> str:
+    """Return the default name of the model in requests, which must not show this machine's folders to clients."""
+    return Path(target).resolve().name if Path(target).exists() else target
+
+
 def _check(options: argparse.Namespace) -> None:
     for name, least in _LEAST.items():
         value = getattr(options, name)
@@ -170,7 +175,7 @@ def _serve(
         texts = Texts(pair.tokenizer, options.chat_template_kwargs)
     except ValueError as error:
         raise ConfigError(f"--chat-template-kwargs: {first_line(error)}") from error
-    server = Server(thread, texts, options.name or pair.name, limits, key)
+    server = Server(thread, texts, options.name or _name_of(pair.name), limits, key)
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("specexp.deploy.server.access").setLevel(logging.INFO)
     thread.start()

@@ -44,11 +44,11 @@ class Texts:
         self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None
     ) -> None:
         self.tokenizer = tokenizer
-        if why := varying_template(tokenizer):
-            log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
         self._arguments = dict(template_arguments or {})
         if self._arguments:
             check_template_arguments(tokenizer, self._arguments)
+        if why := varying_template(tokenizer, self._arguments):
+            log.warning(f"{why}, so the prompt cache seldom finds the beginning of a prompt")
         self._lock = Lock()  # calling a tokenizer changes its padding settings, which is not thread-safe
 
     def prompts(self, request: GenerationRequest) -> list[list[int]]:

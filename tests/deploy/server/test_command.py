@@ -9,7 +9,7 @@ from helpers.served import Client
 from specexp.artifacts import fingerprint
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.controllers import NodeBudget
-from specexp.deploy.server.command import KEY, _key, main
+from specexp.deploy.server.command import KEY, _key, _name_of, main
 from specexp.deploy.server.http_server import listen
 from specexp.deploy.server.loading import decoding_thread_of, save_state
 from specexp.models.pair import load_pair
@@ -44,6 +44,15 @@ def test_the_target_is_served_as_measured_or_by_the_options(tmp_path, monkeypatc
     for options in ([], ["--target-dtype", "bfloat16", "--mode", "compiled"]):
         assert main([str(folder), "--port", "0", *options]) == 0
     assert served == [measured, {"runtime": "compiled", "dtype": "bfloat16"}]
+
+
+def test_the_default_name_of_a_model_shows_no_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    assert _name_of("smollm2") == "smollm2"
+    assert _name_of("org/model") == "org/model"
+    assert _name_of(f"{tmp_path}/") == _name_of(".") == tmp_path.name
+    assert _name_of(str(tmp_path / "model.gguf")) == "model.gguf"
 
 
 def test_an_artifact_of_a_model_by_name_brings_its_target(tmp_path, monkeypatch, capsys):
