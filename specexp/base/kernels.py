@@ -9,6 +9,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -58,7 +59,9 @@ class CannotCompileError(CannotRunError):
 
 @cache
 def library(
-    source: Path, flags: tuple[str, ...] = (), tell: Callable[[str], None] = lambda line: None
+    source: Path,
+    flags: tuple[str, ...] = (),
+    tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> ctypes.CDLL:
     """Return one of this package's C++ libraries, compiling it if it is not in the cache.
 
@@ -66,7 +69,7 @@ def library(
 
     Args:
         flags: compiler flags that follow :data:`FLAGS`.
-        tell: called with a progress line before compiling.
+        tell: called with a progress line before compiling; prints it to stderr by default.
 
     Raises:
         CannotCompileError: there is no C++ compiler, compilation fails, the library is damaged, or another user could

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -282,6 +283,8 @@ def examine() -> Iterator[Diagnosis]:
     """Yield all findings. Stop if a package is missing, because later checks would import it."""
     for check in checks():
         problem = False  # a missing package ends the checks, but a full disk does not
+        if check in (devices, native, compiled, speculation):  # these import torch, compile or decode
+            print(f"{(check.__doc__ or '').partition('.')[0]} ...", file=sys.stderr, flush=True)
         try:
             for diagnosis in check():
                 problem |= diagnosis.verdict == "problem" and diagnosis.topic != "disk"

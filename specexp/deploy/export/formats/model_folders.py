@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,11 @@ class ServeBundle(ExportFormat):
         artifact = self.load(request)
         folder = _new_folder(request.output or Path("models") / artifact.content.name)
         target, draft = request.options.get("target", "stdlib"), request.options.get("draft")
+        found_for = ((artifact.provenance.get("config") or {}).get("pair") or {}).get("target")
+        if "target" not in request.options and found_for not in (None, "stdlib"):
+            raise ArtifactError(
+                f"--target must be given, since {artifact.folder} was found for {found_for!r}"
+            )
         if is_gguf(target) or is_gguf(draft or ""):
             raise ArtifactError(
                 "--to serve-bundle: transformers cannot run GGUF files; give the original model of the file"
@@ -101,6 +107,7 @@ def _loaded(to: str, target: str, draft: str | None = None, **options: Any) -> M
     from specexp.models.pair import load_pair
     from specexp.models.sources import PairError
 
+    print(f"Loading {target} ...", file=sys.stderr, flush=True)
     try:
         return load_pair(target, draft, **options)
     except PairError as error:
