@@ -107,6 +107,14 @@ def test_an_impossible_bundle_is_refused_in_a_sentence(options, message, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
+def test_the_target_of_an_artifact_must_be_given(tmp_path, capsys) -> None:
+    config = {"config": {"pair": {"target": "smollm2"}}}
+    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]}, config)
+    assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(tmp_path / "new")]) == 2
+    assert "--target must be given, since" in (err := capsys.readouterr().err)
+    assert "was found for 'smollm2'" in err
+
+
 @pytest.mark.slow
 def test_transformers_serve_runs_it(bundle, monkeypatch) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'specexp[engines]'")

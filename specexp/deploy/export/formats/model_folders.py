@@ -105,10 +105,11 @@ def _new_folder(folder: Path) -> Path:
 
 def _loaded(to: str, target: str, draft: str | None = None, **options: Any) -> ModelPair:
     from specexp.models.pair import load_pair
-    from specexp.models.sources import PairError
+    from specexp.models.sources import PairError, checked_sources
 
-    print(f"Loading {target} ...", file=sys.stderr, flush=True)
     try:
+        checked_sources(target, draft)
+        print(f"Loading {target} ...", file=sys.stderr, flush=True)
         return load_pair(target, draft, **options)
     except PairError as error:
         raise ArtifactError(f"--to {to}: {error}") from error
