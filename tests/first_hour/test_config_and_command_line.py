@@ -138,7 +138,6 @@ STUDIES = [
 COMMANDS = [
     Row("demo smolm2", "demo takes smollm2 or options, got 'smolm2'; did you mean 'smollm2'?"),
     Row("demo smollm2 --minuts 3", "--minuts is unknown; did you mean '--minutes'?"),
-    Row("verify sweep.yaml --dry-run", "a sweep but no arms ... then its winner with --artifact artifacts/"),
     Row(
         "verify artifacts/q --dry-run",
         "a folder; name the study's file first, then --artifact artifacts/q",
