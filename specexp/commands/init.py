@@ -21,6 +21,7 @@ from specexp.config.command import Options, answered, check_writable
 from specexp.config.config import check_folder_name
 from specexp.config.layers import ConfigError
 from specexp.config.next_step import command_line
+from specexp.engines.settings import ENGINES, runs_in
 
 # with fewer, a search on half of the prompts and a confirmation on the rest measure only noise
 FEWEST_PROMPTS = 6
@@ -127,7 +128,9 @@ def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], lis
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
     shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
-    methods, kept, dropped = usable_methods(shared, given.draft is not None, given.target == "stdlib")
+    methods, kept, dropped, foreign = usable_methods(
+        shared, given.draft is not None, given.target == "stdlib", given.engine
+    )
     searched, confirmed = _split(count)
     why = "set by --dtype"
     if given.dtype is None:
@@ -137,10 +140,18 @@ def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], lis
         f"chat template: {_template_line(given, prompts, files.get(prompts))}",
         f"prompts: {searched} for the search and {confirmed} others for the confirmation, of {count}",
         f"time: about {_MINUTES} minutes (sweep.minutes), {_NEW_TOKENS} new tokens a prompt",
-        f"methods: {kept} of {kept + len(dropped)}"
-        + (
-            f"; {counted(len(dropped), 'other')} need a draft model or heads ({', '.join(dropped)})"
-            * bool(dropped)
+        "; ".join(
+            [
+                f"methods: {kept} of {kept + len(dropped) + len(foreign)}",
+                *(
+                    f"{counted(len(names), 'other')} {why} ({', '.join(names)})"
+                    for names, why in (
+                        (dropped, "need a draft model or heads"),
+                        (foreign, f"do not run in {given.engine}"),
+                    )
+                    if names
+                ),
+            ]
         ),
     ]
     return {
@@ -197,15 +208,24 @@ def _template_line(given: argparse.Namespace, prompts: str, text: str | None) ->
     return sentence or "none, so prompts are continued as text"
 
 
-def usable_methods(text: str, has_draft: bool, is_embedded: bool) -> tuple[str, int, list[str]]:
-    """Remove the methods that lack a draft model or heads from the text of ``methods.yaml``, with their settings.
+def usable_methods(
+    text: str, has_draft: bool, is_embedded: bool, engine: str | None = None
+) -> tuple[str, int, list[str], list[str]]:
+    """Remove methods from the text of ``methods.yaml``, with their settings.
 
-    Returns the text, the number of kept methods, and the names of the removed ones.
+    Returns the text, the number of kept methods, the names of those that lack a draft model or heads, and the names of
+    the others that ``engine`` does not run.
     """
     sweep = yaml.safe_load(text)["sweep"]
     choices = sweep["space"]["method"]["choices"]
     missing = [] if is_embedded else ["stdlib:", *(["DraftModel"] if not has_draft else [])]
-    dropped = [one["name"] for one in choices if any(word in str(one) for word in missing)]
+    lacking = [one["name"] for one in choices if any(word in str(one) for word in missing)]
+    foreign = [
+        one["name"]
+        for one in choices
+        if engine is not None and one["name"] not in lacking and engine not in runs_in(one)
+    ]
+    dropped = [*lacking, *foreign]
     keys = {key for known in sweep["enqueue"] if known["method"] not in dropped for key in known}
     unknown = {known["name"] for known in sweep["enqueue"] if known["method"] in dropped}
     lines, skips = [], False
@@ -218,7 +238,7 @@ def usable_methods(text: str, has_draft: bool, is_embedded: bool) -> tuple[str, 
             skips = key is not None and key[1] not in keys
         if not (skips or line.startswith("#")):
             lines.append(line)
-    return "".join(lines), len(choices) - len(dropped), dropped
+    return "".join(lines), len(choices) - len(dropped), lacking, foreign
 
 
 def _write(folder: Path, files: dict[str, str]) -> list[Path]:
@@ -281,6 +301,9 @@ def _readme(folder: Path, given: argparse.Namespace) -> str:
     models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
     artifacts = shlex.quote(f"artifacts/{folder.name}")
     second = f", {given.draft!r}" if given.draft else ""
+    last = f"python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatible server"
+    if given.engine:
+        last = f"python -m specexp.export {shlex.quote(f'runs/{folder.name}')} --to {given.engine}  # its settings"
     return f"""# The fastest lossless decoding of `{given.target}`{drafting}
 
 ```bash
@@ -289,7 +312,7 @@ python -m specexp.doctor                                  # what this machine ca
 python -m specexp.sweep experiment.yaml --dry-run         # everything but the weights: finds mistakes in seconds
 python -m specexp.sweep experiment.yaml                   # search, confirmation on other prompts, artifact
 python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is its output the target's own?
-python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatible server
+{last}
 ```
 
 ```python
@@ -333,6 +356,9 @@ def _parser() -> argparse.ArgumentParser:
         "--dtype",
         choices=_DTYPES,
         help="dtype of the weights; by default that of a folder's config.json, or bfloat16",
+    )
+    add(
+        "--for", dest="engine", choices=tuple(ENGINES), help="an engine: search only methods that it runs too"
     )
     add("--prompts", metavar="FILE", help=files)
     add("--field", help="the field or column with the prompts; recognised if left out")

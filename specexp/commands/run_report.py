@@ -20,6 +20,7 @@ from specexp.bench.verdict import (
     verdict_sentence,
 )
 from specexp.config import Config, arms_of, build_builder, is_replayed
+from specexp.config.layers import PARTS
 from specexp.config.next_step import (
     artifact_again,
     command_line,
@@ -27,6 +28,7 @@ from specexp.config.next_step import (
     init_options,
     more_prompts,
 )
+from specexp.engines.settings import engines_note
 from specexp.report.analysis import Analysis
 from specexp.report.comparison import (
     acceptance_table,
@@ -78,6 +80,12 @@ def report(
     results = results_table(records, title, baselines=baselines, published=published, float32=float32)
     answered = {record.arm for record in records if not record.error}
     results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
+    ours = {
+        one.title: {family: one.config.get(family) for family in (*PARTS, "execution")}
+        for one in arms_of(config)
+        if one.reference is None and one.config.get("drafter") is not None
+    }
+    results.notes += [engines_note(ours)] * bool(ours)
     results.notes += preparation.notes()
     tables = {
         "arms": results,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,12 +41,16 @@ class Settings(metaclass=Checked):
     Attributes:
         engine: name of the engine.
         read_for: version of the engine that has these settings.
+        drafters: our drafters that the engine has too, in chains.
+        samples_drafts: whether the engine samples with a draft model.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     engine: ClassVar[str]
     read_for: ClassVar[str]
+    drafters: ClassVar[tuple[str, ...]] = ("DraftModel", "PromptLookup")
+    samples_drafts: ClassVar[bool] = True
 
     def deployed(self) -> Any:
         """Return the settings in the engine's format: JSON values, or the text of a file or of command-line flags."""
@@ -76,6 +81,7 @@ class VllmSettings(Settings):
 
     engine: ClassVar[str] = "vllm"
     read_for: ClassVar[str] = "vLLM 0.32.0"
+    drafters: ClassVar[tuple[str, ...]] = (*Settings.drafters, "SuffixAutomaton")
 
     method: Literal[
         "ngram", "ngram_gpu", "suffix", "draft_model", "medusa", "mlp_speculator", "eagle", "eagle3", "mtp", "dflash",
@@ -164,6 +170,7 @@ class TrtllmSettings(Settings):
 
     engine: ClassVar[str] = "trtllm"
     read_for: ClassVar[str] = "TensorRT-LLM's main branch of autumn 2026"
+    drafters: ClassVar[tuple[str, ...]] = (*Settings.drafters, "SuffixAutomaton")
 
     decoding_type: Literal[
         "AUTO", "DFlash", "DSpark", "Draft_Target", "Eagle3", "Eagle", "MTP", "NGram", "PARD", "SA", "SaveState",
@@ -204,6 +211,7 @@ class OpenVinoSettings(Settings):
 
     engine: ClassVar[str] = "openvino"
     read_for: ClassVar[str] = "OpenVINO GenAI 2026.4"
+    samples_drafts: ClassVar[bool] = False
 
     num_assistant_tokens: Positive | None = None
     assistant_confidence_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -298,3 +306,40 @@ class LlamaCppSettings(Settings):
         # section [*] applies to every model
         lines = [f"{name.replace('_', '-')} = {value}" for name, value in self.given().items()]
         return "\n".join(["version = 1", "", "[*]", *lines, ""])
+
+
+ENGINES = {one.engine: one for one in Settings.__subclasses__()}
+"""The settings of each engine, keyed by the value of ``specexp.export --to``."""
+
+
+def runs_in(parts: Mapping[str, Any]) -> list[str]:
+    """Return the engines that decode as specifications of parts do: in chains, with a drafter that they have too.
+
+    Args:
+        parts: ``class_path`` and ``init_args`` by family, as in an artifact's ``parts.json``.
+    """
+
+    def name(family: str) -> str:
+        return str((parts.get(family) or {}).get("class_path", "")).rpartition(".")[2]
+
+    paths = ((parts.get("builder") or {}).get("init_args") or {}).get("rank_paths")
+    is_chain = name("builder") == "Chain" or (isinstance(paths, list) and not any(map(any, paths)))
+    if not is_chain or name("controller") or name("execution"):
+        return []
+    draws = name("drafter") == "DraftModel" and name("verifier") not in ("", "Greedy")
+    return [
+        engine
+        for engine, one in ENGINES.items()
+        if name("drafter") in one.drafters and (one.samples_drafts or not draws)
+    ]
+
+
+def engines_note(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a line on the engines that run each row of a table; ``rows`` maps labels to specifications of parts."""
+    groups: dict[str, list[str]] = {}
+    for label, parts in rows.items():
+        groups.setdefault(", ".join(runs_in(parts)), []).append(label)
+    others = groups.pop("", [])
+    found = [f"{', '.join(labels)} in {engines}" for engines, labels in groups.items()]
+    found += [f"{'the others' if found else 'all rows'} in specexp only"] * bool(others)
+    return f"runs in: {'; '.join(found)}"

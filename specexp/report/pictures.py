@@ -281,23 +281,6 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     return figure
 
 
-def draw_tree(
-    shape: TreeShape, hit_rates: Mapping[RankPath, float] | None = None, title: str = "Draft tree"
-) -> Figure:
-    """Draw one tree as in :func:`draw_trees`. Its heading gives the size and, with hit rates, the tokens per step.
-
-    Example:
-        >>> figure = draw_tree(TreeShape.from_rank_paths([[0], [1], [0, 0]]), {(0,): 0.6, (1,): 0.1})
-        >>> len(figure.axes[0].patches)
-        4
-    """
-    facts = f"{counted(shape.num_nodes, 'node')}, depth {shape.max_depth}"
-    if hit_rates:
-        tokens = 1 + sum(hit_rates.get(path, 0.0) for path in shape.rank_paths[1:])
-        facts += f", {tokens:.2f} tokens per step (bonus token included)"
-    return draw_trees([(shape, facts)], title, hit_rates or {}, "share of steps that accept it")
-
-
 def tree_lines(shape: TreeShape, accepted: Mapping[RankPath, float], title: str, most: int = 24) -> str:
     """Return a tree as text. Each of the first ``most`` nodes gets a line with its rank and how often it is accepted.
 

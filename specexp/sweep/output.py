@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from specexp.artifacts import ArtifactError, kind_named
-from specexp.artifacts.parts import state_payloads
+from specexp.artifacts.kinds.compositions import ConfirmedSetting
+from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.artifacts.store import BEST
 from specexp.base.messages import counted, size_of
 from specexp.bench import clock
@@ -178,6 +179,23 @@ def promoted(
     kept = next((one for one in gains if one.trial == deployed), gains[0])
     overtaken = kept is not gains[0] and paired_speedup(records, gains[0].name, kept.name).is_faster
     return gains[0] if overtaken else kept
+
+
+def confirmed_settings(config: Config, confirmation: Confirmation) -> list[ConfirmedSetting]:
+    """Return the confirmed candidates that are compositions, fastest first, for exports to engines."""
+    found, winner = [], confirmation.winner
+    for one in confirmation.confirmed:
+        payloads = payloads_of("composition", config, one.attributes, None)
+        if payloads is None:
+            continue
+        sentence = f"{one.label}: {one.over_plain} over plain decoding"
+        if not one.over_plain.is_faster:
+            sentence += ", not shown to be faster"
+        if one is not winner:
+            paired = paired_speedup(confirmation.records, winner.name, one.name)
+            sentence += f"; the fastest, {winner.label}, is {paired} as fast as it"
+        found.append(ConfirmedSetting(one.label, payloads[PARTS], sentence))
+    return found
 
 
 class Exporter:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specexp.config.sweep import Sweep
 from specexp.core.tree import RankPath, TreeShape
-from specexp.report.pictures import draw_time_line, draw_tree, tree_lines
+from specexp.report.pictures import draw_time_line, tree_lines
 from specexp.report.publish import Report
 from specexp.report.sections import folding_tree, importances_chart, ratios_chart, search_chart
 from specexp.report.table import Table
@@ -74,9 +74,6 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     if "rank_paths" in winner.attributes:
         shape = TreeShape.from_rank_paths(winner.attributes["rank_paths"])
         rates = _acceptance_rates(confirmation, shape, prompts)
-        figures["tree"] = draw_tree(
-            shape, rates, title=f"{winner.label}: {winner.over_plain} over plain decoding"
-        )
         drawing = tree_lines(shape, rates, f"The tree of {winner.label}")
         fragments["tree"] = folding_tree(shape.rank_paths[1:], rates, f"The tree of {winner.label}")
     if lines := confirmation.watch.time_lines:

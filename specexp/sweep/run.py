@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import warnings
@@ -23,6 +24,7 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.kinds.compositions import CONFIRMED
 from specexp.base.messages import counted, first_line
 from specexp.base.start import masked
 from specexp.bench.equality import divergence, proof_of
@@ -36,6 +38,7 @@ from specexp.config import ConfigError, save_resolved
 from specexp.config.command import current_result
 from specexp.config.next_step import more_prompts
 from specexp.config.sweep import Categorical, Sweep, name_of
+from specexp.engines.settings import engines_note
 from specexp.report.comparison import busy_machine, category_table, failed_answers, kinds_sentence
 from specexp.report.progress import StageBar
 from specexp.report.publish import (
@@ -64,6 +67,7 @@ from specexp.sweep.output import (
     Deployed,
     Exported,
     Exporter,
+    confirmed_settings,
     method_of,
     next_steps,
     summary_of,
@@ -420,6 +424,8 @@ class SweepRun:
         shown = table(self.config.name, self.config.question, confirmation, study.predict(None), float32)
         data, kinds = confirming.data("confirm"), category_table(records)
         texts, preparation = texts_of(data.prompts), data.workload.preparation
+        settings = confirmed_settings(self.config, confirmation)
+        shown.notes += [engines_note({one.label: one.parts for one in settings})] * bool(settings)
         shown.notes += preparation.notes()
         titles = {**{one.name: one.label for one in confirmed}, PLAIN: BASELINES[PLAIN]}
         found = [*sentences(confirmed, records), *study.sentences(winner)]
@@ -444,7 +450,10 @@ class SweepRun:
         report = Report(
             tables={"confirm": shown} | ({} if kinds is None else {"categories": kinds}),
             data={"confirm": shown},
-            files=preparation.files(),
+            files={
+                **preparation.files(),
+                CONFIRMED: json.dumps([asdict(one) for one in settings], indent=1) + "\n",
+            },
             sentences=found,
             answer=answer(confirmed, records, self.config.get("least_gain"), self._more(records))
             + of_methods,

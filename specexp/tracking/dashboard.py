@@ -131,12 +131,8 @@ def describe_dashboard(
                 _bars(f"{word}seconds per phase".capitalize(), *phases, title_x=seconds),
                 _bars(f"{word}tokens per second".capitalize(), before + TOKENS_PER_SECOND),
             ],
-            "Trials and trees": [_table(TRIAL_TABLE), _media("Tree", "tree")],
-            "Prompts, token by token": [
-                _table("prompts"),
-                _media("Outputs", "prompts_view"),
-                _media("Tree, folding", "tree_view"),
-            ],
+            "Trials and trees": [_table(TRIAL_TABLE), _media("Tree", "tree_view")],
+            "Prompts, token by token": [_table("prompts"), _media("Outputs", "prompts_view")],
         },
     )
 

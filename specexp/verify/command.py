@@ -9,10 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from specexp.artifacts import ArtifactError
+from specexp.artifacts.store import BEST, resolve
 from specexp.bench.experiment import check_experiment
 from specexp.config import Config
 from specexp.config.command import check_here, current_result, fail, run_command
-from specexp.config.next_step import command_line, experiment_again, model_options, trust_options
+from specexp.config.named_artifacts import local
+from specexp.config.next_step import (
+    artifact_again,
+    command_line,
+    experiment_again,
+    model_options,
+    trust_options,
+)
 
 ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
@@ -70,9 +79,19 @@ def _act(config: Config, dry_run: bool) -> int:
     found = run(config)
     if not found.passed:
         current_result().next = command_line("doctor", why="attach its output and the report to an issue")
-    elif config.artifact:
+    elif config.artifact and _is_best(config.artifact):
         options = [*model_options(config), *trust_options(config)]
         current_result().next = command_line("serve", config.artifact, *options, "--port", 8000)
     else:
-        current_result().next = command_line("run", *experiment_again(config), why="measures its speed")
+        again = experiment_again(config, artifact_again(config, config.artifact) if config.artifact else None)
+        current_result().next = command_line("run", *again, why="measures its speed")
     return (0 if found.known else 3) if found.passed else 1
+
+
+def _is_best(reference: str) -> bool:
+    """Return whether an artifact is the version to deploy, which the alias ``best`` of its folder names."""
+    version = resolve(local(reference))
+    try:
+        return resolve(version.parent / BEST) == version
+    except ArtifactError:
+        return False

@@ -65,7 +65,8 @@ def first_tokens(
         "first tokens",
         "found" if p_value < level else "excluded",
         samples,
-        f"no deviation above total variation {finds:.2g} of the first tokens found (power {100 * POWER:.0f} %)",
+        f"no deviation above total variation {finds:.2g} of your model's first tokens found "
+        f"(power {100 * POWER:.0f} %)",
         finds,
         p_value,
         level,

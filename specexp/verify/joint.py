@@ -153,12 +153,12 @@ class JointTest:
         elif all(self._settled(manner, tallies, fits) for manner in MANNERS):
             decision, finds = "excluded", self.total_variation
             evidence = (
-                f"no deviation above total variation {self.total_variation:g} of the joint of three tokens found "
-                f"(power {100 * POWER:.0f} %)"
+                f"on toys, no deviation above total variation {self.total_variation:g} of the joint of three tokens "
+                f"found (power {100 * POWER:.0f} %)"
             )
         else:
             evidence = (
-                f"no deviation found; one above total variation {finds:.2g} would have been (power "
+                f"on toys, no deviation found; one above total variation {finds:.2g} would have been (power "
                 f"{100 * POWER:.0f} %), but excluding {self.total_variation:g} needs more samples"
             )
         total = sum(tallies.values(), Tally())
@@ -225,7 +225,7 @@ class EqualityTest:
             "toy equality",
             "found" if total.wrong else "excluded",
             total.compared,
-            f"no token differs, so fewer than 1 in {1 / finds:,.0f} are wrong (power {100 * POWER:.0f} %)",
+            f"on toys, fewer than 1 in {1 / finds:,.0f} (power {100 * POWER:.0f} %)",
             finds,
             outcomes={"wrong": len(total.wrong)},
             wrong=tuple(total.wrong),

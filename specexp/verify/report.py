@@ -63,11 +63,12 @@ def verdict_table(found: LosslessReport) -> Table:
     table = Table(f"Is it lossless? {found.name}", columns("composition | verifier | verdict"))
     for finding in (*found.findings, *(control for control in found.plain if control.failed)):
         table.rows.append([finding.title, finding.verifier, finding.verdict])
-    table.notes = [
-        f"{found.setting[0].upper()}{found.setting[1:]}.",
-        f"An exact composition is rejected with a probability of at most {found.level:g}: half of it for the toy "
-        "targets (Bonferroni over tests and looks, included in p), half for the configured models.",
-    ]
+    table.notes = [f"{found.setting[0].upper()}{found.setting[1:]}."]
+    if any(check.p_value is not None for finding in found.all for check in finding.checks):
+        table.notes.append(
+            f"An exact composition is rejected with a probability of at most {found.level:g}: half of it for the toy "
+            "targets (Bonferroni over tests and looks, included in p), half for the configured models."
+        )
     if found.skipped:
         table.notes.append(f"Not verified, because other programs decode them: {', '.join(found.skipped)}.")
     for finding in found.all:
@@ -95,20 +96,21 @@ def check_table(rows: Rows, found: LosslessReport) -> Table:
         shown = None if p is None else "<1e-4" if p < 1e-4 else f"{p:.4f}"
         counts = (f"{check.samples:,}", outcomes.get("wrong"), outcomes.get("near ties"))
         table.rows.append([title, check.name, *counts, shown, check.worst, check.finds, check.decision])
-    table.notes = [
-        f"finds: the size of any deviation that is found with {100 * POWER:.0f} % probability. It is a share of wrong "
-        "tokens (toy equality), or a total variation over the cells of a distribution, with rare cells pooled.",
-        "toy joint: tests on targets with known probabilities. They count three consecutive tokens, first tokens of "
+    notes = {
+        "toy equality": f"finds: the share of wrong tokens that is found with {100 * POWER:.0f} % probability.",
+        "toy joint": "tests on targets with known probabilities. They count three consecutive tokens, first tokens of "
         "three consecutive steps, tokens by the preceding token and by position in a step, and how often the first "
         "ranked candidate is the output. On the toy 'open' several tokens are likely and drafts are rejected at every "
         "depth. On 'sure' one token is likely and deep drafts are accepted. A deterministic verifier is tested without "
-        "drafts.",
-        f"The samples suffice to find a total variation of {found.total_variation:g} with Pearson's chi-square test. "
-        "Half of them suffice if they already exclude it.",
-        "first tokens: counts of the most likely beginnings on the configured models (all others pooled), against the "
-        "target's own probabilities. All prompts form one test at level "
+        f"drafts. The samples suffice to find a total variation of {found.total_variation:g} with Pearson's chi-square "
+        "test. Half of them suffice if they already exclude it. finds: a total variation over the cells of a "
+        f"distribution, with rare cells pooled, that is found with {100 * POWER:.0f} % probability.",
+        "first tokens": "counts of the most likely beginnings on the configured models (all others pooled), against "
+        "the target's own probabilities. All prompts form one test at level "
         f"{found.level * SHARE:g}. Plain decoding is the control.",
-    ]
+    }
+    names = {check.name for _, check in rows}
+    table.notes = [f"{name}: {note}" for name, note in notes.items() if name in names]
     return table
 
 

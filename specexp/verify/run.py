@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
+from specexp.artifacts.store import resolve
 from specexp.base.cores import usable_cores
-from specexp.base.messages import first_line, type_and_line
+from specexp.base.messages import counted, first_line, type_and_line
 from specexp.bench.arm import LearningArm, describe
 from specexp.bench.arm_spec import ArmSpec, make_arm
 from specexp.bench.equality import compare, token_equality
@@ -140,6 +141,14 @@ def check_owner(config: Config, pair: ModelPair) -> None:
             raise ConfigError(str(error)) from error
 
 
+def folder_of(config: Config) -> Path:
+    """Return the folder of the report: beside the artifact and with its version's name, or in the output folder."""
+    if config.artifact and "output" not in dict(config.typed):
+        version = resolve(local(config.artifact))
+        return version.parent / "verify" / version.name
+    return Path(config.get("output")) / "verify" / str(config.get("name"))
+
+
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     """Verify a configuration, print the tables and write its folder. ``pair`` provides models that are already loaded.
 
@@ -153,7 +162,7 @@ def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
     backend = LiveBackend.of(config, pair)
     check_owner(given, backend.pair)
     prompts = load_prompts(config, backend.pair).prompts
-    folder = Path(config.get("output")) / "verify" / config.get("name")
+    folder = folder_of(given)
     save_resolved(config, folder)
     use_threads(config)
     console = terminal(180)
@@ -231,7 +240,11 @@ def _finding(
         found = token_equality(records, arm.name)
         outcomes = {"equal": found.equal, "near ties": found.near_ties, "wrong": found.wrong}
         decision: Literal["found", "excluded"] = "found" if found.wrong else "excluded"
-        evidence = "no token differs"
+        tokens = sum(len(record.token_ids) for record in records if record.arm == arm.name)
+        evidence = f"0 of {tokens:,} tokens of your model differ"
+        if parted := found.near_ties + found.wrong:
+            of = f"{parted} of {counted(found.compared, 'answer')}"
+            evidence = f"{of} of your model differ, {found.near_ties} at near ties"
         equality = LosslessCheck("token equality", decision, found.compared, evidence, outcomes=outcomes)
         checks.append(replace(equality, branches=endings))
     try:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.core.tree import ROOT_ONLY, TreeShape
-from specexp.report.pictures import SPANS, draw_time_line, draw_tree, draw_trees, lay_out, new_figure, png
+from specexp.report.pictures import SPANS, draw_time_line, draw_trees, lay_out, new_figure, png
 from specexp.scheduling.timeline import TimeLine
 
 
@@ -37,7 +37,7 @@ def check_whole(axes, shape):
     ids=["root", "bush", "chain", "80"],
 )
 def test_every_node_is_drawn_and_named_by_its_rank(shape, tmp_path):
-    figure = draw_tree(shape, title="A tree")
+    figure = draw_trees([(shape, "a tree")], "A tree", {}, "share")
     check_whole(*figure.axes, shape)
     figure.savefig(tmp_path / "tree.png")
     pixels = np.asarray(Image.open(tmp_path / "tree.png").convert("L"))
@@ -54,12 +54,12 @@ def test_trees_are_drawn_side_by_side_and_whole():
         check_whole(axes, shape)
 
 
-def test_hit_rates_are_written_below_their_nodes_and_add_up():
+def test_hit_rates_are_written_below_their_nodes():
     shape = TreeShape.from_rank_paths([[0], [1], [2], [0, 0]])
-    (axes,) = draw_tree(shape, {(0,): 0.613, (1,): 0.004, (2,): 0.0001, (0, 0): 0.25}).axes
+    rates = {(0,): 0.613, (1,): 0.004, (2,): 0.0001, (0, 0): 0.25}
+    (axes,) = draw_trees([(shape, "a tree")], "A tree", rates, "share").axes
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["root", "0", "61%", "1", ".4%", "2", "0%", "0", "25%"]
-    assert "4 nodes, depth 2, 1.87 tokens per step" in axes.get_title()
 
 
 def test_nodes_of_a_depth_do_not_overlap_and_parents_are_above_their_children():

@@ -134,13 +134,17 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
-        "reference.json confirm.jsonl tree.png"
+        "reference.json confirm.jsonl confirmed.json"
     )
     for name in files.split():
         assert (folder / name).stat().st_size > 0, name
     assert sum(row["state"] in ("complete", "pruned") for row in trials()) == 5
     confirmed = {json.loads(line)["arm"] for line in (folder / "confirm.jsonl").read_text().splitlines()}
     assert {"plain", "hf-eager", "chain of 2", "80-node tree"} <= confirmed
+    assert not (folder / "tree.png").exists(), "the page and the text have the tree already"
+    settings = json.loads((folder / "confirmed.json").read_text())
+    assert {"chain of 2", "80-node tree"} <= {one["label"] for one in settings}
+    assert "runs in: " in printed
 
     artifact = specexp.load_artifact("artifacts/small/best-tree")
     assert artifact.provenance["study"] == "small"

@@ -323,9 +323,7 @@ def test_every_panel_finds_what_it_shows(tmp_path: Path, monkeypatch: pytest.Mon
     with tracker.trial(0, {"builder.init_args.nodes": 4}) as run:
         run.summary({**figures, "speedup": 1.5, "nodes": 4})  # as a row of trials has it
     page = prompts_shown({"p0": "Why?"}, [decoded], {"tree": "Tree"}, Letters())  # type: ignore[arg-type]
-    tree = Report(
-        figures={"tree": Figure()}, fragments={"tree": folding_tree([(0,)], {(0,): 0.5}, "The tree")}
-    )
+    tree = Report(fragments={"tree": folding_tree([(0,)], {(0,): 0.5}, "The tree")})
     publish(Report(parts=[page, tree]), tmp_path, tracker, kind="study")
     trial, whole = sorted(offline_runs(tmp_path), key=lambda found: "speedup" not in found["summary"])
     logged = {key for line in records(whole["folder"], "history") for key in line["item"]}

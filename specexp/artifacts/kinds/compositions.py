@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from pydantic import ConfigDict, with_config
@@ -17,8 +18,19 @@ from specexp.core.dialogue import Selection
 
 TREE, THRESHOLDS, SCHEDULE = "tree.json", "thresholds.json", "schedule.json"
 VERDICT, SETTINGS = "verdict.json", "settings.json"
+CONFIRMED = "confirmed.json"
+"""File in a study's folder with its :class:`ConfirmedSetting` objects, fastest first."""
 _SERIAL = "specexp.scheduling.strategies.Serial"
 _ONE_SOURCE = "the kind's own payload defines it"
+
+
+@dataclass(frozen=True)
+class ConfirmedSetting:
+    """A setting that a study confirmed: its parts, as in ``parts.json``, and a sentence on its speed."""
+
+    label: str
+    parts: dict[str, Any]
+    sentence: str
 
 
 def fixed_tree(attributes: Mapping[str, Any]) -> dict[str, Any] | None:

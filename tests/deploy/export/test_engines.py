@@ -1,11 +1,14 @@
 """``specexp.export`` to other engines: the settings of a chain, dropped parts, and refusals."""
 
+import json
+
 import pytest
 import yaml
 
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
+from specexp.engines.settings import engines_note, runs_in
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
 DRAFT = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
@@ -204,3 +207,83 @@ def test_openvino_reads_the_exported_file(tmp_path, tuned) -> None:
     config = loaded(tuned(LOOKUP))
     assert (config.num_assistant_tokens, config.max_ngram_size) == (2, 4)
     assert config.is_prompt_lookup()
+
+
+CHAIN = {"class_path": "Chain", "init_args": {"length": 3}}
+RECYCLED = {"drafter": {"class_path": "TokenRecycling"}, "builder": CHAIN}
+
+
+def test_engines_run_chains_of_drafters_that_they_have() -> None:
+    assert set(runs_in({"drafter": LOOKUP, "builder": CHAIN})) == set(ENGINES)
+    assert runs_in({"drafter": {"class_path": "SuffixAutomaton"}, "builder": CHAIN}) == ["vllm", "trtllm"]
+    assert runs_in(RECYCLED) == []
+    tree = {"class_path": "StaticTree", "init_args": {"rank_paths": [[0], [1]]}}
+    assert runs_in({"drafter": LOOKUP, "builder": tree}) == []
+    controller = {"class_path": "ConfidenceThreshold"}
+    assert runs_in({"drafter": DRAFT, "builder": CHAIN, "controller": controller}) == []
+
+
+def test_only_openvino_does_not_sample_with_a_draft_model() -> None:
+    parts = {"drafter": DRAFT, "builder": CHAIN, "verifier": KEYED}
+    assert set(ENGINES) - set(runs_in(parts)) == {"openvino"}
+    assert "openvino" in runs_in({**parts, "verifier": {"class_path": "Greedy"}})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_format_takes_what_runs_in_its_engine(engine, tmp_path) -> None:
+    options = {"draft": "small.gguf"} if engine not in ("openvino", "hf-generation-config") else {}
+    for drafter in (LOOKUP, DRAFT, {"class_path": "SuffixAutomaton"}):
+        parts = {"drafter": drafter, "builder": CHAIN}
+        if engine in runs_in(parts):
+            saved = save_artifact(tmp_path / drafter["class_path"], "composition", {"parts.json": parts})
+            made = export(saved.folder, engine, **(options if drafter is DRAFT else {}))
+            assert made[0]
+
+
+def test_the_rows_that_run_in_no_engine_are_named_last() -> None:
+    rows = {"a": RECYCLED, "b": {"drafter": {"class_path": "SuffixAutomaton"}, "builder": CHAIN}}
+    assert engines_note(rows) == "runs in: b in vllm, trtllm; the others in specexp only"
+    assert engines_note({"a": RECYCLED}) == "runs in: all rows in specexp only"
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A study's folder with confirmed settings."""
+
+    def save(*settings):
+        rows = [{"label": label, "parts": parts, "sentence": f"{label}: 1.5x"} for label, parts in settings]
+        (tmp_path / "confirmed.json").write_text(json.dumps(rows))
+        return tmp_path
+
+    return save
+
+
+def test_a_study_exports_its_fastest_setting_that_the_engine_runs(study) -> None:
+    slower = {"drafter": LOOKUP, "builder": {"class_path": "Chain", "init_args": {"length": 5}}}
+    looks_up = {"drafter": LOOKUP, "builder": CHAIN}
+    folder = study(("recycles", RECYCLED), ("looks up 3", looks_up), ("looks up 5", slower))
+    content, dropped = export(folder, "vllm")
+    assert content["num_speculative_tokens"] == 3
+    assert dropped.startswith("looks up 3: 1.5x; ")
+
+
+def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:
+    folder = study(("recycles", RECYCLED))
+    with pytest.raises(
+        ArtifactError, match=r"no confirmed setting runs in sglang: .*init FOLDER --for sglang"
+    ):
+        export(folder, "sglang")
+
+
+def test_a_missing_draft_model_is_an_error_of_the_study(study) -> None:
+    folder = study(("drafts 3", {"drafter": DRAFT, "builder": CHAIN}))
+    with pytest.raises(
+        ArtifactError, match=r"confirmed.json: drafts 3: vllm needs a draft model: give --draft"
+    ):
+        export(folder, "vllm")
+
+
+def test_a_damaged_list_of_settings_is_one_sentence(tmp_path) -> None:
+    (tmp_path / "confirmed.json").write_text('[{"label": "a"}]')
+    with pytest.raises(ArtifactError, match=r"confirmed\.json"):
+        export(tmp_path, "vllm")

@@ -5,13 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from specexp.artifacts import ArtifactError
+from specexp.artifacts import ArtifactError, write_artifact
+from specexp.artifacts.kinds.compositions import CONFIRMED, ConfirmedSetting
+from specexp.artifacts.manifest import read_bytes, read_json
+from specexp.artifacts.parts import PARTS
 from specexp.artifacts.validation import validated
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
 from specexp.engines.settings import (
@@ -22,6 +27,7 @@ from specexp.engines.settings import (
     SglangSettings,
     TrtllmSettings,
     VllmSettings,
+    runs_in,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +105,28 @@ class ChainFormat(ExportFormat):
     settings: ClassVar[type[Settings]]
 
     @override
+    def make(self, request: ExportRequest) -> ExportedFile:
+        file = Path(request.source) / CONFIRMED
+        if not file.is_file():
+            return super().make(request)
+        content = read_json(read_bytes(file, str(file)), str(file))
+        settings: list[ConfirmedSetting] = validated(list[ConfirmedSetting], content, str(file))
+        best = next((one for one in settings if self.name in runs_in(one.parts)), None)
+        if best is None:
+            raise ArtifactError(
+                f"{file}: no confirmed setting runs in {self.name}: search for one, with python -m specexp.init FOLDER "
+                f"--for {self.name}"
+            )
+        with TemporaryDirectory() as folder:
+            artifact = write_artifact(folder, "composition", {PARTS: best.parts})
+            try:
+                made = super().make(replace(request, source=artifact.folder))
+            except ArtifactError as error:
+                where = f"{file}: {best.label}"
+                raise ArtifactError(str(error).replace(str(artifact.folder), where)) from error
+        return replace(made, dropped="; ".join(filter(None, (best.sentence, made.dropped))))
+
+    @override
     def export(self, artifact: LoadedArtifact, **options: str) -> ExportedFile:
         if artifact.kind == "engine-settings":
             return ExportedFile(self._measured(artifact).deployed())
@@ -115,6 +143,11 @@ class ChainFormat(ExportFormat):
         Raises:
             ArtifactError: the engine has no such drafter, or ``draft`` is missing or not needed.
         """
+        if chain.drafter and chain.drafter not in self.settings.drafters:
+            raise ArtifactError(
+                f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter: export the study's "
+                f"folder, runs/NAME, for its best setting that {self.name} runs, or deploy with specexp.serve"
+            )
         if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
             raise ArtifactError(
                 f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model"
@@ -124,13 +157,8 @@ class ChainFormat(ExportFormat):
             return _LOOKUPS[self.settings](
                 chain.length, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3)
             )
-        if chain.drafter == "SuffixAutomaton" and self.settings in _SUFFIXES:
+        if chain.drafter == "SuffixAutomaton":
             return _SUFFIXES[self.settings](chain)
-        if chain.drafter not in ("DraftModel", ""):
-            raise ArtifactError(
-                f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter: tune DraftModel or "
-                "PromptLookup, or deploy with specexp.serve"
-            )
         if draft is None and "draft" in self.options:
             raise ArtifactError(
                 f"{artifact.folder}: {self.name} needs a draft model: give --draft, the model's name or path on the "
