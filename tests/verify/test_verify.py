@@ -135,7 +135,6 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     written = (folder / "report.md").read_text()
     assert re.match(rf"# 2 compositions: {own}; {toys}. 1 c", written)
     assert "toy joint: tests" in written
-    assert "first tokens: counts" not in written, "that test did not run"
     assert "Not verified, because other programs decode them: Hugging Face's lookup." in written
     assert "Is it lossless?" in capsys.readouterr().out
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
@@ -225,6 +224,9 @@ def test_differences_of_a_low_precision_are_listed_and_excused(experiment, repor
     assert all(one["near_tie"] and one["gap"] <= 0.125 for one in finding["differences"])
     written = (tmp_path / "runs" / "verify" / "tiny" / "report.md").read_text()
     assert "Differences from plain decoding, near ties included" in written
+    assert "of your model differ, " in finding["verdict"]
+    for absent in ("toy joint: tests", "first tokens: counts", "Bonferroni"):
+        assert absent not in written, "only tests of this report are explained"
 
 
 def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
