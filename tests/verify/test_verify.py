@@ -24,6 +24,8 @@ FEW = {
     "workers": 1,
 }
 EXCLUDED = "on toys, no deviation above total variation 0.3 of the joint of three tokens found (power 95 %)"
+FIRST = "no deviation above total variation 0.34 of your model's first tokens found (power 95 %)"
+SAMPLED = f"{FIRST}; {EXCLUDED}"
 
 
 class Overeager(RejectionSampling):
@@ -152,7 +154,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     found = report()
     verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
     assert verdicts == {
-        **dict.fromkeys(("drawn", "points", "match"), EXCLUDED), "typical": "lossy, as labelled"
+        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "typical": "lossy, as labelled"
     }  # fmt: skip
     for finding in found["findings"]:
         assert "token equality" not in checks(finding)
@@ -165,7 +167,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     assert controls == ["RejectionSampling", "SampleMatch"]
     assert "first tokens" not in checks(found["findings"][3])
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"3 compositions: {EXCLUDED}. 1 composition: lossy, as labelled" in printed
+    assert f"3 compositions: {SAMPLED}. 1 composition: lossy, as labelled" in printed
     assert "1 of 4: drawn: toy joint, first tokens" in printed
 
 
@@ -197,7 +199,7 @@ def test_a_fault_on_the_configured_models_only_is_exit_code_1(experiment, report
 def test_plain_decoding_alone_can_be_verified(experiment, report):
     path = experiment(drafter=None, builder=None, verifier={"class_path": "SampleMatch"})
     assert main([path]) == 0
-    assert [finding["verdict"] for finding in report()["findings"]] == [EXCLUDED]
+    assert [finding["verdict"] for finding in report()["findings"]] == [SAMPLED]
 
 
 def test_a_deviation_that_is_not_excluded_is_exit_code_3(experiment, report, capsys):
@@ -207,7 +209,9 @@ def test_a_deviation_that_is_not_excluded_is_exit_code_3(experiment, report, cap
     assert not report()["known"]
     finds = checks(finding)["toy joint"]["finds"]
     assert finds > 0.05
-    assert finding["verdict"] == (
+    first, toys = finding["verdict"].split("; ", 1)
+    assert first.endswith("of your model's first tokens found (power 95 %)")
+    assert toys == (
         f"on toys, no deviation found; one above total variation {finds:.2g} would have been (power 95 %), but "
         "excluding 0.05 needs more samples"
     )
