@@ -54,8 +54,7 @@ _DEFAULTS = {
 HIDDEN_ARGUMENTS = (
     "streamer", "assistant_model", "synced_gpus", "negative_prompt_ids", "negative_prompt_attention_mask",
 )  # fmt: skip
-"""Arguments that ``generate`` does not pass to callables. It also drops ``tokenizer`` and ``assistant_tokenizer``,
-which cannot be recovered."""
+"""Arguments that ``generate`` does not pass to callables."""
 _GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 _CHECKED = ("attention_mask", "inputs_embeds", "past_key_values", "position_ids")
 _IGNORED = ("use_cache", "logits_to_keep", "return_dict")

@@ -20,6 +20,7 @@ from specexp.deploy.hugging_face import custom_generate as module, request
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.deploy.hugging_face.request import HIDDEN_ARGUMENTS, hidden_arguments
 from specexp.drafters import PromptLookup, TokenRecycling
+from specexp.models.pair import load_tokenizer
 from specexp.models.runtime import runtime_of
 from specexp.verifiers import KeyedSampling
 
@@ -294,3 +295,25 @@ def test_a_tokenizer_may_be_given_as_to_plain_generate(model_folder, recycling, 
     given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "pad_token_id": 0, **settings}
     ours = model.generate(ids, custom_generate=recycling, **given)
     assert torch.equal(ours, model.generate(ids, **given))
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    """SmolLM2's tokenizer and a small random model that has its tokens."""
+    tokenizer = load_tokenizer("smollm2")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 1, "num_key_value_heads": 1}
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), num_hidden_layers=1, initializer_range=0.5, eos_token_id=None, **sizes
+    )
+    return tokenizer, transformers.LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("text", ["The quick brown fo", "See https://ex ", "def f(x", "h"])
+@pytest.mark.parametrize("begins_with_bos", [False, True])
+def test_healed_prompts_are_continued_as_by_plain_generate(smollm2, recycling, text, begins_with_bos):
+    tokenizer, model = smollm2
+    ids = tokenizer(f"{tokenizer.bos_token}{text}" if begins_with_bos else text, return_tensors="pt")
+    given = {**GREEDY, "tokenizer": tokenizer, "pad_token_id": tokenizer.pad_token_id, "token_healing": True}
+    plain = model.generate(**ids, **given)
+    assert torch.equal(model.generate(**ids, custom_generate=recycling, **given), plain)
