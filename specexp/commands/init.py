@@ -317,12 +317,14 @@ python -m specexp.verify experiment.yaml --artifact {artifacts}/best-tree  # is 
 
 ```python
 import specexp
+from specexp.bench.arm import eos_of
 from specexp.data import first_turn_ids
 
 pair = specexp.load_pair({given.target!r}{second}, device={given.device!r}, target_dtype={given.dtype!r})
 decoder = specexp.load_artifact("artifacts/{folder.name}/best").decoder(pair.target{draft})
 prompt = first_turn_ids(pair.tokenizer, "...")  # with the chat template if there is one, as in the study
-result = decoder.generate(prompt, max_new_tokens=128, eos_token_id=pair.tokenizer.eos_token_id)
+ends = eos_of(pair.tokenizer, pair.target)  # the end of a turn too, as in the study
+result = decoder.generate(prompt, max_new_tokens=128, eos_token_id=ends)
 print(pair.tokenizer.decode(result.token_ids))
 ```
 """

@@ -19,9 +19,10 @@ from typing_extensions import override
 from specexp.core.runtime import Slots, inference
 
 SUPPORTED_ATTENTION = ("sdpa", "eager")
-_STATES = dict.fromkeys(("linear_attention", "hybrid", "mamba", "conv"), "the recurrent state")
-_MASKED = {"full_attention", "sliding_attention"}
-"""Types of layers that differ only in their masks."""
+_LOST = dict.fromkeys(("linear_attention", "hybrid", "hybrid_sliding", "recurrence"), "the recurrent state")
+_LOST |= {"conv": "the last inputs of the convolution", "queries scaled by cache row": "their true positions"}
+_KEPT = {"full_attention", "sliding_attention", "mlp", "moe", "dense", "sparse"}
+"""Types of layers that differ only in their masks, or that mix no tokens."""
 BLOCK = 32
 """Rows and keys per block of :func:`block_mask`, as in DySpec (appendix C)."""
 
@@ -45,24 +46,21 @@ def check_layers(config: PreTrainedConfig) -> None:
         raise ValueError(
             f"the {config.model_type} model is an encoder-decoder: use a decoder-only causal language model"
         )
-    if getattr(text, "num_attention_heads", None) is None:
-        raise ValueError(
-            f"the {text.model_type} model has no attention, so it cannot drop the state of rejected tokens: "
-            "use a model with full attention in every layer"
-        )
-    types = list(getattr(text, "layer_types", None) or ())
-    kinds = {kind: types.index(kind) for kind in set(types) - _MASKED}  # with the first layer of each
-    if "local" in (
-        attention := list(getattr(text, "attention_layers", None) or ())
-    ):  # GPT-Neo masks inside its layers
-        kinds[f"local attention of {text.window_size} tokens"] = attention.index("local")
+    layers = list(getattr(text, "layer_types", None) or ())
+    if not layers and getattr(text, "num_attention_heads", None) is None:
+        layers = ["recurrence"]
+    kinds = {kind: layers.index(kind) for kind in layers if kind not in _KEPT}
+    if "local" in (local := getattr(text, "attention_layers", None) or ()):  # GPT-Neo masks inside its layers
+        kinds[f"local attention of {text.window_size} tokens"] = local.index("local")
+    if getattr(text, "attn_temperature_tuning", False) and 0 in text.no_rope_layers:  # Llama 4
+        kinds["queries scaled by cache row"] = text.no_rope_layers.index(0)
     if kinds:
-        found = ", ".join(f"{kind} in layer {first}" for kind, first in sorted(kinds.items()))
-        lost = {_STATES.get(kind, "the keys that left the window") for kind in kinds}
+        lost = {_LOST.get(kind, "the keys that left the window") for kind in kinds}
+        found = ", ".join(f"{kind} in layer {kinds[kind]}" for kind in sorted(kinds))
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({found}): after a "
-            f"rejected draft {' and '.join(sorted(lost))} would have to be restored, so use a model with full "
-            "attention or sliding windows in every layer"
+            f"the {text.model_type} model has layers without full attention ({found}): after a rejected draft "
+            f"{' and '.join(sorted(lost))} would have to be restored, so use a model with full attention or sliding "
+            "windows in every layer"
         )
 
 

@@ -15,7 +15,7 @@ from specexp.base.messages import counted, did_you_mean, first_line, type_and_li
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
-from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_once
+from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_fallback, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def load_pair(
         loaded = files[0].load(**placed)
         models = [loaded, *(one.load(loaded) for one in files[1:])]
     else:
+        if mode == AUTO:
+            tell_fallback(models, device)
         mode = "eager"  # compiled passes need values
         for one in files:
             one.check_tensors()

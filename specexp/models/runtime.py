@@ -62,16 +62,9 @@ def runtime_of(
         return model
     mode = mode_of(model) if mode is None else mode
     check_mode(mode)
-    known = modes()
     if mode != AUTO:
-        return known[mode].run(model)
-    place = str(getattr(model, "device", "")).partition(":")[0]
-    ranks = {
-        kind: kind.mode_rank
-        for kind in known.values()
-        if kind.mode_rank is not None and (kind.auto_devices is None or place in kind.auto_devices)
-    }
-    *faster, last = sorted((kind for kind in ranks if ranks[kind] >= 0), key=lambda kind: -ranks[kind])
+        return modes()[mode].run(model)
+    *faster, last = _ranked(str(getattr(model, "device", "")))
     why = []
     for kind in faster:
         try:
@@ -81,6 +74,31 @@ def runtime_of(
     if why:
         tell(f"running in {last.kind} mode, since {'; '.join(why)}")
     return last.run(model)
+
+
+def tell_fallback(models: Iterable[PreTrainedModel | Runtime], device: str) -> None:
+    """Log what :func:`runtime_of` will log if ``auto`` falls back for a model on this device. No weights are read."""
+    *faster, last = _ranked(device)
+    for model in models:
+        why = []
+        for kind in () if isinstance(model, Runtime) else faster:
+            try:
+                kind.check_mode([model], device)
+            except ValueError as error:
+                why.append(str(error))
+        if why and len(why) == len(faster):
+            tell_once(f"running in {last.kind} mode, since {'; '.join(why)}")
+
+
+def _ranked(device: str) -> list[type[Runtime]]:
+    """Return the modes that ``auto`` tries on a device, the fastest first."""
+    ranks = {
+        kind: kind.mode_rank
+        for kind in modes().values()
+        if kind.mode_rank is not None
+        and (kind.auto_devices is None or device.partition(":")[0] in kind.auto_devices)
+    }
+    return sorted((kind for kind in ranks if ranks[kind] >= 0), key=lambda kind: -ranks[kind])
 
 
 @cache

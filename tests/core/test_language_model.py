@@ -4,7 +4,20 @@ import numpy as np
 import pytest
 import torch
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
-from transformers import AutoModelForCausalLM, LlamaConfig, MptConfig, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    FalconH1Config,
+    GPTNeoConfig,
+    Lfm2Config,
+    Llama4TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    MptConfig,
+    NemotronHConfig,
+    RwkvConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from specexp.builders import Chain, StaticTree, TokenRecyclingTree
 from specexp.core.cache import check_layers
@@ -84,6 +97,42 @@ def test_a_refused_hybrid_names_the_state_that_would_have_to_be_restored(kinds, 
         check_layers(config)
 
 
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            MambaConfig(num_hidden_layers=2),
+            r"mamba .*linear_attention in layer 0.* the recurrent state would",
+        ),
+        (RwkvConfig(num_hidden_layers=2), r"rwkv .*recurrence in layer 0.* the recurrent state would"),
+        (
+            FalconH1Config(num_hidden_layers=2),
+            r"falcon_h1 .*hybrid in layer 0.* the recurrent state would",
+        ),
+        (
+            Lfm2Config(num_hidden_layers=2, layer_types=["full_attention", "conv"]),
+            r"lfm2 .*\(conv in layer 1\).* the last inputs of the convolution would",
+        ),
+        (
+            Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention"] * 2, no_rope_layers=[1, 0]),
+            r"llama4_text .*\(queries scaled by cache row in layer 1\).* their true positions would",
+        ),
+        (
+            GPTNeoConfig(num_layers=2, attention_types=[[["global", "local"], 1]]),
+            r"gpt_neo .*local attention of 256 tokens in layer 1.* the keys that left the window would",
+        ),
+        (
+            NemotronHConfig(layer_types=["mlp", "linear_attention", "moe"], num_hidden_layers=3),
+            r"nemotron_h .*\(linear_attention in layer 1\).* the recurrent state would",
+        ),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_a_refused_model_names_the_layer_and_what_would_have_to_be_restored(config, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_layers(config)
+
+
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_compressed_keys_may_be_wider_than_their_values(attention):
     settings = {**ARCHITECTURES["DeepseekV3"], "v_head_dim": 12}
@@ -112,7 +161,10 @@ def test_a_window_as_wide_as_the_context_never_slides(layer_types):
 OLD = {"vocab_size": VOCABULARY, "n_layer": 2, "n_head": 4}
 LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_layers": 2, "num_heads": 4}
 OTHERS = {
-    "GPTNeo": ({**SMALL, **LOCAL}, r"without full attention \(local attention of 16 tokens in layer 1\)"),
+    "GPTNeo": (
+        {**SMALL, **LOCAL},
+        r"without full attention \(local attention of 16 tokens in layer \d\)",
+    ),
     "Bert": (SMALL, "the bert model is an encoder: use a causal model"),
     "Roberta": (
         {**SMALL, "is_decoder": True},
@@ -120,7 +172,10 @@ OTHERS = {
     ),  # its positions start at 2
     "Falcon": ({**SMALL, "alibi": True}, "the falcon model cannot run eager passes .* learned or rotary"),
     "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
-    "Rwkv": ({"vocab_size": VOCABULARY, "hidden_size": 32}, "the rwkv model has no attention"),
+    "Rwkv": (
+        {"vocab_size": VOCABULARY, "hidden_size": 32},
+        r"without full attention \(recurrence in layer 0\)",
+    ),
     "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot run eager passes"),  # it has no cache
 }
 
