@@ -21,7 +21,7 @@ QUANTILE = (1 + CONFIDENCE) / 2
 FEWEST_PROMPTS = 4
 """Fewest prompts for a verdict. The spread of two or three ratios is itself mostly luck."""
 IMPOSSIBLE = 1.15
-"""Largest believed speedup per token per step. A pass over a tree is no cheaper than a pass over one row."""
+"""Largest believed speedup per token per step. A pass over a tree costs at least as much as over one row."""
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ POWER = 0.8
 MOST_PROMPTS = 10_000
 
 
-class Verdict(StrEnum):
-    """What a speedup's interval shows."""
+class SpeedVerdict(StrEnum):
+    """The verdict on a speedup, from its interval."""
 
     FASTER = "faster"  # the interval lies above 1
     NOT_FASTER = "not faster"  # the interval excludes a gain worth having
     CANNOT_TELL = "cannot tell yet"  # neither, too few prompts, or no comparison
 
 
-def verdict_of(speedup: Speedup, least_gain: float = LEAST_GAIN) -> Verdict:
+def verdict_of(speedup: Speedup, least_gain: float = LEAST_GAIN) -> SpeedVerdict:
     """Return the verdict on a speedup; ``least_gain`` is the smallest speedup worth having."""
     if speedup.is_faster:
-        return Verdict.FASTER
+        return SpeedVerdict.FASTER
     enough = speedup.refused is None and speedup.n >= FEWEST_PROMPTS
-    return Verdict.NOT_FASTER if enough and speedup.high < least_gain else Verdict.CANNOT_TELL
+    return SpeedVerdict.NOT_FASTER if enough and speedup.high < least_gain else SpeedVerdict.CANNOT_TELL
 
 
 def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int:
@@ -68,9 +68,9 @@ def verdict_sentence(
     if speedup.refused is not None:
         return f"{label} cannot be compared with {over}: {speedup.refused}."
     verdict = verdict_of(speedup, least_gain)
-    if verdict is Verdict.FASTER:
+    if verdict is SpeedVerdict.FASTER:
         return f"{label} decodes {speedup} as fast as {over}."
-    if verdict is Verdict.NOT_FASTER:
+    if verdict is SpeedVerdict.NOT_FASTER:
         worth = "" if speedup.is_slower else f", and a gain worth having is {least_gain:g}x"
         return f"{label} is {'slower' if speedup.is_slower else 'not faster'} than {over}: {speedup}{worth}."
     needed, few = prompts_needed(speedup, least_gain), speedup.n < FEWEST_PROMPTS

@@ -13,7 +13,7 @@ from specexp.bench.metrics import figures_of
 from specexp.bench.statistics import Speedup, arm_names, paired_speedup
 from specexp.bench.verdict import (
     LEAST_GAIN,
-    Verdict,
+    SpeedVerdict,
     left_out_sentence,
     prompts_needed,
     verdict_of,
@@ -106,7 +106,11 @@ def report(
         "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
         "find the best setting": command_line("init", "my-study", *init_options(config)),
     }
-    if ranked and verdict_of(ranked[0][1], least) is Verdict.CANNOT_TELL and ranked[0][1].refused is None:
+    if (
+        ranked
+        and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL
+        and ranked[0][1].refused is None
+    ):
         steps = {"measure more prompts": more(prompts_needed(ranked[0][1], least)), **steps}
     of_kinds = (kinds_sentence(records, name, name, baselines[0], least) for name in names[:1])
     parts = [

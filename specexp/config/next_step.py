@@ -50,9 +50,12 @@ def more_prompts(
     """
     limit = config.get(key, None)
     typed = {one: value for one, value in config.typed if one in ("name", "output")}
+    artifact = artifact_again(config, config.artifact) if config.artifact else {}
     if limit is None or used < limit:
         return lambda prompts: f"add prompts to the set, which has no more than these {used}."
-    return lambda prompts: command_line(name, *experiment_again(config, {**typed, key: prompts}), *options)
+    return lambda prompts: command_line(
+        name, *experiment_again(config, {**typed, **artifact, key: prompts}), *options
+    )
 
 
 def _text(value: Any) -> str:

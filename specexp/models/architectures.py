@@ -24,7 +24,7 @@ _ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 
 
 class Family(NamedTuple):
-    """What distinguishes the models of one class from Llama's.
+    """The differences between the models of one class and Llama's.
 
     Attributes:
         name: as in documents.

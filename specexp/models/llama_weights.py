@@ -198,7 +198,7 @@ class LlamaWeights:
     def _norm(self, norm: Any) -> int:
         return self._numbers(norm.weight.float() + self._family.norm_offset)
 
-    def _bias(self, *joined: Sequence[Part]) -> int | None:
+    def _bias(self, *joined: Sequence[Projection]) -> int | None:
         """Store the biases of a :meth:`_matrix` in the order of its panels, if there are any."""
         biases = [
             torch.cat([part.bias for part in parts if part.bias is not None] or [torch.empty(0)])
@@ -209,7 +209,7 @@ class LlamaWeights:
         padded = [self._padded(bias).view(-1, self._panel) for bias in biases]
         return self._numbers(torch.stack(padded, dim=1))
 
-    def _matrix(self, *joined: Sequence[Part]) -> Matrix:
+    def _matrix(self, *joined: Sequence[Projection]) -> Matrix:
         """Store weights, stacked row-wise, as one matrix. If there are several groups, interleave their panels.
 
         Weights stay packed if the file has blocks for all of them.
@@ -304,7 +304,7 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
     return kernels
 
 
-class Part(NamedTuple):
+class Projection(NamedTuple):
     """Rows of a projection."""
 
     weight: torch.nn.Parameter
@@ -317,18 +317,19 @@ class Part(NamedTuple):
         return self.weight[self.part]
 
 
-def _whole(projection: Any) -> Part:
-    return Part(projection.weight, slice(None), projection.bias)
+def _whole(projection: Any) -> Projection:
+    return Projection(projection.weight, slice(None), projection.bias)
 
 
-def _gate_up(mlp: Any, family: Family) -> Sequence[Part]:
+def _gate_up(mlp: Any, family: Family) -> Sequence[Projection]:
     """Return the parts of gate and up, which some families keep in one projection."""
     projections = [getattr(mlp, name) for name in family.gate_up]
     if len(projections) == 2:
         return [_whole(one) for one in projections]
     weight, bias, half = projections[0].weight, projections[0].bias, mlp.down_proj.weight.shape[1]
     return [
-        Part(weight, rows, None if bias is None else bias[rows]) for rows in (slice(half), slice(half, None))
+        Projection(weight, rows, None if bias is None else bias[rows])
+        for rows in (slice(half), slice(half, None))
     ]
 
 

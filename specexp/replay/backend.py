@@ -116,8 +116,8 @@ class ReplayArm(LearningArm):
         modelled = None if self.latency is None else ModelledSeconds(self.latency)
         limit = max_new_tokens or self.generation.max_new_tokens
         times = StepTimes()  # the player's clock gives the steps their modelled seconds
-        name, observers = sequence_name(prompt, sample), [*self.observers, times]
-        counts = self._player.play(turns, limit, name, modelled, observers)
+        observers: list[OutcomeObserver] = [*self.observers, times]
+        counts = self._player.play(turns, limit, sequence_name(prompt, sample), modelled, observers)
         seconds = dict.fromkeys(PHASES, 0.0) if modelled is None else modelled.seconds
         known = [0, *(turn.prompt.size + turn.answer.size for turn in turns[:-1])]  # tokens before each turn
         return self.record(

@@ -15,7 +15,7 @@ from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
-from specexp.bench.verdict import LEAST_GAIN, Verdict, verdict_of
+from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
 
@@ -310,8 +310,10 @@ def kinds_sentence(
         return ""
     found = {name: paired_speedup(own, arm, baseline) for name, own in groups.items()}
     of = {name: verdict_of(one, least_gain) for name, one in found.items()}
-    slow = [f"{name} ({found[name].unlabelled})" for name, one in of.items() if one is Verdict.NOT_FASTER]
-    unknown = [name for name, one in of.items() if one is Verdict.CANNOT_TELL]
+    slow = [
+        f"{name} ({found[name].unlabelled})" for name, one in of.items() if one is SpeedVerdict.NOT_FASTER
+    ]
+    unknown = [name for name, one in of.items() if one is SpeedVerdict.CANNOT_TELL]
     parts = [f"does not pay for {', '.join(slow)}"] if slow else []
     parts += [f"is not yet shown to pay for {', '.join(unknown)}"] if unknown else []
     return f"By kind of prompt, {label} {' and '.join(parts)}." if parts else ""

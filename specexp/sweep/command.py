@@ -104,7 +104,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
     """Return an experiment's study configuration and sweep section; raises ConfigError if it has no such section."""
     sweep = build_sweep(config)
-    if sweep is None and config.artifact is not None:
+    if sweep is None and config.artifact:
         raise ConfigError(
             f"{COMMAND_LINE}: --artifact names one setting, so nothing is searched: leave it out to search, or use "
             f"python -m specexp.run {config.file} --artifact {config.artifact}"

@@ -18,7 +18,7 @@ from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED
 from specexp.bench.statistics import metric_interval, paired_speedup
-from specexp.bench.verdict import Verdict
+from specexp.bench.verdict import SpeedVerdict
 from specexp.config import Config, build_engine
 from specexp.config.artifacts import LoadedArtifact, save_artifact
 from specexp.config.next_step import (
@@ -48,10 +48,10 @@ BEST_TREE = "best-tree"
 
 
 def next_steps(
-    settings: Sweep, config: StudyConfig, verdict: Verdict, more: Callable[[int], str], needed: int
+    settings: Sweep, config: StudyConfig, verdict: SpeedVerdict, more: Callable[[int], str], needed: int
 ) -> dict[str, str]:
     """Return commands to suggest after a verdict, keyed by purpose. Only a faster artifact is served."""
-    tell = {"measure more prompts": more(needed)} if verdict is Verdict.CANNOT_TELL else {}
+    tell = {"measure more prompts": more(needed)} if verdict is SpeedVerdict.CANNOT_TELL else {}
     if settings.export is None:
         return tell
     best, tree = f"{settings.export.to}/best", f"{settings.export.to}/{BEST_TREE}"
@@ -61,7 +61,7 @@ def next_steps(
     trust = trust_options(config)
     pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
     trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    if verdict is not Verdict.FASTER:
+    if verdict is not SpeedVerdict.FASTER:
         return {
             **tell,
             "see why it is not faster": command_line("doctor", why="costs of passes on this machine"),
@@ -229,7 +229,7 @@ class Exporter:
         if best is None:
             (self.folder / f"{BEST}.json").unlink(missing_ok=True)  # of an earlier confirmation
             sentences.append(
-                f"There is no {best_alias}, because nothing is shown to be faster than plain decoding; "
+                f"{best_alias} is not written, because nothing is shown to be faster than plain decoding; "
                 f"{self.folder}/{BEST_TREE} is the fastest candidate."
             )
         elif self._payloads(winner) is None:

@@ -142,7 +142,7 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def folder_of(config: Config) -> Path:
-    """Return the folder of the report: beside the artifact and with its version's name, or in the output folder."""
+    """Return the folder of the report: next to the artifact and with its version's name, or in the output folder."""
     if config.artifact and "output" not in dict(config.typed):
         version = resolve(local(config.artifact))
         return version.parent / "verify" / version.name

@@ -12,7 +12,7 @@ from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
 from specexp.bench.statistics import IMPOSSIBLE, Speedup, paired_speedup, summarise
 from specexp.bench.verdict import (
-    Verdict,
+    SpeedVerdict,
     left_out_sentence,
     prompts_needed,
     verdict_of,
@@ -66,13 +66,13 @@ def of(ratio, spread, n, **given):
 @pytest.mark.parametrize(
     ("speedup", "verdict"),
     [
-        (of(1.5, 0.1, 8), Verdict.FASTER),
-        (of(1.02, 0.01, 24), Verdict.FASTER),
-        (of(1.0, 0.02, 24), Verdict.NOT_FASTER),
-        (of(0.7, 0.1, 8), Verdict.NOT_FASTER),
-        (of(1.1, 0.5, 8), Verdict.CANNOT_TELL),
-        (of(9.0, 0.0, 3), Verdict.CANNOT_TELL),  # fewer than four prompts tell nothing
-        (Speedup.refuse("ours", "plain", "why"), Verdict.CANNOT_TELL),
+        (of(1.5, 0.1, 8), SpeedVerdict.FASTER),
+        (of(1.02, 0.01, 24), SpeedVerdict.FASTER),
+        (of(1.0, 0.02, 24), SpeedVerdict.NOT_FASTER),
+        (of(0.7, 0.1, 8), SpeedVerdict.NOT_FASTER),
+        (of(1.1, 0.5, 8), SpeedVerdict.CANNOT_TELL),
+        (of(9.0, 0.0, 3), SpeedVerdict.CANNOT_TELL),  # fewer than four prompts tell nothing
+        (Speedup.refuse("ours", "plain", "why"), SpeedVerdict.CANNOT_TELL),
     ],
 )
 def test_the_interval_decides_between_three_verdicts(speedup, verdict):
@@ -81,8 +81,8 @@ def test_the_interval_decides_between_three_verdicts(speedup, verdict):
 
 def test_the_smallest_gain_worth_having_is_the_files():
     speedup = of(1.04, 0.05, 8)
-    assert verdict_of(speedup, 1.05) is Verdict.CANNOT_TELL
-    assert verdict_of(speedup, 1.2) is Verdict.NOT_FASTER
+    assert verdict_of(speedup, 1.05) is SpeedVerdict.CANNOT_TELL
+    assert verdict_of(speedup, 1.2) is SpeedVerdict.NOT_FASTER
 
 
 @pytest.mark.parametrize("ratio", [1.2, 1.04, 0.98])
@@ -91,7 +91,7 @@ def test_the_stated_number_of_prompts_gives_a_verdict_in_four_of_five_runs(ratio
     n = prompts_needed(of(ratio, spread * math.sqrt(7 / 8), 8))
     logs = generator.normal(math.log(ratio), spread, (100, n))
     found = [verdict_of(Speedup.of("ours", "plain", row, "measured")) for row in logs]
-    told = sum(one is not Verdict.CANNOT_TELL for one in found)
+    told = sum(one is not SpeedVerdict.CANNOT_TELL for one in found)
     assert told >= 70
 
 
@@ -102,7 +102,7 @@ def test_an_open_verdict_names_the_command_that_closes_it():
     assert text.endswith(f"on 8 prompts; about {needed:,} would tell: sweep --prompts {needed}")
 
 
-def test_the_best_of_equal_arms_is_seldom_called_faster():
+def test_the_best_of_equal_arms_is_named_faster_in_few_runs():
     generator, named = np.random.default_rng(3), 0
     for _ in range(100):
         logs = generator.normal(0, 0.1, (12, 24))
@@ -157,7 +157,7 @@ def test_a_gain_of_ten_percent_on_24_prompts_is_found_in_nine_of_ten_runs():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1, 0.2])
-def test_plain_decoding_against_itself_is_seldom_called_different(spread):
+def test_plain_decoding_differs_from_itself_in_few_runs(spread):
     generator, different = np.random.default_rng(7), 0
     for _ in range(200):
         speedup = speedup_of(noisy(generator, 1.0, spread), noisy(generator, 1.0, spread))
@@ -177,7 +177,7 @@ def test_a_run_in_which_noise_reaches_the_impossible_has_no_verdict():
     generator = np.random.default_rng(7)
     speedup = speedup_of(noisy(generator, 1.0, 0.3), noisy(generator, 1.0, 0.3))
     assert str(speedup.refused).startswith("nothing can be concluded: the machine was too busy: ")
-    assert verdict_of(speedup) is Verdict.CANNOT_TELL
+    assert verdict_of(speedup) is SpeedVerdict.CANNOT_TELL
 
 
 def looped(arm, number, steps, seconds, text=10):

@@ -123,12 +123,15 @@ def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, s
 def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
     experiment, tmp_path, capsys, monkeypatch
 ):
-    def loaded(*_args, **_kwargs):
-        raise AssertionError("weights were loaded")
+    load = transformers.PreTrainedModel.from_pretrained.__func__
+
+    def outline(cls, *args, **kwargs):
+        assert kwargs.get("device_map") == "meta", "weights were loaded"
+        return load(cls, *args, **kwargs)
 
     path = experiment(arms=ARMS, profile=SHORT)
     before = set(tmp_path.rglob("*"))
-    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", loaded)
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", classmethod(outline))
     assert main([path, "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "new tokens: 1, 2, 3, 4", "prefixes: 8, 175", "plain decoding", "a chain", "recycling, length=1",

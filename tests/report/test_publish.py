@@ -86,7 +86,7 @@ def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_p
         call.table("arms", table().records()),
         call.html(key, panel),
         call.summary({"speedup": 2.0}),
-        call.artifact(tmp_path, "best", "static-tree"),
+        call.artifact(tmp_path, "best", "static-tree", ("latest", "best")),
         call.table("part", table().records()),
         call.picture("picture", folder / "picture.png"),
     ]

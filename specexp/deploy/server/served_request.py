@@ -160,7 +160,7 @@ class ServedRequest:
             processors.append(MinNewTokensLengthLogitsProcessor(prompt_length, least, sorted(ends)))
         min_p = request.min_p if sampling.temperature else 0
         if not processors and not min_p:
-            return KeyedSampling(**sampling.settings)
+            return KeyedSampling(sampling.temperature, sampling.top_k, sampling.top_p)
         processors += [*sampling.warpers, *([MinPLogitsWarper(float(min_p))] if min_p else [])]
         verifier = ProcessedSampling()
         verifier.set_up(processors, sampling.temperature)

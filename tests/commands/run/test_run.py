@@ -341,7 +341,11 @@ SPACE = {
             ["--data.prompts.init_args.path", "/nowhere/question.jsonl"],
             "error: command line: data.prompts.init_args.path: /nowhere/question.jsonl does not exist; a file",
         ),
-        ({}, ["--data.max_prompt_tokens", "1"], "error: command line: data.max_prompt_tokens: prompt '0' of"),
+        (
+            {},
+            ["--data.max_prompt_tokens", "1"],
+            "error: command line: data.max_prompt_tokens: MTBench: prompt '0' has",
+        ),
         ({}, ["--pair.draft", "/nowhere/model"], "command line: pair.draft: draft '/nowhere/model'"),
         ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
     ],

@@ -115,13 +115,13 @@ KEYED = {"class_path": "KeyedSampling", "init_args": {"temperature": 0.7, "top_p
         (KEYED, "the study's verifier KeyedSampling, so requests must set temperature 0.7, top_p 0.8"),
     ],
 )
-def test_the_sampling_of_the_study_is_said_because_no_file_holds_it(verifier, note, engine, tuned) -> None:
+def test_a_note_names_the_sampling_of_the_study_that_no_file_holds(verifier, note, engine, tuned) -> None:
     content, said = export(tuned(LOOKUP, verifier=verifier), engine)
     assert note in said
     assert "temperature" not in str(content)
 
 
-def test_the_sampling_of_a_study_of_an_engine_is_said(tmp_path) -> None:
+def test_a_note_names_the_sampling_of_a_study_of_an_engine(tmp_path) -> None:
     content = {"engine": "vllm", "version": "1", "settings": {"method": "ngram", "num_speculative_tokens": 5}}
     provenance = {"config": {"verifier": {"class_path": "Greedy", "init_args": {}}}}
     made = save_artifact(tmp_path / "m", "engine-settings", {"settings.json": content}, provenance)

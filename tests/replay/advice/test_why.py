@@ -29,7 +29,7 @@ def written(tmp_path_factory):
         "pair": {"target_dtype": "float32"},
         "data": {
             "prompts": {"class_path": "StdlibFunctions", "init_args": {"split": "validation"}},
-            "max_prompts": 3,
+            "max_prompts": 10,
         },
         "drafter": {"class_path": "DraftModel"},
         "builder": {"class_path": "Chain", "init_args": {"length": 4}},
