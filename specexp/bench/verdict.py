@@ -13,7 +13,7 @@ from specexp.bench.statistics import DISTURBED, FEWEST_PROMPTS, NOTHING, Speedup
 LEAST_GAIN = 1.05
 """Default of ``least_gain``, the smallest speedup worth having."""
 POWER = 0.8
-"""Chance with which the stated number of prompts tells, if the estimate is right."""
+"""Chance with which the stated number of prompts leads to a verdict, if the estimate is right."""
 MOST_PROMPTS = 10_000
 
 
