@@ -295,7 +295,8 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
     """Return the records of all shards. Unfinished shards are decoded here first."""
     from specexp.bench.record import read_records, write_records
 
-    found, rendered = list[PromptRecord](), set[str]()
+    found: list[PromptRecord] = []
+    rendered: set[str] = set()
     for shard in shards:
         if not _is_decoded(config, shard.folder(whole)):
             _decode_shard(config, shard)

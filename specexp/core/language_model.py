@@ -83,13 +83,11 @@ class HuggingFaceRuntime(Runtime):
 
     def _check_mode(self) -> None:
         if self.model.training:  # dropout would change its logits
-            raise ValueError(
-                f"the {self.model.config.model_type} model is in training mode: call model.eval()"
-            )
+            raise ValueError(f"{_name(self.model)} is in training mode: call model.eval()")
 
     def _self_check(self, remedy: str = "run it with pair.mode eager") -> None:
         with self._short_windows():
-            self.check_tree(f"the {self.model.config.model_type} model", tolerance(self.dtype), remedy)
+            self.check_tree(_name(self.model), tolerance(self.dtype), remedy)
 
     @contextmanager
     def _short_windows(self) -> Iterator[None]:
@@ -323,11 +321,16 @@ class LanguageModel(HuggingFaceRuntime):
         return torch.cat([states[index, :size].to(self.device) for states in self._noted], dim=-1)
 
 
+def _name(model: PreTrainedModel) -> str:
+    """Return a model's name in messages: by its architecture, if its configuration has one."""
+    return f"the {model.config.model_type} model" if model.config.model_type else "the model"
+
+
 def check_causal(model: PreTrainedModel) -> None:
     """Raise ``ValueError`` if a model's tokens attend to later tokens, as in an encoder."""
     causal = all(getattr(part, "is_causal", True) for part in model.modules())
     if getattr(model.config, "is_decoder", True) is False and not causal:
-        raise ValueError(f"the {model.config.model_type} model is an encoder: use a causal model")
+        raise ValueError(f"{_name(model)} is an encoder: use a causal model")
 
 
 def soft_capped(logits: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:

@@ -40,7 +40,7 @@ SHA = "payload tree.json is changed or damaged: its sha256 differs"
         (lambda f: f["provenance"].pop("metrics"), "provenance.metrics is missing"),
         (lambda f: f["provenance"]["metrics"]["speedup"].update(low="x"), r"speedup\.low must be a number, got 'x'"),
         (lambda f: f["provenance"].update(runtime=3), "provenance.runtime must be a text, got 3"),
-        (lambda f: f["fingerprint"].update(tokeniser={}), "fingerprint.tokeniser must be 'tokenizer' or 'model'"),
+        (lambda f: f["fingerprint"].update(tokeniser={}), "fingerprint.tokeniser is unknown; did you mean 'tokenizer'"),
         (lambda f: f["fingerprint"].update(model=[]), "fingerprint.model must be an object, got \\[\\]"),
         (lambda f: f["payloads"]["tree.json"].pop("sha256"), "payloads.tree.json.sha256 is missing"),
         (lambda f: f["payloads"]["tree.json"].update(sha256="0" * 64), SHA),

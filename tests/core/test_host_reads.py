@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from specexp.base.kernels import CannotRunError
 from specexp.builders import Chain, DySpecGreedy, KConfig, StaticTree
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
@@ -110,12 +111,22 @@ def test_one_read_gives_the_same_tokens_as_reads_row_by_row(request, parts, draf
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_unusable_logits_are_found_in_that_read(on_a_device, wrong, role):
     good, bad = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [wrong, 0.0]]
-    draft = DraftModel(bigram_model(bad if role == "draft" else good))
-    decoder = Decoder(bigram_model(bad if role == "target" else good), draft, Chain(2), KeyedSampling(0.7))
+    target, draft = (
+        LanguageModel(bigram_model(bad if role == one else good), self_check=False)
+        for one in ("target", "draft")
+    )
+    decoder = Decoder(target, DraftModel(draft), Chain(2), KeyedSampling(0.7))
     with pytest.raises(
         LogitsError, match=f"the {role} model gave {'NaN' if wrong != wrong else 'infinite'} logits"
     ):
         decoder.generate([0], max_new_tokens=5)
+
+
+@pytest.mark.parametrize("use", [Decoder, DraftModel])
+def test_nan_logits_are_found_by_the_self_check(use):
+    sentence = "the model gives NaN logits in a pass without a tree: check its weights, or set another dtype"
+    with pytest.raises(CannotRunError, match=f"^{sentence}$"):
+        use(bigram_model([[0.0, 1.0], [NAN, 0.0]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

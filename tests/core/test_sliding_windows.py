@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.served import check_schedule
-from helpers.small_models import FULL_ATTENTION, SLIDING, VOCABULARY, build, sliding_model
+from helpers.small_models import EAGER_ALONE, FULL_ATTENTION, SLIDING, VOCABULARY, build, sliding_model
 from transformers import AutoTokenizer
 
 from specexp import Decoder, load_pair
@@ -155,17 +155,26 @@ def test_the_self_check_restores_the_windows():
     assert {part.config.sliding_window for part in model.modules() if hasattr(part, "config")} == {5}
 
 
-def test_compiled_passes_leave_windows_to_the_models_own_code():
-    model = build("Mistral", {**SLIDING["Mistral"], "head_dim": 16}, dtype=torch.float32)
-    with pytest.raises(
-        CannotRunError, match="the mistral model has sliding windows, so there is no compiled"
-    ):
+@pytest.mark.parametrize("name", ["Gemma2", "Gemma3Text", "Mistral", "Olmo3", "Qwen2"])
+def test_greedy_output_of_compiled_passes_equals_generate(name):
+    settings = {**SLIDING[name], "head_dim": 16}
+    model = build(name, settings, "eager" if name in EAGER_ALONE else "sdpa", torch.float32)
+    runtime, draft = CompiledModel(model), CompiledModel(model)
+    assert 5 in runtime.windows.values()
+    assert decodes_as_generate(model, runtime, draft).tokens_per_step == 4
+
+
+def test_compiled_passes_leave_windows_of_other_families_to_the_models_own_code():
+    model = sliding_model("GptOss")
+    with pytest.raises(CannotRunError, match="compiled passes support .* but the model is a GptOssForCausalLM"):
         CompiledModel(model)
-    told = []
-    assert runtime_of(model, "auto", told.append).kind == "eager"
-    assert told == [
-        "running in eager mode, since the mistral model has sliding windows, so there is no compiled pass of it"
-    ]
+    notes = []
+    runtime = runtime_of(model, "auto", notes.append)
+    assert runtime.kind == "eager"
+    (note,) = notes
+    assert note.startswith("running in eager mode, since ")
+    assert "the model is a GptOssForCausalLM" in note
+    assert Decoder(runtime).generate(tokens(17), max_new_tokens=16).token_ids == plain(model, tokens(17), 16)
 
 
 def test_a_model_without_sdpa_is_loaded_with_eager_attention(tmp_path, caplog, model_folder):

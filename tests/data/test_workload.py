@@ -267,7 +267,7 @@ def test_a_template_that_rejects_a_later_turn_is_one_sentence(tokenizer):
     )
     prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
     with pytest.raises(
-        PromptSetError, match=r"'81': turn 1 is rejected by the .* template \(one turn only\)\.$"
+        PromptSetError, match=r"'81': turn 1 is rejected by the .* template \(one turn only\)$"
     ):
         prompt.longest_context(tokenizer, 4)
 
@@ -320,7 +320,7 @@ def test_all_unusable_rows_are_named_at_once_by_kind_or_left_out(chat_tokenizer,
     answer = str(refused.value)
     assert "my.jsonl: 8 of 10 prompts cannot be used: rows 2, 3, 4, 5, 6 and 2 more, messages.0" in answer
     assert "; row 9, key 'messages': must be" in answer
-    assert answer.endswith("; correct the file, or leave such rows out with data.unusable: skip.")
+    assert answer.endswith("; correct the file, or leave such rows out with data.unusable: skip")
     chat_tokenizer.chat_template += (
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     )

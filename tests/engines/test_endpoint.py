@@ -278,13 +278,13 @@ class TestLlamaCppServer:
 
     @pytest.mark.parametrize("amx", [True, False])
     def test_the_program_is_kept_from_repacking_on_processors_with_amx(self, amx, program, pair, monkeypatch):
-        monkeypatch.setattr(http_engines, "_has_amx", lambda: amx)
+        monkeypatch.setattr(http_engines, "has_amx", lambda: amx)
         words = LlamaCppServer(target="target.gguf", program=str(program)).words(1, pair)
         assert words[0] == str(program)
         assert ("--no-repack" in words) == amx
 
     def test_the_wheel_is_used_where_there_is_no_program(self, program, pair, monkeypatch) -> None:
-        monkeypatch.setattr(http_engines, "_has_amx", lambda: True)
+        monkeypatch.setattr(http_engines, "has_amx", lambda: True)
         monkeypatch.setenv("PATH", "")
         monkeypatch.setattr(http_engines, "find_spec", lambda name: name)
         words = LlamaCppServer(target="target.gguf").words(1, pair)

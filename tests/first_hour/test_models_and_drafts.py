@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import transformers
 from helpers.first_hour import Row
+from helpers.small_models import END
 from safetensors.torch import load_file, save_file
 
 LOADED = "run mine.yaml --pair.target model --pair.target_dtype float32"
@@ -158,8 +159,15 @@ def changed_vocabulary(folder: Path, **tokens: int) -> dict[str, int]:
 
 
 def test_a_token_that_only_one_tokenizer_has_is_named(folder, answered):
-    changed_vocabulary(folder, ab=300)
+    changed_vocabulary(folder, ab=300, **{END: 256})
     answered(Row(DRAFTED, "pair.draft ... 1 token differs: 'ab' (draft only)"))
+
+
+def test_a_special_token_that_gives_way_to_another_token_is_named_too(folder, answered):
+    """Special tokens outside the vocabulary are numbered after it, whatever ids their file has."""
+    changed_vocabulary(folder, ab=300)
+    names = f"2 tokens differ: '{END}' (id 257 in the draft, 256 in the target), 'ab' (draft only)"
+    answered(Row(DRAFTED, f"pair.draft ... {names}"))
 
 
 def test_tokens_with_swapped_ids_are_named(folder, answered):

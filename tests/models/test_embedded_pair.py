@@ -107,7 +107,7 @@ def cut_short(folder: Path) -> None:
     ("damage", "named"),
     [
         (without("config.json"), "without config.json"),
-        (without("model.safetensors"), "model.safetensors"),
+        (without("model.safetensors"), "has no weights: copy its .safetensors files into the folder$"),
         (cut_short, ""),
         (without("tokenizer.json", "tokenizer_config.json"), "has no tokenizer.json"),
         # transformers warns of these, and makes the weights up

@@ -132,7 +132,9 @@ def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_kee
 
 def test_an_artifact_is_not_searched(gained, capsys):
     assert main([gained, "--artifact", "artifacts/small/best"]) == 2
-    assert "--artifact artifacts/small/best replaces the file's search" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--artifact names one setting, so nothing is searched: leave it out to search, or use" in error
+    assert "python -m specexp.run small.yaml --artifact artifacts/small/best" in error
 
 
 def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys):

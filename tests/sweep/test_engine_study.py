@@ -17,7 +17,7 @@ from specexp.sweep.command import main
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
 FAULTS = {
-    "crash": "the server crashed",
+    "crash": "the server exited with status 3 (the fake server crashed on purpose)",
     "hang": "no complete answer within",
     "error": "status 500",
     "truncate": "the stream ended early",
@@ -77,10 +77,7 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
         assert rows[fault]["state"] == "failed"
         assert reason in rows[fault]["reason"]
     assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
-    assert (
-        "crash: failed, EngineError: the server crashed (the fake server crashed on purpose)"
-        in capsys.readouterr().out
-    )
+    assert f"crash: failed, EngineError: {FAULTS['crash']}" in capsys.readouterr().out
 
 
 def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):

@@ -107,22 +107,22 @@ def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monke
     monkeypatch.setattr("specexp.sweep.run.time", lambda: 1000.0)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: 1100.0)
     file = write(experiment)
-    assert main([file, "--minutes", "5"]) == 0
+    assert main([file, "--minutes", "3"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    # 275 s are 27.5 prompts, and the fewest are 6 + 2 + 7.5 in the search and 6 + 3 * 4 in the confirmation, for which
-    # the search ends at 1095 s
-    assert "about 6 minutes instead of 5, which are too few: about 1 trial on 6 prompts" in printed
+    # 155 s are 15.5 prompts, too few for three known trials on 6 prompts. The fewest are 3 + 2 + 3.75 in the search and
+    # 3 + 3 * 4 in the confirmation, for which the search ends at 1005 s.
+    assert "about 4 minutes instead of 3, which are too few: about 1 trial on 3 prompts" in printed
     assert "Plain decoding takes 10.0 s a prompt here" in printed
-    assert "The 5 minutes allow 1 of 5 trials, and now the confirmation." in printed
+    assert "The 3 minutes allow 1 of 5 trials, and now the confirmation." in printed
     assert "Confirming 1 candidate on 3 other prompts." in printed
     assert "The search measured 1 of 5 trials in its time; with more --minutes" in printed
-    assert [row["prompts"] for row in rows()] == ["6"]
-    assert main([file, "--minutes", "5"]) == 0
+    assert [row["prompts"] for row in rows()] == ["3"]
+    assert main([file, "--minutes", "3"]) == 0
     assert "Study small has ended" in capsys.readouterr().out
     assert main([file, "--minutes", "50"]) == 0
     printed = capsys.readouterr().out
     assert "1 of 5 trials are finished" in printed
-    assert "about 4 trials on 6 prompts" in " ".join(printed.split())
+    assert "about 4 trials on 3 prompts" in " ".join(printed.split())
     assert len(rows()) == 5
 
 

@@ -89,7 +89,7 @@ def test_a_malformed_space_is_refused_in_one_sentence(space, words):
     ("section", "words"),
     [
         ({"n_trails": 3}, "did you mean 'sweep.n_trials'"),
-        ({"objectives": ["sped"]}, "did you mean 'speedup'"),
+        ({"objectives": ["spedup"]}, "did you mean 'speedup'"),
         ({"constraints": {"max_nodes": 3}}, "did you mean 'max_draft_nodes'"),
         (
             {"constraints": {"min_nodes_per_step": 9, "max_nodes_per_step": 8}},

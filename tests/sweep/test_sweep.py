@@ -169,7 +169,13 @@ def test_a_study_does_not_replace_the_results_of_a_run(experiment, capsys):
 
 
 def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(experiment, capsys):
-    experiment["sweep"] |= search(1, 2, n_trials=1, export={"kind": "static-tree"})
+    experiment["sweep"] |= search(5, 5, n_trials=1, export={"kind": "static-tree"})
+    experiment["sweep"]["confirm"] = {"best": 1, "data": {"max_prompts": 4}}  # fewer give no verdict
+    # A gain for certain, because `best` exists only with one.
+    experiment["latency"] = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
+    experiment["drafter"]["init_args"] = {"k": 4, "state": "carry"}
+    experiment["verifier"] = {"class_path": "Greedy"}
+    experiment["generation"]["max_new_tokens"] = 24
     assert main([write(experiment), "--name", "mine"]) == 0
     best = Path("artifacts/mine/best.json").read_text()
     for dry_run in ([], ["--dry-run"]):

@@ -17,7 +17,8 @@ OFF = '{"speculative": false}'
 
 def answer(text, logprobs=None):
     pieces = list(text) if logprobs else []
-    return Streamed(text, [0.0], "length", len(text), {}, logprobs or [], pieces)
+    counted = {"finish_reason": "length", "tokens": len(text)}
+    return Streamed(text, [0.0], **counted, logprobs=logprobs or [], pieces=pieces)
 
 
 def best(*alternatives):
@@ -29,7 +30,12 @@ CLOSE, FAR = best({"b": -0.7, "x": -0.75}), best({"b": -0.1, "x": -3.0})
 MISSING = best({"b": -0.1, "y": -2.0})
 """The other token is at least as far as the last of these."""
 LONG = Streamed(
-    "abcd", [0.0], "length", 3, {}, [{"a": -0.1}, {"bc": -0.1, "x": -3.0}, {"d": -0.1}], ["a", "bc", "d"]
+    "abcd",
+    [0.0],
+    finish_reason="length",
+    tokens=3,
+    logprobs=[{"a": -0.1}, {"bc": -0.1, "x": -3.0}, {"d": -0.1}],
+    pieces=["a", "bc", "d"],
 )
 
 

@@ -125,7 +125,8 @@ def test_another_character_is_judged_by_the_bytes_at_which_it_differs():
         raw = [bytes([one]).decode(errors="surrogateescape") for one in text.encode()]
         best = [{one: -0.1} for one in raw]
         best[-1] = {raw[-1]: -0.7, bytes([other]).decode(errors="surrogateescape"): last}
-        return Streamed(text, [0.0], "length", len(raw), {}, best, raw)
+        counted = {"finish_reason": "length", "tokens": len(raw)}
+        return Streamed(text, [0.0], **counted, logprobs=best, pieces=raw)
 
     for last, verdict in ((-0.75, "near tie"), (-9.0, "wrong")):
         off = answer("the 😀", last, "😁".encode()[-1])
