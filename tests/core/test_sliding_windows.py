@@ -166,7 +166,9 @@ def test_greedy_output_of_compiled_passes_equals_generate(name):
 
 def test_compiled_passes_leave_windows_of_other_families_to_the_models_own_code():
     model = sliding_model("GptOss")
-    with pytest.raises(CannotRunError, match="compiled passes support .* but the model is a GptOssForCausalLM"):
+    with pytest.raises(
+        CannotRunError, match=r"compiled passes support .* but the model is a GptOssForCausalLM"
+    ):
         CompiledModel(model)
     notes = []
     runtime = runtime_of(model, "auto", notes.append)
