@@ -106,7 +106,7 @@ class Speedup:
         """Ratio and interval, without the clock."""
         if self.refused is not None:
             return f"refused: {self.refused}"
-        interval = f"[{self.low:.2f}, {self.high:.2f}]" if self.has_interval else "(one prompt)"
+        interval = interval_text(self.low, self.high) if self.has_interval else "(one prompt)"
         return f"{self.ratio:.2f}x {interval}"
 
     def __str__(self) -> str:
@@ -182,6 +182,11 @@ NOTHING = "nothing can be concluded"
 MOST_DISTURBED = 0.2
 """Largest share of impossible times that may be left out of a noisy run, with as many at the other end."""
 DISTURBED = f"more than {IMPOSSIBLE:g} times as fast as their tokens per step allow, or out of line and not repeatable"
+
+
+def interval_text(low: float, high: float) -> str:
+    """Return the interval of a ratio. A bound above 100 says no more than that: two prompts can give 1e+21."""
+    return "[" + ", ".join(f"{bound:.2f}" if bound <= 100 else ">100" for bound in (low, high)) + "]"
 
 
 def pass_ratio(record: PromptRecord, other: PromptRecord) -> float | None:

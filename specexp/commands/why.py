@@ -289,7 +289,7 @@ def report(answers: Sequence[Answer], url: str) -> Report:
 
 def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> list[str]:
     """Return sentences about costs, break-even, speed and the likely cause."""
-    from specexp.bench.statistics import mean_interval
+    from specexp.bench.statistics import interval_text, mean_interval
 
     sent = [one for one in answers if one.sent == OWN]
     if not own.steps:
@@ -325,7 +325,7 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
     if plain := {one.number: one.rate for one in answers if one.sent == 0}:
         logs = np.log([one.rate / plain[one.number] for one in sent])
         speed, low, high = np.exp([logs.mean(), *mean_interval(logs)])
-        found.append(f"It decodes {speed:.2f}x [{low:.2f}, {high:.2f}] as fast as without drafts.")
+        found.append(f"It decodes {speed:.2f}x {interval_text(low, high)} as fast as without drafts.")
     return [*found, f"Likely cause: {cause_of(answers, costs, own)}."]
 
 

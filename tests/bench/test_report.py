@@ -29,7 +29,7 @@ from specexp.bench.metrics import (
     violation,
 )
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
-from specexp.bench.statistics import breakdown, mean_interval, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, summarise
 from specexp.builders import Chain
 from specexp.commands.run_report import curves_of, summary_of
 from specexp.config import load_config
@@ -96,6 +96,11 @@ def test_samples_of_a_prompt_count_once():
     records += [record("plain", 1, 1.0, sample=1), record("tree", 1, 0.25, sample=1)]
     speedup = speedup_of(records)  # log ratios: log 2; mean of 0 and log 4
     assert (speedup.ratio, speedup.n) == (pytest.approx(2), 2)
+
+
+def test_a_bound_that_says_nothing_is_not_written_out():
+    two = Speedup.of("a", "b", np.log([0.02, 50.0]), "measured")
+    assert str(two) == "1.00x [0.00, >100]"
 
 
 def test_interval_contains_the_truth_about_as_often_as_it_promises():

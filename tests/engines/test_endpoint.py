@@ -95,7 +95,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("--fault garbage", "must send JSON"),
         (
             "--fault no-start",
-            "before .*python was healthy, it exited with status 1 .*unknown flag --speculate",
+            r"before \S*python\S* was healthy, it exited with status 1 .*unknown flag --speculate",
         ),
         ("--fault deaf", "was not healthy at http.*/health within"),
         ("--fault no-model", "lists no model: set model to"),
