@@ -222,8 +222,8 @@ class CompiledModel(HuggingFaceRuntime):
         if self_check and self._weights is not known:
             try:
                 self._self_check()
-            except CannotCompileError:
-                del self._shared[model]  # so that the next attempt repeats the check
+            except BaseException:  # an interrupt too
+                self._shared.pop(model, None)  # so that the next attempt repeats the check
                 raise
             self.cache = self._empty_cache()  # drops the memory that the check reserved
 
@@ -412,10 +412,12 @@ class CompiledModel(HuggingFaceRuntime):
     @contextmanager
     @override
     def _short_windows(self) -> Iterator[None]:
-        with super()._short_windows():
+        try:
+            with super()._short_windows():
+                self._weights.set_windows(self.windows)
+                yield
+        finally:
             self._weights.set_windows(self.windows)
-            yield
-        self._weights.set_windows(self.windows)
 
     def _packed(self) -> LlamaWeights:
         """Return the packed copy of the model's current weights, which all runtimes of the model share."""
