@@ -29,9 +29,8 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_model_summary"), False)
     # pair.device places the models; the Trainer moves nothing
     settings = {"accelerator": "cpu", **quiet, **config.get("trainer"), **overrides}
-    settings.setdefault(
-        "plugins", [LightningEnvironment()]
-    )  # a shell's SLURM variables concern other processes
+    # a shell's SLURM variables concern other processes
+    settings.setdefault("plugins", [LightningEnvironment()])
     quiet_libraries()
     for name, value in settings.items():
         _check_value(name, value, config)
@@ -40,9 +39,8 @@ def build_trainer(config: Config, **overrides: Any) -> Trainer:
         return Trainer(**{name: _object(value, f"{where}.{name}") for name, value in settings.items()})
     except Exception as error:  # Lightning raises its own errors, and those of other libraries
         why = first_line(error)
-        named = [
-            name for name in config.get("trainer") if name in why.lower()
-        ]  # the argument that the error names
+        # the argument that the error names
+        named = [name for name in config.get("trainer") if name in why.lower()]
         raise config.checker.error(("trainer", *named[:1]), f": {why}") from error
 
 

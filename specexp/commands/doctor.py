@@ -29,8 +29,7 @@ _EXTRAS = {
     "cluster": "studies on many machines",
     "dashboard": "W&B workspaces and optuna-dashboard",
 }
-# CPU instructions that speed up compiled passes and libraries, keyed by their Linux names
-_LITTLE_DISK = 2e9
+_LITTLE_DISK = 2e9  # bytes
 
 
 @dataclass(frozen=True)

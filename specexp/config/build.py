@@ -108,10 +108,9 @@ def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts
-        searched, rows = config.get("data.offset"), len(build_workload(config).prompts.first(None))
+        rows = counted(len(build_workload(config).prompts.first(None)), "prompt")
         return ConfigError(
-            f"{stage}: no prompts are left after the first {searched} of {counted(rows, 'prompt')}: set "
-            f"data.max_prompts to {max(rows // 2, 1)}, so that the other half is left, or set {stage}.prompts"
+            f"{stage}: no prompts are left of {rows}: set a lower data.max_prompts, or set {stage}.prompts"
         )
     if error.key:
         key = ("data", *error.key)

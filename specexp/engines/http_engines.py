@@ -144,7 +144,7 @@ class _Endpoint(RunningEngine):
         arrivals, speculation = len(found.times), found.speculation
         accepted = speculation.get("num_accepted_draft_tokens", max(0, len(tokens) - arrivals))
         count, first = found.tokens or len(tokens), 1
-        if not found.token_ids:  # which arrive one by one
+        if not found.token_ids:  # token ids arrive one by one, but text in pieces of several tokens
             first = round(self._tokens_within(found.first, found.text) * count / len(tokens))
         prefill_seconds, decode_seconds = found.split(count, max(1, first))
         reason = "length" if found.finish_reason == "length" else "eos"

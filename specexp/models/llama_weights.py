@@ -61,7 +61,7 @@ class Model(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in (
                 *("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
-                *("is_bfloat16", "rotations", "rotated", "norms_heads", "has_gelu"),
+                *("is_bfloat16", "rotations", "rotated", "norms_by_head", "has_gelu"),
             )
         ),
         *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "attention_scale")),
@@ -132,7 +132,7 @@ class LlamaWeights:
             is_bfloat16=int(self.dtype == torch.bfloat16),
             rotations=len(tables),
             rotated=2 * frequencies.shape[1],
-            norms_heads=int(self._family.norms_qk != "all"),
+            norms_by_head=int(self._family.norms_qk != "all"),
             has_gelu=int(activation_of(config) != "silu"),
             epsilon=config.rms_norm_eps,
             embedding_scale=(

@@ -26,7 +26,7 @@ OF_AN_AGENT = (
 )
 """Variables of ``wandb agent``, with which all runs of a process would have one id."""
 UNUSED = ("WANDB_RUN_GROUP", "WANDB_NAME", "WANDB_DIR")
-"""Variables for values that a study chooses itself."""
+"""Variables for values that a command chooses itself."""
 
 
 def project_of(named: str | None) -> str:
@@ -35,10 +35,10 @@ def project_of(named: str | None) -> str:
 
 
 def take_over(project: str | None) -> None:
-    """Hide the variables of W&B that do not fit several runs, and log a note on each that is ignored."""
+    """Hide the variables of W&B that do not fit the runs of a command, and log a note on each that is ignored."""
     for names, why in (
-        (OF_AN_AGENT, "each trial is a run with an id of its own"),
-        (UNUSED, "group, names and folder of runs are the study's (--name, --output)"),
+        (OF_AN_AGENT, "specexp gives each run an id of its own"),
+        (UNUSED, "group, names and folder of runs follow from the command's options"),
     ):
         if found := [name for name in names if os.environ.pop(name, None)]:
             log.warning(f"W&B: {', '.join(found)} ignored, because {why}")

@@ -120,7 +120,7 @@ STUDIES = [
     study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
-        "sweep.confirm.data: no prompts are left after the first 4 of 4 prompts: set data.max_prompts to 2",
+        "sweep.confirm.data: no prompts are left of 4 prompts: set a lower data.max_prompts",
         {"confirmed.yaml": CONFIRMED, "few.jsonl": "".join(f'{{"prompt": "a{n}"}}\n' for n in range(4))},
     ),
     Row(

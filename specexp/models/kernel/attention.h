@@ -179,7 +179,7 @@ struct Attention {
         long least = keys.longest;  // the first key of any row
         for (long row = start; row < start + count; ++row) least = std::min(least, first_of(row, window));
         const long skipped = least / KEYS, blocks = (keys.longest + KEYS - 1) / KEYS - skipped;
-        Input* const asked = inputs.of(queries * m.head_dim);
+        Input* const scaled = inputs.of(queries * m.head_dim);
         int32_t* const panel = packed.of(m.head_dim * PANEL);
         float* const few = room.of(queries * PANEL);
         Share share(m.kv_heads * blocks, thread, threads);
@@ -189,7 +189,7 @@ struct Attention {
                 for (long one = 0; one < queries; ++one) {
                     const float* at = wide + row_of(one) * stride_qkv() + (kv * group + one % group) * m.head_dim;
                     for (long d = 0; d < m.head_dim; d += LANES)
-                        store(asked + one * m.head_dim + d, load(at + d) * m.attention_scale);
+                        store(scaled + one * m.head_dim + d, load(at + d) * m.attention_scale);
                 }
             for (long query = 0, end; query < queries; query = end) {
                 const long own = rows.slot_of(row_of(query));
@@ -200,7 +200,7 @@ struct Attention {
                              for (long k = 0; k < many; k += PANEL) {
                                  const long count = std::min<long>(PANEL, many - k);
                                  pack(kept(number, 0, slot, kv, 0), places + k, count, panel);
-                                 const Input* from = asked + first * m.head_dim;
+                                 const Input* from = scaled + first * m.head_dim;
                                  Product<Kind> product{from, last - first, m.head_dim, to + k, apart};
                                  if (count < PANEL) product.out = few, product.stride = PANEL;
                                  product.panels(panel, 8 * sizeof(W), 0, 1);

@@ -36,7 +36,7 @@ extern "C" const Field fields[] = {
     FIELD(Layer, norm_mixed), FIELD(Layer, norm_q), FIELD(Layer, norm_k), FIELD(Layer, rotation),
     FIELD(Layer, window), FIELD(Model, layers), FIELD(Model, hidden), FIELD(Model, heads), FIELD(Model, kv_heads),
     FIELD(Model, head_dim), FIELD(Model, inner), FIELD(Model, vocabulary), FIELD(Model, is_bfloat16),
-    FIELD(Model, rotations), FIELD(Model, rotated), FIELD(Model, norms_heads), FIELD(Model, has_gelu),
+    FIELD(Model, rotations), FIELD(Model, rotated), FIELD(Model, norms_by_head), FIELD(Model, has_gelu),
     FIELD(Model, epsilon), FIELD(Model, embedding_scale), FIELD(Model, attention_scale),
     FIELD(Model, residual_scale), FIELD(Model, logit_scale), FIELD(Model, attention_cap), FIELD(Model, logit_cap),
     FIELD(Model, frequencies), FIELD(Model, norm), FIELD(Model, rotation_scales), FIELD(Model, embedding),

@@ -88,15 +88,15 @@ struct Pass : Attention<Kind> {
     // Normalises and rotates queries and keys, and writes keys and values to the cache.
     void turn(const Layer& layer, long number) const {
         const long heads = m.heads + 2 * m.kv_heads, half = m.rotated / 2;
-        const long together = m.norms_heads ? 1 : heads;  // heads of a row that one thread takes
+        const long together = m.norms_by_head ? 1 : heads;  // heads of a row that one thread takes
         const Share share(rows.count * heads / together, thread, threads);
         for (long unit = share.first * together; unit < share.last * together; ++unit) {
             const long row = unit / heads, head = unit % heads, key = head - m.heads;
             float* at = wide + row * stride_qkv() + head * m.head_dim;
             if (key < m.kv_heads) {
                 const float* weight = key < 0 ? layer.norm_q : layer.norm_k;
-                if (weight && m.norms_heads) normalise(at, weight, at, m.head_dim, m.epsilon);
-                if (weight && !m.norms_heads && (head == 0 || key == 0))  // the others follow in memory
+                if (weight && m.norms_by_head) normalise(at, weight, at, m.head_dim, m.epsilon);
+                if (weight && !m.norms_by_head && (head == 0 || key == 0))  // the others follow in memory
                     normalise(at, weight, at, (head ? m.kv_heads : m.heads) * m.head_dim, m.epsilon);
                 const float *cosines = angles + (row * m.rotations + layer.rotation) * m.rotated, *sines = cosines + half;
                 for (long k = 0; layer.rotation >= 0 && k < half; k += LANES) {

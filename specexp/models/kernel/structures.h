@@ -29,7 +29,7 @@ struct Layer {
 struct Model {
     int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, is_bfloat16;
     int64_t rotations, rotated;  // tables of frequencies; numbers of a head that rotate
-    int64_t norms_heads;         // whether queries and keys are normalised by head, rather than all heads together
+    int64_t norms_by_head;       // whether queries and keys are normalised by head, rather than all heads together
     int64_t has_gelu;            // the activation: tanh's approximation of GELU, rather than SiLU
     float epsilon, embedding_scale, attention_scale, residual_scale, logit_scale;
     float attention_cap, logit_cap;     // c * tanh(x / c) of scores and logits; 0 for none

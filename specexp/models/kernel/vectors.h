@@ -8,7 +8,7 @@
 #if defined(__FMA__)
 #include <immintrin.h>
 #endif
-#ifndef LANES  // the caller sets 8 if heads are too narrow for 16
+#ifndef LANES  // the caller sets 8 if the model's sizes are not multiples of 32, a panel of 16 lanes
 #if defined(__AVX512F__)
 #define LANES 16
 #else
