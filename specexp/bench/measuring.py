@@ -122,9 +122,8 @@ def decoded_again(
         arm.observers = arm.timeline_observers = ()
         new = decode_safely(arm, known[key[0]], key[1])
         if (new.token_ids, new.steps) == (old.token_ids, old.steps) and new.decode_seconds:
-            scale = new.decode_seconds / old.decode_seconds
-            seconds = {phase: scale * spent for phase, spent in old.seconds.items()}
-            kept[arm.name, *key] = replace(old, decode_seconds=scale * old.decode_seconds, seconds=seconds)
+            times = {one: getattr(new, one) for one in ("decode_seconds", "seconds", "loop_seconds")}
+            kept[arm.name, *key] = replace(old, **times)
     for name in names:
         for key in odd[name][0] & deviating([*kept.values()], name, baseline)[0]:
             first, second = (

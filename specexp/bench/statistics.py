@@ -38,7 +38,7 @@ class Speedup:
     refused: str | None = None  # why there is no speedup; all numbers are then NaN
     left_out: int = 0  # prompts that lack a time per token in either arm (failed, or ended with the prefill)
     clock: str = MEASURED
-    disturbed: int = 0  # prompts left out because their times cannot be right; see :func:`is_disturbed`
+    disturbed: int = 0  # prompts left out because their times cannot be right; see :data:`DISTURBED`
     mirrored: int = 0  # prompts left out at the other end; see :func:`paired_speedup`
     quantile: float = QUANTILE  # of Student's t, from which the interval was computed
 
@@ -92,14 +92,24 @@ class Speedup:
         return self.refused is None and self.n > 1
 
     @property
+    def has_enough(self) -> bool:
+        """True if there are enough prompts for a verdict."""
+        return self.refused is None and self.n >= FEWEST_PROMPTS
+
+    @property
     def is_faster(self) -> bool:
         """True if the whole interval lies above 1, and there are enough prompts for a verdict."""
-        return self.refused is None and self.n >= FEWEST_PROMPTS and self.low > 1
+        return self.has_enough and self.low > 1
 
     @property
     def is_slower(self) -> bool:
         """True if the whole interval lies below 1, and there are enough prompts for a verdict."""
-        return self.refused is None and self.n >= FEWEST_PROMPTS and self.high < 1
+        return self.has_enough and self.high < 1
+
+    @property
+    def measured(self) -> int:
+        """Number of prompts, including those left out."""
+        return self.n + self.left_out + self.disturbed + self.mirrored
 
     @property
     def unlabelled(self) -> str:
@@ -125,9 +135,9 @@ def paired_speedup(
     """Return the paired speedup of an arm. It is refused if the arm and the baseline are not comparable.
 
     ``cost`` returns the cost per token of a record that did not fail, or None. The default is decode seconds per
-    token. ``among`` is as in :meth:`Speedup.of`. Prompts with impossible times are left out; see :func:`is_disturbed`.
-    If the run's noise reaches the impossible, as many of the lowest pass ratios are left out too, because a cut on one
-    side alone would favor the baseline.
+    token. ``among`` is as in :meth:`Speedup.of`. Prompts with impossible or unsteady times are left out. If the run's
+    noise reaches the impossible, as many of the lowest pass ratios are left out too, because a cut on one side alone
+    would favor the baseline.
     """
     cost = cost or (lambda record: record.seconds_per_token)
     records = list(records)
@@ -149,17 +159,18 @@ def paired_speedup(
     logs = mean_by_prompt(kept)
     measured = len({record.prompt_id for record, *_ in timed})
     left_out = len({record.prompt_id for record, _ in pairs}) - measured
-    mirrored = min(mirror, measured - logs.size)
-    disturbed = measured - logs.size - mirrored
+    # a prompt is disturbed if the times of all its samples are
+    possible = {record.prompt_id for (record, *_), fast in zip(whole, too_fast, strict=True) if not fast}
+    disturbed, mirrored = measured - len(possible), len(possible) - logs.size
     every = mean_by_prompt((record.prompt_id, log) for record, _, log in whole)
     spread = float(every.std(ddof=1)) if mirror else None
     if reason is None and not kept:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
         if disturbed:
-            reason = f"all {counted(disturbed, 'prompt')} have times that cannot be right: {DISTURBED}"
+            reason = f"all {counted(disturbed, 'prompt')} have {DISTURBED}"
     if reason is None and mirror and disturbed > MOST_DISTURBED * measured:
         reason = (
-            f"{NOTHING}: the machine was too busy: {disturbed} of {measured} prompts have times {DISTURBED}, "
+            f"{NOTHING}: the machine was too busy: {disturbed} of {measured} prompts have {DISTURBED}, "
             "and the noise of the others reaches as far"
         )
     if reason is not None:
@@ -181,7 +192,7 @@ def paired_speedup(
 NOTHING = "nothing can be concluded"
 MOST_DISTURBED = 0.2
 """Largest share of impossible times that may be left out of a noisy run, with as many at the other end."""
-DISTURBED = f"more than {IMPOSSIBLE:g} times as fast as their tokens per step allow, or out of line and not repeatable"
+DISTURBED = "times that are faster than the tokens per step allow, or not repeatable"
 
 
 def interval_text(low: float, high: float) -> str:
@@ -225,11 +236,6 @@ def deviating(records: Iterable[PromptRecord], arm: str, baseline: str) -> tuple
     far = impossible - middle if cut else max(impossible, 3 * spread)
     far = far if logs.size >= FEWEST_PROMPTS else float("inf")
     return {key for key, log in found.items() if log > impossible or abs(log - middle) > far}, cut
-
-
-def is_disturbed(record: PromptRecord, other: PromptRecord) -> bool:
-    """Return whether a prompt's times must not count: its speedup is impossible, or did not repeat when tried again."""
-    return record.unsteady or (pass_ratio(record, other) or 0.0) > IMPOSSIBLE
 
 
 def mean_by_prompt(log_ratios: Iterable[tuple[str, float]]) -> NDArray[np.float64]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from itertools import count
-from math import log
+from math import ceil, log
 
 from specexp.base.messages import counted
 from specexp.bench.statistics import DISTURBED, FEWEST_PROMPTS, NOTHING, Speedup, student
@@ -29,26 +27,29 @@ def verdict_of(speedup: Speedup, least_gain: float = LEAST_GAIN) -> SpeedVerdict
     """Return the verdict on a speedup; ``least_gain`` is the smallest speedup worth having."""
     if speedup.is_faster:
         return SpeedVerdict.FASTER
-    enough = speedup.refused is None and speedup.n >= FEWEST_PROMPTS
-    return SpeedVerdict.NOT_FASTER if enough and speedup.high < least_gain else SpeedVerdict.CANNOT_TELL
+    lost = speedup.has_enough and speedup.high < least_gain
+    return SpeedVerdict.NOT_FASTER if lost else SpeedVerdict.CANNOT_TELL
 
 
-def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int:
-    """Return how many prompts would give a verdict, if the estimate is right.
+def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int | None:
+    """Return how many prompts would give a verdict, if the estimate is right; None if refused or over 10,000.
 
     They tell the estimate from 1, or from ``least_gain`` if that is farther away, with a chance of 80 %. With too few
-    prompts to know their spread, it is twice the minimum.
+    prompts to know their spread, it is twice the minimum. As large a share of them is expected to be left out as now.
     """
-    if speedup.refused is not None or speedup.n < FEWEST_PROMPTS:
-        return 2 * FEWEST_PROMPTS
-    half = log(speedup.high) - speedup.mean_log_ratio
-    deviation = half * speedup.n**0.5 / student(speedup.n, speedup.quantile)
-    distance = max(speedup.mean_log_ratio, log(least_gain) - speedup.mean_log_ratio)
-    for n in count(FEWEST_PROMPTS):
-        quantiles = student(n, speedup.quantile) + student(n, POWER)
-        if n >= MOST_PROMPTS or quantiles * deviation <= distance * n**0.5:
-            return n
-    raise AssertionError
+    if speedup.refused is not None:
+        return None
+    n = 2 * FEWEST_PROMPTS
+    if speedup.has_enough:
+        half = log(speedup.high) - speedup.mean_log_ratio
+        deviation = half * speedup.n**0.5 / student(speedup.n, speedup.quantile)
+        distance = max(speedup.mean_log_ratio, log(least_gain) - speedup.mean_log_ratio)
+        for n in range(FEWEST_PROMPTS, MOST_PROMPTS + 2):
+            quantiles = student(n, speedup.quantile) + student(n, POWER)
+            if quantiles * deviation <= distance * n**0.5:
+                break
+    needed = max(ceil(n * speedup.measured / speedup.n), speedup.measured + 1)
+    return needed if needed <= MOST_PROMPTS else None
 
 
 def verdict_sentence(
@@ -57,12 +58,8 @@ def verdict_sentence(
     *,
     over: str = "plain decoding",
     least_gain: float = LEAST_GAIN,
-    more: Callable[[int], str] | None = None,
 ) -> str:
-    """Return the verdict on the arm ``label`` as a sentence.
-
-    ``more`` returns the command that measures on a given number of prompts, or a suggestion if none would.
-    """
+    """Return the verdict on the arm ``label`` as a sentence."""
     if speedup.refused is not None and speedup.refused.startswith(NOTHING):
         return f"{speedup.refused.capitalize()}."
     if speedup.refused is not None:
@@ -73,23 +70,21 @@ def verdict_sentence(
     if verdict is SpeedVerdict.NOT_FASTER:
         worth = "" if speedup.is_slower else f", and a gain worth having is {least_gain:g}x"
         return f"{label} is {'slower' if speedup.is_slower else 'not faster'} than {over}: {speedup}{worth}."
-    needed, few = prompts_needed(speedup, least_gain), speedup.n < FEWEST_PROMPTS
-    told = f"a verdict needs at least {FEWEST_PROMPTS}" if few else f"about {needed:,} would tell"
-    found = (
-        f"Cannot tell yet whether {label} is faster than {over}: {speedup} on {counted(speedup.n, 'prompt')}"
-    )
-    return f"{found}; {told}{'.' if more is None else f': {more(needed)}'}"
+    needed, prompts = prompts_needed(speedup, least_gain), counted(speedup.n, "prompt")
+    more = f"more than {MOST_PROMPTS:,} would be needed" if needed is None else f"about {needed:,} would tell"
+    if not speedup.has_enough:
+        more = f"a verdict needs at least {FEWEST_PROMPTS}"
+    return f"Cannot tell yet whether {label} is faster than {over}: {speedup} on {prompts}; {more}."
 
 
 def left_out_sentence(label: str, speedup: Speedup) -> str:
     """Return a sentence on the prompts left out of a speedup and why; empty if there are none."""
     left = [
-        (speedup.disturbed, f"with times {DISTURBED}"),
+        (speedup.disturbed, f"with {DISTURBED}"),
         (speedup.mirrored, "at the other end, so that leaving out favors no side"),
         (speedup.left_out, "without a time per token"),
     ]
-    whys = " and ".join(f"{number} {why}" for number, why in left if number)
+    whys = "; ".join(f"{number} {why}" for number, why in left if number)
     if not whys or speedup.refused is not None:
         return ""
-    whole = speedup.n + speedup.disturbed + speedup.mirrored + speedup.left_out
-    return f"{label}: of {counted(whole, 'prompt')}, these are left out: {whys}."
+    return f"{label}: of {counted(speedup.measured, 'prompt')}, these are left out: {whys}."

@@ -350,7 +350,7 @@ class Study:
                 if should_stop(place, log_speedups[place]):
                     break
             if not log_speedups:
-                raise ValueError(f"on every prompt it seemed {DISTURBED}")
+                raise ValueError(f"all prompts have {DISTURBED}")
         finally:
             arm.close()
         folder = self.config.folder / "records"

@@ -10,7 +10,7 @@ from helpers.made_records import PHASES, record
 
 from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
-from specexp.bench.statistics import IMPOSSIBLE, Speedup, paired_speedup, summarise
+from specexp.bench.statistics import DISTURBED, Speedup, paired_speedup, summarise
 from specexp.bench.verdict import (
     SpeedVerdict,
     left_out_sentence,
@@ -44,7 +44,10 @@ class TimedArm(LearningArm):
 
 def measured(plain, ours, prompts=24, tokens_per_step=1):
     """Return the records of a run with these arms, with deviating prompts decoded again."""
-    arms = [TimedArm("plain", plain), TimedArm("ours", ours, tokens_per_step)]
+    return measured_by([TimedArm("plain", plain), TimedArm("ours", ours, tokens_per_step)], prompts)
+
+
+def measured_by(arms, prompts=24):
     asked = [SimpleNamespace(prompt_id=f"p{number}") for number in range(prompts)]
     records = [arm.decode(prompt) for prompt in asked for arm in arms]
     return decoded_again(arms, asked, records)
@@ -91,15 +94,31 @@ def test_the_stated_number_of_prompts_gives_a_verdict_in_four_of_five_runs(ratio
     n = prompts_needed(of(ratio, spread * math.sqrt(7 / 8), 8))
     logs = generator.normal(math.log(ratio), spread, (100, n))
     found = [verdict_of(Speedup.of("ours", "plain", row, "measured")) for row in logs]
-    told = sum(one is not SpeedVerdict.CANNOT_TELL for one in found)
-    assert told >= 70
+    assert sum(one is not SpeedVerdict.CANNOT_TELL for one in found) >= 70
 
 
-def test_an_open_verdict_names_the_command_that_closes_it():
-    text = verdict_sentence("trial 3", of(1.04, 0.3, 8), more=lambda n: f"sweep --prompts {n}")
+def test_an_open_verdict_has_the_number_of_prompts_that_closes_it():
+    text = verdict_sentence("trial 3", of(1.04, 0.3, 8))
     needed = prompts_needed(of(1.04, 0.3, 8))
     assert text.startswith("Cannot tell yet whether trial 3 is faster than plain decoding: 1.04x [")
-    assert text.endswith(f"on 8 prompts; about {needed:,} would tell: sweep --prompts {needed}")
+    assert text.endswith(f"on 8 prompts; about {needed:,} would tell.")
+
+
+def test_the_stated_number_includes_prompts_that_are_left_out():
+    needed = prompts_needed(of(1.04, 0.3, 8))
+    assert prompts_needed(of(1.04, 0.3, 8, disturbed=2, left_out=6)) == 2 * needed
+    assert prompts_needed(of(9.0, 0.0, 2, left_out=2)) == 16
+    # the estimate itself would be told apart from 1 by fewer prompts than were used
+    assert prompts_needed(of(1.06, 0.065, 8)) == 9
+
+
+def test_more_than_ten_thousand_prompts_are_not_proposed():
+    assert prompts_needed(of(1.02, 2.0, 8)) is None
+    assert verdict_sentence("a", of(1.02, 2.0, 8)).endswith("; more than 10,000 would be needed.")
+
+
+def test_no_number_of_prompts_closes_a_refused_comparison():
+    assert prompts_needed(Speedup.refuse("ours", "plain", "why")) is None
 
 
 def test_the_best_of_equal_arms_is_named_faster_in_few_runs():
@@ -115,16 +134,45 @@ def test_a_speedup_beyond_its_tokens_per_step_never_counts():
     speedup = speedup_of(slow, lambda *at: 1.1, tokens_per_step=2)
     assert (speedup.n, speedup.disturbed) == (18, 6)
     assert speedup.ratio == pytest.approx(2 / 1.1)
-    assert left_out_sentence("ours", speedup) == (
-        f"ours: of 24 prompts, these are left out: 6 with times more than {IMPOSSIBLE:g} times as fast as their "
-        "tokens per step allow, or out of line and not repeatable."
+    assert (text := left_out_sentence("ours", speedup)) == (
+        f"ours: of 24 prompts, these are left out: 6 with {DISTURBED}."
     )
+    assert "with times that are faster than the tokens per step allow, or not repeatable" in text
 
 
 def test_a_disturbed_prompt_is_decoded_again_and_then_counts():
     once = lambda number, attempt: 3.0 if number % 4 == 0 and not attempt else 1.0  # noqa: E731
     speedup = speedup_of(once, lambda *at: 1.1, tokens_per_step=2)
     assert (speedup.n, speedup.disturbed, speedup.ratio) == (24, 0, pytest.approx(2 / 1.1))
+
+
+class LoopingArm(TimedArm):
+    """An arm that spends the second half of its steps and seconds in a repetition."""
+
+    def decode(self, *given, **more):
+        found = super().decode(*given, **more)
+        half = {"loop_tokens": TOKENS // 2, "loop_steps": found.steps // 2}
+        return replace(found, **half, loop_seconds=found.decode_seconds / 2)
+
+
+def test_new_times_replace_those_of_the_repetition_too():
+    once = lambda number, attempt: 3.0 if number % 4 == 0 and not attempt else 1.0  # noqa: E731
+    arms = [LoopingArm("plain", once), LoopingArm("ours", lambda *at: 1.1, 2)]
+    speedup = paired_speedup(measured_by(arms), "ours", "plain")
+    assert (speedup.n, speedup.disturbed, speedup.ratio) == (24, 0, pytest.approx(2 / 1.1))
+
+
+def test_left_out_samples_are_counted_by_prompt():
+    seconds = {"plain": np.ones(24), "ours": np.resize([0.95, 1.05], 24)}
+    seconds["ours"][:3] = 0.5  # all samples of the first prompt are too fast
+    seconds["ours"][[3, 4, 6]] = 1.2  # the other end has samples of two prompts, but not all of them
+    records = [
+        record(arm, n // 3, float(taken[n]), sample=n % 3, seconds={"target": 1.0})
+        for arm, taken in seconds.items()
+        for n in range(24)
+    ]
+    speedup = paired_speedup(records, "ours", "plain")
+    assert (speedup.n, speedup.disturbed, speedup.mirrored, speedup.measured) == (7, 1, 0, 8)
 
 
 def test_a_prompts_own_cost_repeats_and_counts():
