@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,16 @@ def test_a_run_of_an_artifact_that_cannot_tell_is_followed_by_more_prompts(exper
     line = done("run", experiment(), *options, "--artifact", folder)
     assert f"--artifact {folder}" in line
     assert typed(line) == ["run"]
+
+
+def test_more_prompts_are_proposed_only_if_they_would_tell(experiment):
+    from specexp.config.next_step import more_prompts
+
+    more = partial(more_prompts, load_config(experiment()), "run", "data.max_prompts")
+    assert more(None, exhausted=False) == {}
+    assert more(20, exhausted=True) == {"measure more prompts": "add prompts to the set: all of it is used"}
+    (line,) = more(20, exhausted=False).values()
+    assert line.endswith("--data.max_prompts 20")
 
 
 def test_a_recording_is_profiled_and_then_replayed(experiment, typed):

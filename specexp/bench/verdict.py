@@ -48,7 +48,7 @@ def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int | No
             quantiles = student(n, speedup.quantile) + student(n, POWER)
             if quantiles * deviation <= distance * n**0.5:
                 break
-    needed = max(ceil(n * speedup.measured / speedup.n), speedup.measured + 1)
+    needed = ceil(n * speedup.measured / speedup.n)
     return needed if needed <= MOST_PROMPTS else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from specexp.engines.settings import engines_note
 from specexp.report.analysis import Analysis
 from specexp.report.comparison import (
     acceptance_table,
+    among,
     busy_machine_of,
     category_table,
     context_table,
@@ -45,7 +46,7 @@ from specexp.report.comparison import (
 from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.report.publish import Report
 from specexp.report.sections import prompts_shown, ratios_chart, texts_of
-from specexp.tracking.names import EAGER, PLAIN, SPEEDUP
+from specexp.tracking.names import PLAIN, SPEEDUP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,20 +100,18 @@ def report(
     ranked, least = _ranked(records, baselines[0]), config.get("least_gain")
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
-    used = len({record.prompt_id for record in records})
-    more = more_prompts(config, "run", "data.max_prompts", used)
     artifact = artifact_again(config, config.artifact) if config.artifact else None
     steps = {
         "prove that the output is unchanged": command_line("verify", *experiment_again(config, artifact)),
         "find the best setting": command_line("init", "my-study", *init_options(config)),
     }
-    if (
-        ranked
-        and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL
-        and ranked[0][1].refused is None
-    ):
-        steps = {"measure more prompts": more(prompts_needed(ranked[0][1], least)), **steps}
-    of_kinds = (kinds_sentence(records, name, name, baselines[0], least) for name in names[:1])
+    if ranked and verdict_of(ranked[0][1], least) is SpeedVerdict.CANNOT_TELL:
+        needed, exhausted = prompts_needed(ranked[0][1], least), data.workload.exhausted
+        steps = more_prompts(config, "run", "data.max_prompts", needed, exhausted=exhausted) | steps
+    of_kinds = (
+        kinds_sentence(records, name, name, baselines[0], least, among(arm_names(records), baselines[0]))
+        for name in names[:1]
+    )
     parts = [
         prompts_shown(texts, records, titles, tokenizer),
         *(one.report(records) for one in experiment.analyses if isinstance(one, Analysis)),
@@ -123,9 +122,7 @@ def report(
         preparation.files(),
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
-        answer=next(
-            (part.answer for part in parts if part.answer), answer_of(records, baselines[0], least, more)
-        ),
+        answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0], least)),
         limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))]
         + [*filter(None, of_kinds)],
         proof=proof_of(records, arm_names(records), baselines[0]),
@@ -141,19 +138,14 @@ def _title(config: Config, paper: str = "") -> str:
     return question + paper + (", replayed" if is_replayed(config) else "")
 
 
-def answer_of(
-    records: Sequence[PromptRecord],
-    baseline: str,
-    least_gain: float = LEAST_GAIN,
-    more: Callable[[int], str] | None = None,
-) -> str:
+def answer_of(records: Sequence[PromptRecord], baseline: str, least_gain: float = LEAST_GAIN) -> str:
     """Return the verdict on the fastest arm, and whether the machine was busy; empty if there is only the baseline."""
     ranked = _ranked(records, baseline)
     if not ranked:
         return ""
     name, speedup = ranked[0]
     over = "plain decoding" if baseline == PLAIN else baseline
-    found = verdict_sentence(name, speedup, over=over, least_gain=least_gain, more=more)
+    found = verdict_sentence(name, speedup, over=over, least_gain=least_gain)
     return f"{found} {busy_machine_of(records, baseline)}".rstrip()
 
 
@@ -162,9 +154,12 @@ def _ranked(records: Sequence[PromptRecord], baseline: str) -> list[tuple[str, S
 
     The intervals of all arms hold at once.
     """
-    others = [name for name in arm_names(records) if name != baseline]
-    chosen = [name for name in others if name != EAGER] or others
-    found = [(name, paired_speedup(records, name, baseline, among=len(chosen))) for name in others]
+    names = arm_names(records)
+    found = [
+        (name, paired_speedup(records, name, baseline, among=among(names, baseline)))
+        for name in names
+        if name != baseline
+    ]
     return sorted(found, key=lambda one: (one[1].refused is not None, -one[1].mean_log_ratio))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -39,23 +39,30 @@ def experiment_again(config: Config, changed: Mapping[str, Any] | None = None) -
 
 
 def more_prompts(
-    config: Config, name: str, key: str, used: int, options: Iterable[object] = ()
-) -> Callable[[int], str]:
-    """Return a function from a number of prompts to the command that measures them, or a suggestion to add prompts.
+    config: Config,
+    name: str,
+    key: str,
+    needed: int | None,
+    *,
+    exhausted: bool,
+    changed: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the next step of an open verdict: the command ``name`` on more prompts, or a suggestion to add some.
 
     Args:
-        name: The command.
-        key: Key of the maximum number of prompts. The set has no more than ``used`` if fewer are used than it allows.
-        options: More arguments of the command.
+        key: Key of the maximum number of prompts.
+        needed: Number of prompts that would tell; None if none would, so that there is no such step.
+        exhausted: Whether the prompt set has no further prompts.
+        changed: More keys to change.
     """
-    limit = config.get(key, None)
-    typed = {one: value for one, value in config.typed if one in ("name", "output")}
+    if needed is None:
+        return {}
+    if exhausted:
+        return {"measure more prompts": "add prompts to the set: all of it is used"}
+    typed = {one: value for one, value in config.typed if one.partition(".")[0] in ("name", "output", name)}
     artifact = artifact_again(config, config.artifact) if config.artifact else {}
-    if limit is None or used < limit:
-        return lambda prompts: f"add prompts to the set, which has no more than these {used}."
-    return lambda prompts: command_line(
-        name, *experiment_again(config, {**typed, **artifact, key: prompts}), *options
-    )
+    again = experiment_again(config, {**typed, **artifact, **(changed or {}), key: needed})
+    return {"measure more prompts": command_line(name, *again)}
 
 
 def _text(value: Any) -> str:

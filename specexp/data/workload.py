@@ -379,6 +379,7 @@ class Workload(metaclass=Checked):
         self.prompts = prompts if category is None else prompts.with_category(category)
         self.category = category
         self.max_prompts = max_prompts
+        self.exhausted = False  # whether the set has fewer rows than were asked for, once they are read
         self.shuffle_seed = shuffle_seed
         self.offset = offset
         self.max_prompt_tokens = max_prompt_tokens
@@ -460,6 +461,7 @@ class Workload(metaclass=Checked):
         if self.category is not None:
             rows = rows.select(_interleaved(rows["category"][:]))
         end = len(rows) if self.max_prompts is None else min(self.offset + self.max_prompts, len(rows))
+        self.exhausted = self.max_prompts is None or len(rows) < self.offset + self.max_prompts
         return rows.select(range(self.offset, end))
 
     def _prompt(self, tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Prompt | None:

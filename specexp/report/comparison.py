@@ -61,7 +61,11 @@ def results_table(
         cells: dict[str, Cell] = {"arm": _label(summary, shared), "state": summary.state}
         if summary.prompts:
             cells |= {column.title: summary.figures[metric.name] for column, metric in shown.items()}
-        cells |= {over[other].title: paired_speedup(records, name, other) for other in over if other != name}
+        cells |= {
+            over[other].title: paired_speedup(records, name, other, among=among(names, other))
+            for other in over
+            if other != name
+        }
         if not baselines or name == baselines[0]:
             word = "reference" if baselines else "not compared"
             cells |= {column.title: word for column in (*exact, Column("equal outputs"))}
@@ -87,6 +91,11 @@ def results_table(
         table.notes.append(float32.sentence([name for name in names if name != baselines[0]], baselines[0]))
     table.notes += _sources(theirs)
     return table
+
+
+def among(names: Sequence[str], baseline: str) -> int:
+    """Return the number of arms of which the fastest is chosen; see :meth:`~specexp.bench.statistics.Speedup.of`."""
+    return max(len({*names} - {baseline, EAGER}), 1)
 
 
 def _frame(
@@ -130,13 +139,15 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         return [f"Every prompt failed, the first with: {records[0].error}."] if records else []
     reference = summarise(good, baselines[0] if baselines else names[0])
     settings = sorted({(record.dtype, record.device, record.verifier) for record in good})
+    arms = among(names, baselines[0]) if baselines else 1
+    at_once = f" that holds for all {arms} arms at once" if arms > 1 else ""
     notes = [
         *(f"Target in {dtype} on {device}, verifier {verifier}." for dtype, device, verifier in settings),
         *clock_notes(good),
         f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
         f"{endings(reference, good)}.",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
-        "interval (Student's t). tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
+        f"interval (Student's t){at_once}. tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
     ]
     if any(record.difference is not None and record.difference.near_tie for record in good):
         notes.append(near_tie_sentence(good[0].dtype))
@@ -145,7 +156,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     notes += unread_evaluations(good)
     if failed := failed_answers(records):
         notes.append(f"{failed}. The figures cover the other answers.")
-    for name, baseline in product(names, baselines):
+    # those over the first baseline limit the answer
+    for name, baseline in product(names, baselines[1:]):
         prompts = paired_speedup(records, name, baseline).left_out
         if name != baseline and prompts:
             notes.append(
@@ -303,12 +315,17 @@ def kinds_sentence(
     label: str,
     baseline: str = PLAIN,
     least_gain: float = LEAST_GAIN,
+    among: int = 1,
 ) -> str:
-    """Name the categories for which an arm that is faster on all prompts does not pay; empty if it does for each."""
+    """Name the categories for which an arm that is faster on all prompts does not pay; empty if it does for each.
+
+    ``among`` is as in :meth:`~specexp.bench.statistics.Speedup.of`. The intervals of all categories hold at once too.
+    """
     groups = grouped(records)
-    if len(groups) < 2 or not paired_speedup(records, arm, baseline).is_faster:
+    if len(groups) < 2 or not paired_speedup(records, arm, baseline, among=among).is_faster:
         return ""
-    found = {name: paired_speedup(own, arm, baseline) for name, own in groups.items()}
+    share = among * len(groups)
+    found = {name: paired_speedup(own, arm, baseline, among=share) for name, own in groups.items()}
     of = {name: verdict_of(one, least_gain) for name, one in found.items()}
     slow = [
         f"{name} ({found[name].unlabelled})" for name, one in of.items() if one is SpeedVerdict.NOT_FASTER

@@ -74,8 +74,17 @@ class Confirmation:
 
     @property
     def winner(self) -> Confirmed:
-        """The fastest candidate."""
-        return self.confirmed[0]
+        """See :func:`winner_of`."""
+        return winner_of(self.confirmed)
+
+
+def winner_of(confirmed: Sequence[Confirmed]) -> Confirmed:
+    """Return the fastest candidate that is shown to be faster than plain decoding, or else the fastest.
+
+    Args:
+        confirmed: The candidates, fastest first.
+    """
+    return next((one for one in confirmed if one.over_plain.is_faster), confirmed[0])
 
 
 def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[FrozenTrial]:
@@ -213,7 +222,7 @@ def table(
         float32: Result of comparing outputs again in float32; None if this was not done.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
-    own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmed[0]
+    own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmation.winner
     present = arm_names(records)
     baselines = {arm: label for arm, label in BASELINES.items() if arm == PLAIN or arm in present}
     predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
@@ -293,7 +302,7 @@ def table(
 
 def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[str]:
     """Compare the winner with the best of each other choice, or with the best chain and every known configuration."""
-    winner = confirmed[0]
+    winner = winner_of(confirmed)
     if winner.choice is not None:
         best = {one.choice: one for one in reversed(confirmed) if one.choice != winner.choice}
         others = {f"the best confirmed of {one.choice} ({one.name})": one for one in reversed(best.values())}
@@ -318,14 +327,11 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
 
 
 def answer(
-    confirmed: Sequence[Confirmed],
-    records: Sequence[PromptRecord],
-    least_gain: float = LEAST_GAIN,
-    more: Callable[[int], str] | None = None,
+    confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], least_gain: float = LEAST_GAIN
 ) -> str:
     """Return the verdict on the winner, with warnings if replay mispredicted a speedup or the machine was busy."""
-    best = confirmed[0]
-    verdict = verdict_sentence(best.label, best.over_plain, least_gain=least_gain, more=more)
+    best = winner_of(confirmed)
+    verdict = verdict_sentence(best.label, best.over_plain, least_gain=least_gain)
     if best.over_plain.is_faster:
         verdict = f"{verdict.removesuffix('.')}, with the same output."
     return " ".join(filter(None, (misprediction(confirmed), verdict, busy_machine_of(records, PLAIN))))
@@ -346,7 +352,7 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     if not wrong:
         return None
     furthest = max(wrong, key=lambda one: abs(one.predicted_error or 0))
-    worst = wrong[0] if wrong[0] is confirmed[0] else furthest
+    worst = next((one for one in wrong if one is winner_of(confirmed)), furthest)
     assert worst.predicted is not None
     assert worst.predicted.over_plain is not None
     return (

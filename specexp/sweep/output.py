@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,24 +48,27 @@ BEST_TREE = "best-tree"
 
 
 def next_steps(
-    settings: Sweep, config: StudyConfig, verdict: SpeedVerdict, more: Callable[[int], str], needed: int
+    settings: Sweep, config: StudyConfig, verdict: SpeedVerdict, more: Mapping[str, str], deploys: bool
 ) -> dict[str, str]:
-    """Return commands to suggest after a verdict, keyed by purpose. Only a faster artifact is served."""
-    tell = {"measure more prompts": more(needed)} if verdict is SpeedVerdict.CANNOT_TELL else {}
-    if settings.export is None:
-        return tell
-    best, tree = f"{settings.export.to}/best", f"{settings.export.to}/{BEST_TREE}"
+    """Return commands to suggest after a verdict, keyed by purpose.
+
+    Args:
+        more: The next step of an open verdict.
+        deploys: Whether the study exports an artifact with the alias ``best``.
+    """
+    if verdict is SpeedVerdict.CANNOT_TELL:
+        return dict(more)
+    if verdict is SpeedVerdict.NOT_FASTER and not config.of_engine:
+        return {"see why it is not faster": command_line("doctor", why="costs of passes on this machine")}
+    if settings.export is None or not deploys:
+        return {}
+    best = f"{settings.export.to}/{BEST}"
     if config.of_engine:
         form = build_engine(config).exported_as
-        return {"write the engine's own settings": command_line("export", tree, "--to", form)}
+        return {"write the engine's own settings": command_line("export", best, "--to", form)}
     trust = trust_options(config)
     pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
     trusted = f", trust={trusted_packages(config)!r}" if trust else ""
-    if verdict is not SpeedVerdict.FASTER:
-        return {
-            **tell,
-            "see why it is not faster": command_line("doctor", why="costs of passes on this machine"),
-        }
     again = experiment_again(config, artifact_again(config, best))
     return {
         "prove that its output is unchanged": command_line("verify", *again),
@@ -205,38 +208,48 @@ class Exporter:
     exists only if the verdict on it is *faster*.
     """
 
-    def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
+    def __init__(
+        self,
+        export: Export,
+        confirmation: Confirmation,
+        study: Study,
+        command: str,
+        before: Deployed | None = None,
+    ) -> None:
         self.export, self.confirmation, self.study, self.command = export, confirmation, study, command
-        self.folder = Path(export.to)
+        self.folder, self._digest = Path(export.to), digest_of(export.model_dump())
+        self.candidates = [one for one in confirmation.confirmed if self._payloads(one) is not None]
+        if before is not None and (before.export != self._digest or not Path(before.folder).is_dir()):
+            before = None
+        self.before = before
+        self.best = promoted(self.candidates, confirmation.records, None if before is None else before.trial)
 
-    def run(self, before: Deployed | None) -> Exported:
+    def run(self) -> Exported:
         """Write the artifacts, unless those of an earlier confirmation (``before``) should stay deployed."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/{BEST}"
-        candidates = [one for one in self.confirmation.confirmed if self._payloads(one) is not None]
-        if not candidates:
+        if not self.candidates:
             nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
             return Exported([nothing])
-        export = digest_of(self.export.model_dump())
-        if before is not None and (before.export != export or not Path(before.folder).is_dir()):
-            before = None
-        best = promoted(candidates, self.confirmation.records, None if before is None else before.trial)
+        best, before = self.best, self.before
         trial = None if best is None else best.trial
         if before is not None and before.trial == trial:
             stays = f"There is still no {best_alias}" if best is None else f"{best.label} stays {best_alias}"
             return Exported([f"{stays} ({before.folder})."], before)
-        tree = best or candidates[0]
+        tree = best or self.candidates[0]
         artifact, sentences = self._write(tree, (BEST_TREE, *(() if best is None else (BEST,))))
         if best is None:
             (self.folder / f"{BEST}.json").unlink(missing_ok=True)  # of an earlier confirmation
             sentences.append(
-                f"{best_alias} is not written, because nothing is shown to be faster than plain decoding; "
-                f"{self.folder}/{BEST_TREE} is the fastest candidate."
+                f"{best_alias} is not written, because no {kind} is shown to be faster than plain decoding; "
+                f"{self.folder}/{BEST_TREE} is the fastest found."
             )
         elif self._payloads(winner) is None:
             sentences.append(
-                f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is."
+                f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is shown to be faster."
             )
-        return Exported(sentences, Deployed(export, trial, tree.trial, str(artifact.folder)), [artifact])
+        return Exported(
+            sentences, Deployed(self._digest, trial, tree.trial, str(artifact.folder)), [artifact]
+        )
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None

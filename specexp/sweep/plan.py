@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from specexp.base.messages import counted
@@ -90,7 +91,7 @@ class StudyPlan:
             return self
         share = decoded * SEARCHING if self.candidates else decoded
         prompts = _clamp(share / (self.trials * (1 + 1 / EVERY) + 2), FEWEST, self.prompts)
-        if decoded * SEARCHING < self.known * prompts * (1 + 1 / EVERY):  # breadth before depth
+        if share < self.known * prompts * (1 + 1 / EVERY):  # breadth before depth
             prompts = _clamp(share / (self.known * (1 + 1 / EVERY) + 2), BREADTH, prompts)
         prompts = self.prompts if fixed else prompts
         left, learned, fewest = decoded - share, prompts + self.learned, min(FEWEST_CONFIRMED, self.confirmed)
@@ -101,6 +102,15 @@ class StudyPlan:
         cut = replace(self, trials=0, candidates=candidates, **sizes)
         trials = (decoded - cut.confirmation - cut.search) / cut.trial
         return replace(cut, trials=_clamp(trials, min(1, self.trials), self.trials))
+
+    def minutes_for(self, confirmed: int, seconds: float) -> int:
+        """Return a time limit that lets all candidates be confirmed on ``confirmed`` prompts.
+
+        Args:
+            seconds: Plain decoding's seconds per prompt.
+        """
+        decoded = replace(self, confirmed=confirmed).confirmation / (1 - SEARCHING)
+        return ceil((decoded * seconds + AFTER_SECONDS) / 60) + 1  # one for loading
 
     def forecast(self, seconds: float, minutes: float | None) -> str:
         """Return an upper bound on the duration and plain decoding's ``seconds`` per prompt, in two sentences."""

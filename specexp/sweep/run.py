@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -320,11 +320,12 @@ class SweepRun:
             bar.show(Text(best_line(trials, objectives[0])))
             exhausted = StudySearch(trials, self.settings, study, after, self._until).run()
         done = len(distinct_finished(trials))
+        limited = not exhausted and done < self.settings.n_trials
+        trials.set_user_attr("timed_out", self.settings.minutes if limited else 0)
         if exhausted:
             trials.set_user_attr("exhausted", True)
             self.say(exhausted)
-        elif done < self.settings.n_trials:
-            trials.set_user_attr("timed_out", self.settings.minutes)
+        elif limited:
             of = f"{done} of {self.settings.n_trials} trials"
             self.say(f"The {self.settings.minutes:g} minutes allow {of}, and now the confirmation.")
         write_trials(trials, objectives, self.config.folder / "trials.csv")
@@ -369,9 +370,16 @@ class SweepRun:
         pooled = kept if kept is not None and kept.measured_on == measured_on else None
         confirmation = self._confirm(pooled)
         claim.check()
-        report = self._publish(confirmation)
+        exporter, export = None, self.settings.export
+        if export is not None:
+            before = None if pooled is None else pooled.deployed
+            exporter = Exporter(export, confirmation, self.study, self.command, before)
+        deploys = exporter is not None and exporter.best is not None
+        report = self._publish(confirmation, deploys)
         claim.check()  # the claim may have expired while pictures were drawn
-        exported = self._export(confirmation, None if pooled is None else pooled.deployed)
+        exported = Exported() if exporter is None else exporter.run()
+        for sentence in exported.sentences:
+            self.say(sentence)
         closing = [str(line) for part in report.whole() for line in part.closing()]
         result = StudyResult(
             self._digest(),
@@ -386,7 +394,7 @@ class SweepRun:
             worker(),
             str(self.config.folder.resolve()),
             report.limits,
-            next(iter(report.next_steps.values()), "") if exported.now is not None else "",
+            next(iter(report.next_steps.values()), ""),
         )
         failed = failed_answers(confirmation.records)
         if failed is None:
@@ -415,7 +423,7 @@ class SweepRun:
         ]
         return replace(found, confirmed=predicted)
 
-    def _publish(self, confirmation: Confirmation) -> Report:
+    def _publish(self, confirmation: Confirmation, deploys: bool) -> Report:
         """Write and print the report; raises StudyError if outputs differ from plain decoding's in float32."""
         study, confirming, folder = self.study, self.study.confirming, self.config.folder
         confirmed, records, winner = confirmation.confirmed, confirmation.records, confirmation.winner
@@ -435,14 +443,17 @@ class SweepRun:
             f" Of {counted(count, 'method')}, {count - len(unmeasured)} were measured." if count else ""
         )
         limited = [*limits(confirmed), *filter(None, [self._too_few])]
+        timed_out = self.trials.user_attrs.get("timed_out")
         if unmeasured:
-            limited.append(f"Not measured: {', '.join(unmeasured)}; more --minutes measure them.")
+            helps = timed_out and not all(one.endswith("(failed)") for one in unmeasured)
+            more = "; more --minutes may measure more" if helps else ""
+            limited.append(f"Not measured: {', '.join(unmeasured)}{more}.")
         setting = {part: spec for part, spec in winner.attributes["resolved"].items() if spec is not None}
         found.insert(0, f"The setting of {winner.label}: {name_of(setting)}.")
         least = self.config.get("least_gain")
-        if line := kinds_sentence(records, winner.name, winner.label, PLAIN, least):
+        if line := kinds_sentence(records, winner.name, winner.label, PLAIN, least, len(confirmed)):
             limited.append(line)
-        if self.trials.user_attrs.get("timed_out") is not None:
+        if timed_out:
             of = f"{len(distinct_finished(self.trials))} of {counted(self.settings.n_trials, 'trial')}"
             limited.append(
                 f"The search measured {of} in its time; with more --minutes it may find a faster one."
@@ -455,12 +466,11 @@ class SweepRun:
                 CONFIRMED: json.dumps([asdict(one) for one in settings], indent=1) + "\n",
             },
             sentences=found,
-            answer=answer(confirmed, records, self.config.get("least_gain"), self._more(records))
-            + of_methods,
+            answer=answer(confirmed, records, least) + of_methods,
             limits=limited,
             proof=proof_of(records, [one.name for one in confirmed], PLAIN),
             charts=charts_of(self.trials, self.settings, confirmation, texts),
-            next_steps=self._next_steps(winner.over_plain, records),
+            next_steps=self._next_steps(winner.over_plain, deploys),
             page="confirm",
             parts=[
                 prompts_shown(texts, records, titles, confirming.backend.tokenizer),
@@ -474,33 +484,30 @@ class SweepRun:
         return report
 
     def _methods(self) -> tuple[int, list[str]]:
-        """Return the number of methods in the space, and the names of those that no trial measured."""
+        """Return the number of methods in the space, and those that no trial measured."""
         key = "" if self.settings.confirm is None else self.settings.confirm.of_each or ""
         entry = self.settings.space.get(key)
         if not isinstance(entry, Categorical):
             return 0, []
         measured = {trial.params.get(key) for trial in distinct_finished(self.trials)}
-        return len(entry.by_label), [str(label) for label in entry.by_label if label not in measured]
+        failed = {one.params.get(key) for one in self.trials.trials if one.state is TrialState.FAIL}
+        left = [label for label in entry.by_label if label not in measured]
+        return len(entry.by_label), [f"{one} (failed)" if one in failed else str(one) for one in left]
 
-    def _more(self, records: Sequence[PromptRecord]) -> Callable[[int], str]:
-        """Return a function from a number of prompts to the command that confirms on them."""
-        used = len({record.prompt_id for record in records})
-        minutes = [] if self.settings.minutes is None else ["--minutes", f"{self.settings.minutes:g}"]
-        return more_prompts(self.config, "sweep", "sweep.confirm.data.max_prompts", used, minutes)
-
-    def _next_steps(self, speedup: Speedup, records: Sequence[PromptRecord]) -> dict[str, str]:
-        least = self.config.get("least_gain")
-        verdict, needed = verdict_of(speedup, least), prompts_needed(speedup, least)
-        return next_steps(self.settings, self.config, verdict, self._more(records), needed)
-
-    def _export(self, confirmation: Confirmation, before: Deployed | None) -> Exported:
-        """Write the artifacts of the fastest candidate and of the setting to deploy, and print their paths."""
-        if self.settings.export is None:
-            return Exported()
-        exported = Exporter(self.settings.export, confirmation, self.study, self.command).run(before)
-        for sentence in exported.sentences:
-            self.say(sentence)
-        return exported
+    def _next_steps(self, speedup: Speedup, deploys: bool) -> dict[str, str]:
+        """Return the next steps. A command that measures more prompts also allows the time for them."""
+        least, key = self.config.get("least_gain"), "sweep.confirm.data.max_prompts"
+        needed, seconds = prompts_needed(speedup, least), self.study.reference.per_prompt
+        minutes, longer = self.settings.minutes, dict[str, float]()
+        if minutes is not None and needed and seconds:
+            plan = StudyPlan.of(self.settings, self.study, 0)
+            longer = {"sweep.minutes": max(minutes, plan.minutes_for(needed, seconds))}
+        # within a time limit, fewer prompts may have been confirmed than the set has
+        workload = self.study.confirming.data("confirm").workload
+        cut = self.trials.user_attrs[PLAN]["confirmed"] < workload.preparation.taken
+        exhausted = workload.exhausted and not cut
+        more = more_prompts(self.config, "sweep", key, needed, exhausted=exhausted, changed=longer)
+        return next_steps(self.settings, self.config, verdict_of(speedup, least), more, deploys)
 
     def _selected(self, pooled: StudyResult | None) -> list[FrozenTrial]:
         """Return the trials to confirm, including those that are already deployed."""
@@ -533,8 +540,8 @@ class SweepRun:
         name, config, folder = self.config.name, self.config, self.config.folder
         winner, objectives = confirmation.winner, list(self.settings.objectives)
         faster = exported.now is not None and exported.now.trial is not None
-        given = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
-        artifacts = [Attached(one.folder, given[0], one.kind, given[1]) for one in exported.written]
+        title, aliases = (name, ("latest", "best")) if faster else (f"{name}-{BEST_TREE}", ("latest",))
+        artifacts = [Attached(one.folder, title, one.kind, aliases) for one in exported.written]
         setting = {**tracked_config(config), "method": method_of(config, winner)}
         with self.tracker.study(config=setting) as run:
             rows = [trial_row(one, objectives) for one in self.trials.get_trials(deepcopy=False)]

@@ -159,7 +159,7 @@ def test_there_is_no_best_if_nothing_is_faster(
     file = write(study(target, DEAR))
     assert main([file]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "artifacts/small/best is not written, because nothing is shown to be faster" in printed
+    assert "artifacts/small/best is not written, because no static-tree is shown to be faster" in printed
     assert "best-tree" not in printed.split("Next: ")[1]
     with pytest.raises(ArtifactError, match=r"best\.json is missing; name one of best-tree, v1"):
         specexp.load_artifact("artifacts/small")

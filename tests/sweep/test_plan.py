@@ -56,6 +56,13 @@ def test_a_cut_plan_fits(decoded):
     assert cut.search + cut.confirmation <= decoded
 
 
+@pytest.mark.parametrize("confirmed", [12, 40, 400])
+def test_more_minutes_confirm_as_many_prompts_as_they_are_for(confirmed):
+    minutes = WHOLE.minutes_for(confirmed, 2.0)
+    more = replace(WHOLE, confirmed=confirmed)
+    assert more.within((60 * minutes - AFTER_SECONDS) / 2.0, fixed=True).confirmed == confirmed
+
+
 def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     minutes = ((WHOLE.search + WHOLE.confirmation) * 2 + AFTER_SECONDS) / 60
     assert round(minutes) == 26

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import optuna
 import pytest
 from helpers.made_records import record as made_record
 
-from specexp.bench.record import PromptRecord, SequenceGroup, write_records
-from specexp.bench.statistics import paired_speedup
+from specexp.bench.record import MEASURED, PromptRecord, SequenceGroup, write_records
+from specexp.bench.statistics import Speedup, paired_speedup
 from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
 from specexp.sweep.run import CONFIRM, StudyResult, earlier_records
 
@@ -67,6 +68,16 @@ def test_the_answer_is_one_of_three_verdicts(seconds, text):
     else:
         assert first == ["plain decoding", "Hugging Face's loop (hf-eager)", TREE]
         assert text in answer(confirmed, records)
+
+
+def test_the_verdict_is_on_the_fastest_that_is_shown_to_be_faster():
+    steady, records = measured((0.6, 0.6, 0.6, 0.6))
+    chance = Speedup.of("lucky", "plain", np.array([0.0, 2, 0, 2]), MEASURED)
+    lucky = replace(steady[0], name="lucky", over_plain=chance)
+    assert lucky.over_plain.ratio > steady[0].over_plain.ratio
+    both = [lucky, *steady]
+    assert answer(both, records).startswith("80-node tree decodes 1.67x")
+    assert Confirmation(both, records, {}, Watch()).winner is steady[0]
 
 
 @pytest.mark.parametrize(("slowest", "fold"), [(37.0, "37-fold"), (2.0, None)])
