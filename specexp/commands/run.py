@@ -24,6 +24,7 @@ from specexp.cluster.shard import SHARDS, Shard, ends_last, forget_shards, run_s
 from specexp.config import (
     Config,
     ConfigError,
+    apply_overrides,
     build_task_items,
     is_multi_sequence,
     is_replayed,
@@ -31,6 +32,7 @@ from specexp.config import (
 )
 from specexp.config.command import check_here, fail
 from specexp.config.config import unwritable
+from specexp.config.layers import COMMAND_LINE, PARTS
 from specexp.report.comparison import failed_answers
 from specexp.report.publish import (
     RECORDS,
@@ -57,15 +59,46 @@ USAGE = """usage: python -m specexp.run EXPERIMENT.yaml [--dry-run] [--key value
 Decodes the prompts of an experiment with each of its arms and with plain decoding, and compares them.
 --dry-run checks the file and lists the arms; any other --dotted.key overrides the file,
 e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode disabled.
+--a-a compares plain decoding with itself instead: the verdict shows how far this machine can be trusted.
 --arms NAME,NAME runs only these of the file's arms. --compose FILE overrides the file with another one,
 e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
+A_A, AGAIN = "--a-a", "plain decoding again"
 WHOLE = "whole.txt"  # holds the digest of a shard's configuration; written once all its prompts are decoded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    return run_sharded(USAGE, arguments, _act)
+    given = sys.argv[1:] if arguments is None else arguments
+    if A_A not in given:
+        return run_sharded(USAGE, given, _act)
+    return run_sharded(USAGE, [one for one in given if one != A_A], _against_itself)
+
+
+def _against_itself(
+    config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
+) -> int:
+    if cluster is not None or shard is not None or is_replayed(config):
+        raise ConfigError(
+            f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay"
+        )
+    return _act(against_itself(config), dry_run, cluster, shard, typed)
+
+
+def against_itself(config: Config) -> Config:
+    """Return the experiment with plain decoding as its only arm."""
+    plain = dict.fromkeys((*PARTS, "execution", "engine")) | {"verifier": config.get("verifier")}
+    changed = {
+        "name": f"{config.get('name')}-a-a",
+        "question": "Does plain decoding differ from itself here?",
+        "paper": None,
+        "arms": {**dict.fromkeys(config.get("arms") or {}), AGAIN: plain},
+        "baselines": [PLAIN],
+        "published": [],
+        "analyses": [],
+        "sweep": None,
+    }
+    return apply_overrides(config, changed, A_A)
 
 
 def _act(
@@ -159,6 +192,8 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         live = backend if isinstance(backend, LiveBackend) else None
         exact = None if live is None else _in_float32(config, live, records, data.prompts)
         found = report(config, experiment, records, data, backend.tokenizer, exact)
+        if AGAIN in {record.arm for record in records}:
+            found = replace(found, next_steps={})  # nothing follows from a comparison with itself
         publish(found, folder, tracker_of(config, config.get("name"), folder), config=tracked_config(config))
         forget_shards(folder)
     return records if exact is None else [*records, *exact.records]

@@ -147,7 +147,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
         f"{endings(reference, good)}.",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
-        f"interval (Student's t){at_once}. tokens/step: all tokens / all target passes. macro: mean of the prompts' tokens/step.",
+        f"interval (Student's t){at_once}. tokens/step: all tokens / all target passes. macro: "
+        "mean of the prompts' tokens/step.",
     ]
     if any(record.difference is not None and record.difference.near_tie for record in good):
         notes.append(near_tie_sentence(good[0].dtype))

