@@ -197,10 +197,9 @@ def prompt_section(
         own = found[first, prompt]
         compared = [(arm, found.get((arm, prompt))) for arm in dict.fromkeys([first, last])]
         cost = "; ".join(
-            f"{titles[arm]}: {one.new_tokens / one.steps:.2f} tokens a step, "
-            f"{1e3 * one.decode_seconds / max(one.decode_tokens, 1):.2f} ms a token"
+            f"{titles[arm]}: {one.tokens_per_step:.2f} tokens a step, {1e3 * one.seconds_per_token:.2f} ms a token"
             for arm, one in compared
-            if one is not None and one.steps
+            if one is not None and one.tokens_per_step and one.seconds_per_token
         )
         prompts.append(
             {

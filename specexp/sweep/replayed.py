@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ from typing_extensions import override
 from specexp.bench.arm import LearningArm
 from specexp.bench.experiment import check_prompts
 from specexp.bench.metrics import Counted, figures_of, figures_of_counts
+from specexp.bench.record import FEWEST_TOKENS
 from specexp.bench.statistics import paired_speedup
 from specexp.config import ConfigError, build_pair
 from specexp.config.load import with_prompts_of
+from specexp.core.context import loop_of
 from specexp.replay.backend import (
     ReplayBackend,
     check_models,
@@ -35,6 +38,16 @@ if TYPE_CHECKING:
     from specexp.core.latency import LatencyProfile
     from specexp.data import LoadedPrompts, Prompt
     from specexp.replay.format.recording import RecordedTurn
+
+
+def before_repetition(turn: RecordedTurn, most: int) -> RecordedTurn:
+    """Return a turn whose answer has at most ``most`` tokens, without a repetition at its end.
+
+    The tokens of a repetition do not count in records either. At least 8 tokens are kept.
+    """
+    answer = turn.answer[:most]
+    loop = loop_of(answer.tolist())
+    return turn if loop is None else replace(turn, answer=answer[: max(loop[0], FEWEST_TOKENS)])
 
 
 class ReplayedStudy(Study):
@@ -185,9 +198,10 @@ class ReplayedStudy(Study):
 
     @cached_property
     def _turns_of(self) -> dict[str, list[RecordedTurn]]:
+        most = self.config.generation.max_new_tokens
         return {
             prompt.prompt_id: [
-                turn
+                before_repetition(turn, most)
                 for sample in range(self.samples)
                 for turn in recorded_turns(self.recording, prompt, sample)
             ]

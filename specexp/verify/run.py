@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from specexp.artifacts import ArtifactError, read_artifact
@@ -47,7 +48,16 @@ from specexp.verify.joint import EqualityTest, JointTest
 from specexp.verify.report import report
 from specexp.verify.result import Finding, LosslessCheck, LosslessReport, StepEndings
 from specexp.verify.statistics import SHARE
-from specexp.verify.toy import Manner, Tally, ToyLaw, compare_chunk, compose, sample_chunk, toy_vocabulary
+from specexp.verify.toy import (
+    MANNERS,
+    Manner,
+    Tally,
+    ToyLaw,
+    compare_chunk,
+    compose,
+    sample_chunk,
+    toy_vocabulary,
+)
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
@@ -198,6 +208,12 @@ def _verify(
             if (name := describe(claim.verifier)) not in references:
                 references[name] = _Reference(claim, specs[0], backend, few, settings)
             toys.append(_Toys(claim, references[name], backend.model.vocab_size, run_chunks, bar))
+        answers = len(prompts) * config.get("generation.samples") * (len(references) + len(claims))
+        plain = next((one for one in references.values() if one.claim.deterministic), None)
+        of_models = 0.0 if plain is None else answers * plain.seconds_of(prompts[0])
+        of_toys = sum(toy.seconds for toy in toys) / (settings["workers"] or usable_cores().number)
+        minutes = max(round((of_models + of_toys) / 60), 1)
+        print_line(f"This takes about {counted(minutes, 'minute')}: {of_toys:.0f} s of them for toy targets.")
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
             assert isinstance(arm, LearningArm)
             print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
@@ -298,6 +314,15 @@ class _Reference:
             self._records[key] = self.arm.decode(prompt, sample)
         return self._records[key]
 
+    def seconds_of(self, prompt: Prompt) -> float:
+        """Return the seconds that plain decoding of a prompt takes; 0 if it fails, which is reported later."""
+        with suppress(Exception):
+            self.arm.decode(prompt, max_new_tokens=1)  # a warm-up
+            started = perf_counter()
+            self.record(prompt, 0)
+            return perf_counter() - started
+        return 0.0
+
     @cached_property
     def starts(self) -> list[Starts]:
         """The most likely beginnings of answers to the first prompts."""
@@ -346,6 +371,7 @@ class _Toys:
     ) -> None:
         self.tests: list[JointTest | EqualityTest] = []
         self.not_tested: str | None = None
+        self.seconds = 0.0  # expected, in one process
         settings = plain.settings
         try:
             task = _fitting(_ToyTask(claim.arm.config, ToyLaw(*claim.law)), vocabulary)
@@ -353,25 +379,36 @@ class _Toys:
             self.not_tested = first_line(error)
             return
 
-        def counted(tally: Tally) -> Tally:
+        def ticked(tally: Tally) -> Tally:
             bar.prompt()
             return tally
+
+        def timed(task: _ToyTask, chunks: int) -> float:
+            with suppress(Exception):  # reported by the test itself
+                task(MANNERS[0], 0)  # a warm-up
+                started = perf_counter()
+                task(MANNERS[0], 0)
+                return chunks * (perf_counter() - started)
+            return 0.0
 
         def decode(task: _ToyTask, manner: Manner, numbers: Sequence[int]) -> Iterator[Tally]:
             # workers start here, not at the first result
             tallies = run_chunks(partial(task, manner), numbers)
-            return map(counted, tallies)
+            return map(ticked, tallies)
 
         limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]
         if not claim.deterministic:
             self.tests.append(JointTest(partial(decode, task), task.law, True, *limits))
+            self.seconds = timed(task, self.tests[0].chunks)
             return
         equality = replace(task, what="equality")
         self.tests.append(EqualityTest(partial(decode, equality), settings["toy_tokens"]))
+        self.seconds = timed(equality, self.tests[0].chunks)
         if claim.sampled:
             if plain.joint is None:
                 plain_law = replace(task, what="plain law")
                 plain.joint = JointTest(partial(decode, plain_law), task.law, False, *limits)
+                self.seconds += timed(plain_law, plain.joint.chunks)
             self.tests.append(plain.joint)
 
 

@@ -16,6 +16,7 @@ from specexp.core.tree import TreeShape
 from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED, RankTable
+from specexp.sweep.replayed import before_repetition
 from specexp.verifiers import Greedy
 
 PROFILE = LatencyProfile(
@@ -126,3 +127,11 @@ def test_ranks_beyond_the_recorded_width_are_refused():
     assert table.ranks.tolist() == [0, 2, MISSED]
     with pytest.raises(NotRecordedError, match=r"has 4 candidates a node, but 3 were recorded: .*at least 4"):
         table.evaluate(TreeShape.from_rank_paths([[0], [3]]))
+
+
+def test_the_tokens_of_a_repetition_do_not_count():
+    turn = recorded_turn([0] * 36, answer=[*range(20, 32), *[7] * 24])
+    cut = before_repetition(turn, 36)
+    counts = RankTable([cut], 36, 64).evaluate(TreeShape.from_rank_paths([(0,)]))
+    assert (counts.tokens.tolist(), counts.steps.tolist()) == ([12], [6])
+    assert before_repetition(turn, 20) is turn  # too short for a repetition

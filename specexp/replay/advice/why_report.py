@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import counted
+from specexp.bench.metrics import metric_named
 from specexp.bench.statistics import breakdown
 from specexp.report.comparison import acceptance_table
 from specexp.report.publish import Report
@@ -128,7 +129,7 @@ def _settings(found: Explained) -> Table:
             [
                 "as it is" if is_now else effect.name,
                 sum(one.drafted_nodes for one in effect.records) / steps,
-                sum(one.new_tokens for one in effect.records) / steps,
+                metric_named("tokens_per_step").over(effect.records),
                 None if is_now else effect.over_now,
                 effect.over_plain,
             ]
@@ -146,8 +147,7 @@ def _loads(found: Explained) -> Table | None:
     if not latency.lanes_ms:
         return None
     records = found.now.records
-    steps = sum(one.steps for one in records)
-    tokens = sum(one.new_tokens for one in records) / steps
+    tokens = metric_named("tokens_per_step").over(records) or 0.0
     rows = _mean_rows(records)
     split = breakdown(records, NOW)
     beside = 0.0 if split is None else split.step_seconds * (1.0 - split.shares.get("target", 0.0))
