@@ -168,7 +168,8 @@ class OutputText:
     :meth:`take` returns only final text. It holds back incomplete characters and any text that may be the beginning
     of a stop string. A stop string and all text after it are dropped. If there are stop strings, the loop calls this
     object after each token (:data:`~specexp.core.loop.Stop`). Otherwise, :meth:`extend` adds several tokens at once.
-    Stop strings are not searched in the text of the first ``min_tokens`` tokens.
+    The output ends in front of the first stop string that is complete, of those that end after the text of the first
+    ``min_tokens`` tokens, no matter how many tokens are added at once.
 
     Example:
         >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
@@ -202,6 +203,12 @@ class OutputText:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens and decode them."""
+        alone = max(0, self._min_tokens - len(self._tokens)) if self._stop else 0
+        for token in tokens[:alone]:  # so that no stop string is searched in their text
+            self._append((token,))
+        self._append(tokens[alone:])
+
+    def _append(self, tokens: Sequence[int]) -> None:
         self._tokens += tokens
         text = self._new_text()
         if not text.endswith(_INCOMPLETE):
@@ -226,11 +233,12 @@ class OutputText:
         return self._decode(self._tokens[self._decoded :])[len(before) :]
 
     def _add(self, text: str) -> None:
-        start = max(0, len(self._waiting) - self._longest + 1)
+        before = len(self._waiting)
         self._waiting += text
-        found = [at for one in self._stop if (at := self._waiting.find(one, start)) >= 0]
+        starts = {one: self._waiting.find(one, max(0, before - len(one) + 1)) for one in self._stop}
+        found = [(start + len(one), start) for one, start in starts.items() if start >= 0]
         if found and len(self._tokens) > self._min_tokens:
-            self._waiting, self._stopped = self._waiting[: min(found)], True
+            self._waiting, self._stopped = self._waiting[: min(found)[1]], True
 
     def _beginning_of_stop(self) -> int:
         """Return the number of characters at the end that may be the beginning of a stop string."""

@@ -50,6 +50,30 @@ def test_the_text_ends_in_front_of_the_first_stop_string(given_text, stop, taken
     assert write(given_text, stop, taken_every)[0] == text
 
 
+@given(
+    st.text("abé", max_size=12),
+    st.lists(st.text("abé", min_size=1, max_size=4), max_size=3),
+    st.integers(0, 8),
+    st.lists(st.integers(1, 6)),
+)
+def test_stops_and_min_tokens_do_not_depend_on_how_many_tokens_arrive_at_once(text, stop, min_tokens, sizes):
+    def written(sizes):
+        output, data = OutputText(as_bytes, stop, min_tokens), text.encode()
+        for size in [*sizes, len(data)]:
+            if not output._stopped:
+                output.extend(data[:size])
+                data = data[size:]
+        return output.rest()
+
+    assert written(sizes) == written([1] * len(text.encode()))
+
+
+def test_a_stop_string_that_ends_in_the_first_tokens_is_not_found_later():
+    output = OutputText(as_bytes, ["ab", "a long one"], 2)
+    output.extend(b"abc")
+    assert output.rest() == "abc"
+
+
 def test_incomplete_characters_and_possible_stop_strings_wait():
     assert write("é€")[1] == ["", "é", "", "", "€"]
     assert write("a\n\nb", ["\n\n\n"])[1] == ["a", "", "", "\n\nb"]
