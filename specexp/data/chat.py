@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from specexp.base.checked import refusal, violation
-from specexp.base.messages import shown
+from specexp.base.messages import did_you_mean, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,6 +25,10 @@ _UNSUPPORTED = (
     "image", "images", "audio", "audios", "video", "videos", "files", "attachments", "function_call",
 )  # fmt: skip
 """Fields of messages in other formats that hold content."""
+
+
+_RESERVED = ("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
+"""Arguments of ``apply_chat_template`` and variables of templates that :func:`rendered` sets."""
 
 
 class Message(TypedDict, total=False):
@@ -149,13 +152,9 @@ def rendered(
         arguments: variables of the tokenizer's chat template, such as ``enable_thinking``.
 
     Raises:
-        ValueError: the template does not render tools' messages, or reserves an argument.
+        ValueError: the template does not render tools' messages.
         Exception: templates are programs, and may raise any error.
     """
-    reserved = ("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
-    for name in reserved:
-        if name in (arguments or {}):
-            raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")
     template = template_text(tokenizer, arguments)
     calls = any("tool_calls" in one for one in messages)
     results = any(one["role"] == "tool" for one in messages)
@@ -188,11 +187,13 @@ def template_name(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, An
 
 
 def check_template_arguments(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError for an argument that the tokenizer's chat template does not read, so that it has no effect."""
+    """Raise ValueError for an argument that is reserved, or that the tokenizer's chat template does not read."""
+    for name in _RESERVED:
+        if name in arguments:
+            raise ValueError(f"chat_template_kwargs.{name} must be left out, since specexp sets it")
     words = set(re.findall(r"\b[a-z]\w+\b", template_text(tokenizer, arguments)))
     for name in arguments.keys() - words:
-        near = get_close_matches(name, words, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"chat_template_kwargs.{name} has no effect, since the tokenizer's chat template does not use it{hint}"
+            f"chat_template_kwargs.{name} has no effect, since the tokenizer's chat template does not use it"
+            f"{did_you_mean(name, words)}"
         )

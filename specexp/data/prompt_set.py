@@ -62,16 +62,18 @@ class UnusableRow(PromptSetError):  # noqa: N818
 
 def unusable_rows(found: Sequence[UnusableRow], total: int) -> PromptSetError:
     """Return one error about all unusable rows of a set with ``total`` rows, grouped by :attr:`UnusableRow.kind`."""
-    advice = "correct the file, or leave such rows out with data.unusable: skip"
+    advice = "; correct the file, or leave such rows out with data.unusable: skip"
+    keys = {one.key for one in found}
+    if all(keys):  # the reasons have an advice of their own
+        advice = ""
     if len(found) == 1 or (len({one.kind for one in found}) == 1 and len(found) == total):
-        return found[0] if total == len(found) else PromptSetError(f"{found[0]}; {advice}")
+        return found[0] if total == len(found) else PromptSetError(f"{found[0]}{advice}", found[0].key)
     kinds: dict[str, list[UnusableRow]] = {}
     for one in found:
         kinds.setdefault(one.kind, []).append(one)
     reasons = "; ".join(f"{listed([one.place for one in own])}{own[0].why}" for own in kinds.values())
-    keys = {one.key for one in found}
     return PromptSetError(
-        f"{found[0].where}: {len(found)} of {total} prompts cannot be used: {reasons}; {advice}",
+        f"{found[0].where}: {len(found)} of {total} prompts cannot be used: {reasons}{advice}",
         keys.pop() if len(keys) == 1 else (),
     )
 

@@ -337,7 +337,7 @@ class Workload(metaclass=Checked):
             texts to be continued and texts that start with a special token, which are already rendered. If false,
             messages are joined with blank lines.
         unusable: policy for rows that cannot be read or rendered, such as images. ``refuse``: raise one error that
-            names all of them. ``skip``: leave them out.
+            names all of them. ``skip``: leave them out, except prompts that ``too_long`` refuses.
         chat_template_kwargs: variables of the chat template, such as ``enable_thinking``. The template must use them.
         field: name of the field that contains your own prompts; detected automatically if null.
         category: name of the field with the kind of each of your own prompts. Every stage of a study then draws each
@@ -414,8 +414,10 @@ class Workload(metaclass=Checked):
                 continue
             if prompt is not None:
                 prompts.append(prompt)
-        if unusable and (self.unusable == "refuse" or not prompts):
-            raise unusable_rows(unusable, len(rows))
+        # those with a key are too long, which only too_long can allow
+        refused = [one for one in unusable if self.unusable == "refuse" or one.key]
+        if refused or (unusable and not prompts):
+            raise unusable_rows(refused or unusable, len(rows))
         self.preparation.unusable = [f"{one.place}{one.why}" for one in (*self.prompts.unusable, *unusable)]
         self.preparation.taken = len(prompts)
         self.preparation.repeated = len(prompts) - len({(one.token_ids, one.turns) for one in prompts})

@@ -83,10 +83,14 @@ def test_arguments_reach_the_template_and_idle_ones_are_refused(chat_tokenizer, 
     assert chat_tokenizer.decode(prompt.turn_ids(chat_tokenizer, 1, [1])[1:]).endswith(
         "<think></think>answer:"
     )
-    idle = Workload(prompts, chat_template_kwargs={"enable_thinkin": False})
-    with pytest.raises(PromptSetError, match=r"has no effect.*did you mean 'enable_thinking'") as refused:
-        idle.load(chat_tokenizer)
-    assert refused.value.key == ("chat_template_kwargs",)
+    for name, sentence in (
+        ("enable_thinkin", "has no effect.*did you mean 'enable_thinking'"),
+        ("add_generation_prompt", "must be left out, since specexp sets it"),
+    ):
+        idle = Workload(prompts, unusable="skip", chat_template_kwargs={name: False})
+        with pytest.raises(PromptSetError, match=sentence) as refused:
+            idle.load(chat_tokenizer)
+        assert refused.value.key == ("chat_template_kwargs",)
 
 
 def test_a_template_of_several_is_named(chat_tokenizer, write):
