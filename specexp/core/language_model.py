@@ -52,7 +52,7 @@ class HuggingFaceRuntime(Runtime):
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
 
     Raises:
-        ValueError: the model is in training mode, or not a decoder with full attention.
+        ValueError: the model is in training mode, or not a decoder with full attention or sliding windows.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -111,7 +111,7 @@ class HuggingFaceRuntime(Runtime):
 
 
 class LanguageModel(HuggingFaceRuntime):
-    """Any decoder-only ``AutoModelForCausalLM`` with full attention, prepared for tree passes.
+    """Any decoder-only ``AutoModelForCausalLM`` with full attention or sliding windows, prepared for tree passes.
 
     Args:
         model: in eval mode, loaded with ``attn_implementation`` ``sdpa`` or ``eager``.
@@ -135,9 +135,7 @@ class LanguageModel(HuggingFaceRuntime):
         self._masked: TreeShape | None = None  # the shape of the ancestor mask in the buffers
         if self_check and self.device.type != "meta":  # a dry run has no weights
             attention = model.config._attn_implementation
-            self._self_check(
-                f"use a decoder with full attention, and learned or rotary positions (attention is {attention!r})"
-            )
+            self._self_check(f"use a decoder with learned or rotary positions (attention is {attention!r})")
             self.cache = self._empty_cache()  # frees the check's rows
             self._masks = {}  # its windows were shorter
 
@@ -333,12 +331,15 @@ def check_causal(model: PreTrainedModel) -> None:
         raise ValueError(f"{_name(model)} is an encoder: use a causal model")
 
 
-def soft_capped(logits: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
-    """Return the logits of a model's output layer with the model's final scale, as in Granite, and soft cap, as in
-    Gemma 2, if it has them.
+def final_logits(
+    model: PreTrainedModel, states: torch.Tensor, output: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Return the logits ``[..., V]`` of last hidden states ``[..., H]``, by an output layer or by the model's own.
+
+    The model's final scale, as in Granite, and soft cap, as in Gemma 2, are applied.
     """
     config = model.config.get_text_config()
-    logits = logits / getattr(config, "logits_scaling", 1.0)
+    logits = (output or model.get_output_embeddings())(states) / getattr(config, "logits_scaling", 1.0)
     cap: float | None = getattr(config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -43,6 +44,7 @@ class DFlash(StatesDrafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
+        from specexp.core.language_model import final_logits
         from specexp.drafters.dflash_network import DFlashNetwork
         from specexp.drafters.parallel import DFlashSource
 
@@ -63,5 +65,5 @@ class DFlash(StatesDrafter):
         network = known[self._head]
         self.wants_hidden = layers = network.config.state_layers
         model, width = target.model, len(layers) * own.hidden_size
-        shared = model.get_input_embeddings(), model.get_output_embeddings()
+        shared = model.get_input_embeddings(), partial(final_logits, model)
         self.draft_with(DFlashSource(network, *shared, width, target.vocab_size, target.context_limit))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typing_extensions import override
@@ -81,6 +82,7 @@ class Eagle(StatesDrafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
+        from specexp.core.language_model import final_logits
         from specexp.drafters.eagle_source import EagleSource
         from specexp.drafters.networks import EagleHead
 
@@ -92,6 +94,7 @@ class Eagle(StatesDrafter):
         if reduced is not None:
             output = reduced.layer(output)
         width, vocabulary, limit = network.fuse.weight.shape[0], target.vocab_size, target.context_limit
-        source = EagleSource(network, embeddings, output, width, vocabulary, limit)
+        logits_of = partial(final_logits, target.model, output=output)
+        source = EagleSource(network, embeddings, logits_of, width, vocabulary, limit)
         source.vocabulary = reduced
         self.draft_with(source)

@@ -93,7 +93,7 @@ class Eagle3(StatesDrafter):
         if not 0 <= min(layers) <= max(layers) <= depth:
             raise ValueError(f"{self._head}: layers must be from 0 to {depth}, got {list(layers)}")
         network = network.to(device=target.device, dtype=target.dtype)
-        network.share(target.model.get_input_embeddings(), target.model.get_output_embeddings())
+        network.share(target.model)
         if self._layers or target.device.type == "meta":  # a dry run has no weights
             return network, layers
         scores = scores_of(network, target, layers)

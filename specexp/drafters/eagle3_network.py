@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from typing_extensions import override
 
+from specexp.core.language_model import final_logits
 from specexp.core.packed import FILE, unpack
 from specexp.drafters.networks import KeyValues
 
@@ -117,7 +119,7 @@ class Eagle3Network(nn.Module):
         Training for a target with ``hidden_states``, a tuple of ``[batch, m, Ht]``, and ``logits`` ``[batch, m, V]``::
 
             network = Eagle3Network(Eagle3Config(LlamaConfig(...), Ht, 16_000, (2, 15, 27)), kept)
-            network.share(target.get_input_embeddings(), target.get_output_embeddings())
+            network.share(target)
             states = torch.cat([hidden_states[layer] for layer in (2, 15, 27)], dim=-1)
             embedded = network.embed(tokens[:, 1:])  # one token ahead of the states
             for step, made in enumerate(network.unroll(embedded, states[:, :-1], steps=3)):
@@ -153,16 +155,16 @@ class Eagle3Network(nn.Module):
         self.kept: torch.Tensor
         kept = torch.arange(config.draft_vocab_size) if kept is None else kept
         self.register_buffer("kept", kept, persistent=False)
-        # the target's embeddings and output rows, which are not parameters of the head
-        self._shared: tuple[Any, Any] = (self.embed_tokens, None)
+        # in a tuple, since the target's embeddings and output layer are not parameters of the head
+        self._shared: tuple[Any, Any] = (self.embed_tokens, self.lm_head)
 
-    def share(self, embeddings: nn.Module, output: nn.Module) -> None:
-        """Use the target's embeddings and output layer where the head does not have its own."""
-        rows: Any = output.weight
-        self._shared = (
-            self.embed_tokens or embeddings,
-            None if self.lm_head else rows[self.kept].to(self.fc.weight),
-        )
+    def share(self, target: Any) -> None:
+        """Use a model's embeddings and logits where the head does not have its own."""
+        logits: Any = self.lm_head
+        if logits is None:
+            rows = target.get_output_embeddings().weight[self.kept].to(self.fc.weight)
+            logits = partial(final_logits, target, output=partial(F.linear, weight=rows))
+        self._shared = self.embed_tokens or target.get_input_embeddings(), logits
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the embeddings ``[..., H]`` of token ids, in the head's dtype."""
@@ -171,8 +173,8 @@ class Eagle3Network(nn.Module):
 
     def logits(self, made: torch.Tensor) -> torch.Tensor:
         """Return logits ``[..., Vd]`` over the draft vocabulary, given states from :meth:`forward`."""
-        normed = self.norm(made)
-        return F.linear(normed, self._shared[1] if self.lm_head is None else self.lm_head.weight)
+        logits: torch.Tensor = self._shared[1](self.norm(made))
+        return logits
 
     def fuse_states(self, states: torch.Tensor) -> torch.Tensor:
         """Fuse the target layers' hidden states ``[..., states * Ht]``, in layer order, into inputs ``[..., H]``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typing_extensions import override
@@ -66,7 +67,7 @@ class Medusa(Drafter):
         self._reduced: DraftVocabulary | None = None
         self._choice = Scoring(temperature, coupled=coupled)
         self._network: nn.Module | None = None  # set by use_target(), like the output layer
-        self._output: nn.Module | None = None
+        self._output: Callable[[torch.Tensor], torch.Tensor] | None = None
         self._take(None)
 
     @override
@@ -75,13 +76,15 @@ class Medusa(Drafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
+        from specexp.core.language_model import final_logits
         from specexp.drafters.networks import MedusaHeads
 
         network = MedusaHeads.of(self._head)
-        self._output = output_layer(target, self._head, network.weight.shape[-1], "Medusa")
+        output = output_layer(target, self._head, network.weight.shape[-1], "Medusa")
         self._reduced = DraftVocabulary.read(*self._vocabulary, target.vocab_size)
         if self._reduced is not None:
-            self._output = self._reduced.layer(self._output)
+            output = self._reduced.layer(output)
+        self._output = partial(final_logits, target.model, output=output)
         self._network = network.to(device=target.device, dtype=target.dtype)
 
     @override

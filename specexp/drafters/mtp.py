@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,6 +33,7 @@ class Mtp(StatesDrafter):
 
     @override
     def use_target(self, target: Runtime) -> None:
+        from specexp.core.language_model import final_logits
         from specexp.drafters.eagle_source import EagleSource
 
         if target.model not in _LOADED:
@@ -39,7 +41,7 @@ class Mtp(StatesDrafter):
         layer, model = _LOADED[target.model], target.model
         width = model.config.get_text_config().hidden_size
         limits = target.vocab_size, target.context_limit
-        self.draft_with(EagleSource(layer, layer.embed, model.get_output_embeddings(), width, *limits))
+        self.draft_with(EagleSource(layer, layer.embed, partial(final_logits, model), width, *limits))
 
 
 def _layer_of(target: Runtime) -> Any:

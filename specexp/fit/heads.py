@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from pydantic import Field
 from torch import nn
 from typing_extensions import override
 
+from specexp.core.language_model import final_logits
 from specexp.drafters.draft_vocabulary import DraftVocabulary
 from specexp.drafters.eagle3_network import Eagle3Config, Eagle3Network
 from specexp.drafters.networks import EagleHead, MedusaHeads
@@ -122,7 +124,7 @@ class HeadTraining(BudgetedTraining):
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
         with torch.no_grad():
             hidden = self.target.base_model(input_ids=batch, use_cache=False)[0]  # [batch, length, d]
-            logits = self.target.get_output_embeddings()(hidden)  # [batch, length, V]
+            logits = final_logits(self.target, hidden)  # [batch, length, V]
         return self.losses(hidden, batch, logits)
 
 
@@ -155,7 +157,7 @@ class MedusaTraining(HeadTraining):
     def losses(
         self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        states, output = self.head(hidden), self.target.get_output_embeddings()  # [batch, length, heads, d]
+        states, output = self.head(hidden), partial(final_logits, self.target)  # [batch, length, heads, d]
         # Head i predicts the token i + 2 positions ahead; state t is compared with the logits at t + i + 1.
         return {
             f"head_{number}": self.decay**number
@@ -215,9 +217,8 @@ class EagleTraining(HeadTraining):
                 chosen = torch.rand(made[:, :-1, :1].shape, device=made.device) < self.replaced
                 states = torch.cat((true[:, :1], torch.where(chosen, made[:, :-1], true[:, 1:])), dim=1)
         made = self.head(embedded, states, positions)
-        output = self.target.get_output_embeddings()
         return {
-            "divergence": divergence(output(made), logits[:, 1:]),
+            "divergence": divergence(final_logits(self.target, made), logits[:, 1:]),
             "distance": self.regression * F.smooth_l1_loss(made, hidden[:, 1:]),
         }
 
@@ -298,7 +299,7 @@ def eagle3_head(target: Any, layers: Sequence[int] | None, kept: torch.Tensor | 
     size = own.vocab_size if kept is None else len(kept)
     config = Eagle3Config(layer, width, size, read, len(read), fc_norm=True)
     network = Eagle3Network(config, kept, own_head=False)
-    network.share(target.get_input_embeddings(), target.get_output_embeddings())
+    network.share(target)
     given = network.tensors()
     last = target.base_model.layers[-1].state_dict()
     last["hidden_norm.weight"] = last.pop("input_layernorm.weight")

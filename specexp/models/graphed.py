@@ -1,4 +1,4 @@
-"""Runs any full-attention decoder in static-shape passes, replayed as CUDA graphs (``pair.mode: graphed``).
+"""Runs a Hugging Face model in static-shape passes, replayed as CUDA graphs (``pair.mode: graphed``).
 
 There is one :class:`~specexp.models.static_step.Step` for each bucket of lanes, rows and keys. A pass costs one copy to
 the device, one replay and one wait. The same code runs uncaptured on any device, for example in tests.
@@ -28,7 +28,7 @@ from specexp.builders import KConfig
 from specexp.core.cache import additive_mask, block_mask, layer_masks
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
-from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, is_spread, soft_capped, tolerance
+from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, final_logits, is_spread, tolerance
 from specexp.core.loop import Decoder
 from specexp.core.runtime import Growth, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
@@ -68,7 +68,7 @@ class GraphedModel(HuggingFaceRuntime):
         fastest: for each shape, the fastest attention function that agrees with ``explicit``.
 
     Raises:
-        ValueError: the model is in training mode or is not a decoder with full attention.
+        ValueError: the model is in training mode or is not a decoder with full attention or sliding windows.
         CannotRunError: the model fails the self-check or cannot be captured.
     """
 
@@ -317,7 +317,7 @@ class GraphedModel(HuggingFaceRuntime):
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Return logits ``[..., V]`` for inputs ``[..., d]`` of the output layer."""
-        return soft_capped(self._static.get_output_embeddings()(states), self.model)
+        return final_logits(self._static, states)
 
     def nbytes(self) -> int:
         """Return the size in bytes of the cache and all steps' buffers. On the meta device, this predicts the size."""

@@ -14,7 +14,7 @@ import torch
 from specexp.builders import DySpecGreedy, StaticTree, TokenRecyclingTree
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier, Verifier
-from specexp.core.language_model import soft_capped, tolerance
+from specexp.core.language_model import final_logits, tolerance
 from specexp.core.loop import Decoder
 from specexp.core.runtime import Growth, Runtime, TokenRequest
 from specexp.core.tree import TokenTree, TreeShape
@@ -151,17 +151,16 @@ class RuntimeContract(ABC):
             runtime.keep_hidden(True)
         except ValueError as error:
             pytest.skip(f"the runtime has no hidden states: {error}")
-        output = runtime.model.get_output_embeddings()
         runtime.prefill(0, prompt[:6])
         assert [len(states) for states in runtime.hidden] == [6]
         logits = runtime.prefill(1, prompt, all_logits=True)
         assert logits is not None
-        _near(soft_capped(output(runtime.hidden[0]), runtime.model), logits)
+        _near(final_logits(runtime.model, runtime.hidden[0]), logits)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
         for slots, trees in (((0,), [tree]), ((1, 0), [_root(3), tree])):
             answers = runtime.tree_pass(slots, trees)
             for states, answer in zip(runtime.hidden, answers, strict=True):
-                _near(soft_capped(output(states), runtime.model), answer)
+                _near(final_logits(runtime.model, states), answer)
         runtime.prefill(0, [])  # no rows, no states
         assert not runtime.hidden
         runtime.keep_hidden(False)

@@ -140,7 +140,7 @@ def test_the_best_fitting_layers_are_read_and_a_change_is_announced(tmp_path, ca
     assert said in caplog.text
     assert bool(said) == bool(caplog.text)
     network = Eagle3Network.load(tmp_path)
-    network.share(target.model.get_input_embeddings(), target.model.get_output_embeddings())
+    network.share(target.model)
     scores = scores_of(network, target, layers)
     assert scores[2, 3, 6] == pytest.approx(1.0)
     assert all(score < 0.9 for read, score in scores.items() if read != (2, 3, 6))
@@ -157,7 +157,7 @@ def test_training_unrolls_the_steps_that_a_chain_takes(tmp_path):
     """A row of each step is the state of a chain, drafted with a cache from the target's states up to this row."""
     published(tmp_path, norm_output=True)
     network, model = Eagle3Network.load(tmp_path).double(), target_model()
-    network.share(model.get_input_embeddings(), model.get_output_embeddings())
+    network.share(model)
     tokens = torch.randint(VOCABULARY, (2, 12), generator=torch.Generator().manual_seed(0))
     states = torch.randn((2, 12, 3 * WIDTH), generator=torch.Generator().manual_seed(1)).double()
     embedded = network.embed(tokens)

@@ -8,6 +8,7 @@ import torch
 from helpers.contracts import contract_of
 from helpers.on_llama import FIXED, OnLlama, prefill_with_hidden
 from helpers.requests import chain_request
+from helpers.small_families import family_model
 from helpers.small_heads import WIDTH, medusa_head as head
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, build, small_model
 
@@ -21,6 +22,7 @@ from specexp.core.parts import Parts
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters import Medusa, PromptLookup, Union
 from specexp.drafters.networks import MedusaHeads
+from specexp.drafters.target_mark import MARK, mark_of
 from specexp.replay.format.trie import RecordingError
 from specexp.replay.play.fidelity import models_in
 from specexp.scheduling import Scheduled
@@ -56,6 +58,17 @@ def test_a_head_a_depth_reads_the_state_before_the_root():
     assert ask(drafter, context, 0) == (expected, (1,))
     assert [ask(drafter, context, depth) for depth in (1, 2)] == [(expected, ())] * 2
     assert ask(drafter, context, 3) == ([NO_CANDIDATE] * 2, ())
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Granite"])
+def test_a_heads_logits_have_the_targets_final_scale_and_cap(name):
+    target, prompt = LanguageModel(family_model(name)), [3, 1, 4, 1, 5]
+    none = {"weight": np.zeros((1, 1, WIDTH, WIDTH)), "bias": np.zeros((1, 1, WIDTH))}
+    drafter = Medusa({**none, MARK: mark_of(target.model.get_output_embeddings())})
+    drafter.use_target(target)
+    drafter.begin(Context(prompt), prefill_with_hidden(target, prompt))
+    expected = target.prefill(1, prompt[:-1], all_logits=True)[-1]
+    torch.testing.assert_close(drafter._logits()[0], expected)
 
 
 def test_a_head_adds_its_blocks_answer_to_the_state():
