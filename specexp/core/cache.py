@@ -19,8 +19,17 @@ from typing_extensions import override
 from specexp.core.runtime import Slots, inference
 
 SUPPORTED_ATTENTION = ("sdpa", "eager")
-_LOST = dict.fromkeys(("linear_attention", "hybrid", "hybrid_sliding", "recurrence"), "the recurrent state")
-_LOST |= {"conv": "the last inputs of the convolution", "queries scaled by cache row": "their true positions"}
+_RESTORED = "after a rejected draft {} would have to be restored"
+_BY_ROW = "they count cache rows, which are not the positions of a tree's nodes"
+_REASONS = {
+    **dict.fromkeys(
+        ("linear_attention", "hybrid", "hybrid_sliding", "recurrence"),
+        _RESTORED.format("the recurrent state"),
+    ),
+    "conv": _RESTORED.format("the last inputs of the convolution"),
+    **dict.fromkeys(("local attention", "queries scaled by cache row"), _BY_ROW),
+}
+"""Why layers of these types are refused. For all other types, no tree mask is known."""
 _KEPT = {"full_attention", "sliding_attention", "mlp", "moe", "dense", "sparse"}
 """Types of layers that differ only in their masks, or that mix no tokens."""
 BLOCK = 32
@@ -51,16 +60,15 @@ def check_layers(config: PreTrainedConfig) -> None:
         layers = ["recurrence"]
     kinds = {kind: layers.index(kind) for kind in layers if kind not in _KEPT}
     if "local" in (local := getattr(text, "attention_layers", None) or ()):  # GPT-Neo masks inside its layers
-        kinds[f"local attention of {text.window_size} tokens"] = local.index("local")
+        kinds["local attention"] = local.index("local")
     if getattr(text, "attn_temperature_tuning", False) and 0 in text.no_rope_layers:  # Llama 4
         kinds["queries scaled by cache row"] = text.no_rope_layers.index(0)
     if kinds:
-        lost = {_LOST.get(kind, "the keys that left the window") for kind in kinds}
+        reasons = {_REASONS.get(kind, "no tree mask is known for them") for kind in kinds}
         found = ", ".join(f"{kind} in layer {kinds[kind]}" for kind in sorted(kinds))
         raise ValueError(
-            f"the {text.model_type} model has layers without full attention ({found}): after a rejected draft "
-            f"{' and '.join(sorted(lost))} would have to be restored, so use a model with full attention or sliding "
-            "windows in every layer"
+            f"the {text.model_type} model has layers that cannot take trees ({found}): "
+            f"{' and '.join(sorted(reasons))}, so use a model with full attention or sliding windows in every layer"
         )
 
 

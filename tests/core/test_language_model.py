@@ -86,9 +86,9 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
         ),
         (
             ["linear_attention", "sliding_attention"],
-            r"full attention \(linear_attention in layer 0\): after a rejected draft the recurrent state would",
+            r"cannot take trees \(linear_attention in layer 0\): after a rejected draft the recurrent state would",
         ),
-        (["chunked_attention", "full_attention"], "the keys that left the window would"),
+        (["chunked_attention", "full_attention"], "no tree mask is known for them, so use"),
     ],
 )
 def test_a_refused_hybrid_names_the_state_that_would_have_to_be_restored(kinds, lost):
@@ -115,11 +115,11 @@ def test_a_refused_hybrid_names_the_state_that_would_have_to_be_restored(kinds, 
         ),
         (
             Llama4TextConfig(num_hidden_layers=2, layer_types=["full_attention"] * 2, no_rope_layers=[1, 0]),
-            r"llama4_text .*\(queries scaled by cache row in layer 1\).* their true positions would",
+            r"llama4_text .*\(queries scaled by cache row in layer 1\).* count cache rows, which",
         ),
         (
             GPTNeoConfig(num_layers=2, attention_types=[[["global", "local"], 1]]),
-            r"gpt_neo .*local attention of 256 tokens in layer 1.* the keys that left the window would",
+            r"gpt_neo .*local attention in layer 1.* count cache rows, which",
         ),
         (
             NemotronHConfig(layer_types=["mlp", "linear_attention", "moe"], num_hidden_layers=3),
@@ -163,7 +163,7 @@ LOCAL = {"attention_types": [[["global", "local"], 1]], "window_size": 16, "num_
 OTHERS = {
     "GPTNeo": (
         {**SMALL, **LOCAL},
-        r"without full attention \(local attention of 16 tokens in layer \d\)",
+        r"cannot take trees \(local attention in layer \d\)",
     ),
     "Bert": (SMALL, "the bert model is an encoder: use a causal model"),
     "Roberta": (
@@ -174,7 +174,7 @@ OTHERS = {
     "Bloom": ({**OLD, "hidden_size": 32}, "of the bloom model states no max_position_embeddings"),
     "Rwkv": (
         {"vocab_size": VOCABULARY, "hidden_size": 32},
-        r"without full attention \(recurrence in layer 0\)",
+        r"cannot take trees \(recurrence in layer 0\)",
     ),
     "OpenAIGPT": ({**OLD, "n_embd": 32}, "the openai-gpt model cannot run eager passes"),  # it has no cache
 }
