@@ -20,15 +20,6 @@ Ngram = Annotated[int, Field(ge=1, le=1024)]
 Least = Annotated[int, Field(ge=0, le=1024)]
 
 
-_DEAD = {
-    "assistant_confidence_threshold": "with greedy decoding OpenVINO GenAI 2026.4 drafts one token at every threshold",
-    "spec_draft_p_split": "llama.cpp's server drafts no second branch",
-    "spec_ngram_simple_min_hits": "llama.cpp drafts after a single occurrence at every value",
-    "spec_ngram_map_k_min_hits": "llama.cpp drafts after a single occurrence at every value",
-}
-"""Settings that an engine accepts without effect, and the reason."""
-
-
 class SettingsError(ValueError):
     """Settings are not valid for their engine. The message is one sentence."""
 
@@ -43,6 +34,7 @@ class Settings(metaclass=Checked):
         read_for: version of the engine that has these settings.
         drafters: our drafters that the engine has too, in chains.
         samples_drafts: whether the engine samples with a draft model.
+        dead: settings that the engine accepts without effect, with the reason. They are refused.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -51,16 +43,16 @@ class Settings(metaclass=Checked):
     read_for: ClassVar[str]
     drafters: ClassVar[tuple[str, ...]] = ("DraftModel", "PromptLookup")
     samples_drafts: ClassVar[bool] = True
+    dead: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        for name in self.given():
+            if name in self.dead:
+                raise SettingsError(f"{self.engine}: {name} must be left out: {self.dead[name]}")
 
     def deployed(self) -> Any:
         """Return the settings in the engine's format: JSON values, or the text of a file or of command-line flags."""
         return self.given()
-
-    def refuse_dead(self) -> None:
-        """Raise SettingsError if a setting is set that changes nothing in the engine."""
-        for name in self.given():
-            if name in _DEAD:
-                raise SettingsError(f"{self.engine}: {name} must be left out: {_DEAD[name]}")
 
     def given(self, *but: str) -> dict[str, Any]:
         """Return the fields that are set, except those named in ``but``."""
@@ -212,15 +204,17 @@ class OpenVinoSettings(Settings):
     engine: ClassVar[str] = "openvino"
     read_for: ClassVar[str] = "OpenVINO GenAI 2026.4"
     samples_drafts: ClassVar[bool] = False
+    dead: ClassVar[Mapping[str, str]] = {
+        "assistant_confidence_threshold": (
+            "with greedy decoding OpenVINO GenAI 2026.4 drafts one token at every threshold"
+        ),
+    }
 
     num_assistant_tokens: Positive | None = None
     assistant_confidence_threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
     max_ngram_size: Positive | None = None
     branching_factor: Positive | None = None
     tree_depth: Positive | None = None
-
-    def __post_init__(self) -> None:
-        self.refuse_dead()
 
 
 @dataclass(frozen=True)
@@ -263,6 +257,11 @@ class LlamaCppSettings(Settings):
 
     engine: ClassVar[str] = "llama-cpp"
     read_for: ClassVar[str] = "llama.cpp 0c1e570 (llama-cpp-python 0.3.36)"
+    dead: ClassVar[Mapping[str, str]] = {
+        "spec_draft_p_split": "llama.cpp's server drafts no second branch",
+        "spec_ngram_simple_min_hits": "llama.cpp drafts after a single occurrence at every value",
+        "spec_ngram_map_k_min_hits": "llama.cpp drafts after a single occurrence at every value",
+    }
 
     spec_type: Literal["none", "draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"]
     spec_draft_model: str | None = None
@@ -283,13 +282,17 @@ class LlamaCppSettings(Settings):
     spec_ngram_mod_n_min: Least | None = None
     spec_ngram_mod_n_max: Least | None = None
 
+    @override
     def __post_init__(self) -> None:
-        self.refuse_dead()
-        shortest = self.spec_ngram_simple_size_n or 12  # the engine's defaults are 12 and 48
-        if self.spec_type == "ngram-simple" and (self.spec_ngram_simple_size_m or 48) < shortest:
+        super().__post_init__()
+        shortest, length = (
+            self.spec_ngram_simple_size_n or 12,
+            self.spec_ngram_simple_size_m or 48,
+        )  # or its defaults
+        if self.spec_type == "ngram-simple" and length < shortest:
             raise SettingsError(
                 f"llama-cpp: spec_ngram_simple_size_m must be at least spec_ngram_simple_size_n, {shortest}, since "
-                f"ngram-simple drafts nothing below it, got {self.spec_ngram_simple_size_m}; ngram-map-k drafts"
+                f"ngram-simple drafts nothing below it, got {length}; ngram-map-k drafts"
             )
         kind = "draft" if self.spec_type == "draft-simple" else self.spec_type.replace("-", "_")
         other = [name for name in self.given("spec_type") if not name.startswith(f"spec_{kind}_")]

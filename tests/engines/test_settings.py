@@ -25,6 +25,7 @@ BROKEN = [
     (LlamaCppSettings, {"spec_type": "draft-simple"}, "spec_draft_model must be set"),
     (LlamaCppSettings, {"spec_type": "draft-simple", "spec_draft_model": "org/name"}, "GGUF file, got 'org/name'"),
     (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_draft_n_max": 4}, "spec_draft_n_max must be left out"),
+    (LlamaCppSettings, {"spec_type": "ngram-simple", "spec_ngram_simple_size_n": 60}, "got 48; ngram-map-k drafts"),
     (LlamaCppSettings, {"spec_type": "ngram-map-k", "spec_ngram_map_k_size_n": 2000}, "map_k_size_n must be"),
 ]  # fmt: skip
 

@@ -141,7 +141,8 @@ class ChainFormat(ExportFormat):
         """Return the settings for an artifact's chain, and descriptions of the parts that they cannot express.
 
         Raises:
-            ArtifactError: the engine has no such drafter, or ``draft`` is missing or not needed.
+            ArtifactError: the engine has no such drafter or does not sample with it, or ``draft`` is missing or not
+                needed.
         """
         if chain.drafter and chain.drafter not in self.settings.drafters:
             raise ArtifactError(
@@ -159,6 +160,12 @@ class ChainFormat(ExportFormat):
             )
         if chain.drafter == "SuffixAutomaton":
             return _SUFFIXES[self.settings](chain)
+        samples = artifact.verifier is not None and artifact.verifier.noise_temperature != 0
+        if samples and not self.settings.samples_drafts:
+            raise ArtifactError(
+                f"{artifact.folder}: {self.name} does not sample with a draft model, but the study's verifier is "
+                f"{type(artifact.verifier).__name__}: tune Greedy or PromptLookup, or deploy with specexp.serve"
+            )
         if draft is None and "draft" in self.options:
             raise ArtifactError(
                 f"{artifact.folder}: {self.name} needs a draft model: give --draft, the model's name or path on the "
@@ -312,15 +319,6 @@ class OpenVino(ChainFormat):
     name, settings, read_for = "openvino", OpenVinoSettings, OpenVinoSettings.read_for
     updates = True  # the file also holds the EOS tokens
     options = ()
-
-    @override
-    def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
-        if chain.drafter != "PromptLookup" and artifact.verifier and artifact.verifier.noise_temperature != 0:
-            raise ArtifactError(
-                f"{artifact.folder}: OpenVINO GenAI does not sample with a draft model, but the study's verifier is "
-                f"{type(artifact.verifier).__name__}: tune Greedy or PromptLookup, or deploy with specexp.serve"
-            )
-        return super().expressed(artifact, chain, draft)
 
     @override
     def deployed_by(self, file: str, content: Any) -> str:
