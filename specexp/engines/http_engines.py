@@ -166,6 +166,8 @@ class _Endpoint(RunningEngine):
 
     def _tokens_within(self, first: str, text: str) -> float:
         """Return the number of tokens of ``text`` in its beginning ``first``; one that ends later counts in part."""
+        if not self._tokenizer.is_fast:  # without offsets
+            return len(self._tokenizer(first, add_special_tokens=False).input_ids)
         found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         spans: list[tuple[int, int]] = [
             (begin, end) for begin, end in found.offset_mapping if begin < min(end, len(first))

@@ -60,6 +60,15 @@ def test_a_server_that_a_command_starts_answers(pair) -> None:
         assert answer.prefill_seconds > 0
 
 
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_tokens_of_the_first_piece_are_counted_with_any_tokenizer(is_fast):
+    own = tokenizer()
+    words = SimpleNamespace(is_fast=is_fast)
+    endpoint = SimpleNamespace(_tokenizer=lambda text, **given: own(text, **given))
+    endpoint._tokenizer.is_fast = words.is_fast
+    assert http_engines._Endpoint._tokens_within(endpoint, "ab c", "ab cd") == 3
+
+
 def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
     heard = []
 
