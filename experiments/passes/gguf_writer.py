@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Precision = Literal["f32", "bf16", "f16", "q8_0", "q4_0", "q4_1", "q4_k_m"]
-ARCHITECTURES = {"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"}
+ARCHITECTURES = {
+    **{"llama": "LLAMA", "mistral": "LLAMA", "qwen2": "QWEN2", "qwen3": "QWEN3"},
+    **{"gemma2": "GEMMA2", "gemma3_text": "GEMMA3", "phi3": "PHI3"},
+}
 """Architecture names of the GGUF standard, by transformers' model types."""
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -64,7 +67,7 @@ def write_gguf(
     """
     kind = model.config.model_type
     ropes = ("default", "llama3") if ARCHITECTURES.get(kind) == "LLAMA" else ("default",)
-    if kind not in ARCHITECTURES or model.config.rope_parameters["rope_type"] not in ropes:
+    if kind not in ARCHITECTURES or _rope(model.config)["rope_type"] not in ropes:
         raise LlamaCppError(f"a {kind} model with its position encoding cannot be written as GGUF")
     path.parent.mkdir(parents=True, exist_ok=True)
     if precision in _DTYPES:
@@ -114,9 +117,20 @@ def _describe(writer: Any, config: Any) -> None:
     writer.add_key_length(width)
     writer.add_value_length(width)
     writer.add_rope_dimension_count(width)
-    writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
+    writer.add_rope_freq_base(float(_rope(config)["rope_theta"]))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
+    if config.model_type in ("gemma2", "gemma3_text", "phi3") and config.sliding_window:
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _rope(config: Any) -> dict[str, Any]:
+    """Return the position encoding of the layers with full attention."""
+    found: dict[str, Any] = config.rope_parameters.get("full_attention") or config.rope_parameters
+    return found
 
 
 def _head_width(config: Any) -> int:
@@ -133,8 +147,10 @@ def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
         for projection, count in heads.items():
             if projection in name and ARCHITECTURES[config.model_type] == "LLAMA":
                 tensor = _interleaved(tensor, count)
+        if config.model_type.startswith("gemma") and name.endswith("norm.weight"):
+            tensor = tensor + 1  # as llama.cpp multiplies by it
         yield name, tensor
-    if config.rope_parameters["rope_type"] == "llama3":
+    if _rope(config)["rope_type"] == "llama3":
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))

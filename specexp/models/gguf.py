@@ -33,6 +33,14 @@ PATTERNS = {
 _LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges")
 _SAMPLE, _SAMPLES = 4096, 1024  # bytes per sample and samples per file
 _SIZES = ("context_length", "embedding_length", "block_count")
+_WIDTH = "attention.key_length"
+_UNREAD = {
+    "gemma2": {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
+    "phi3": {"attention.sliding_window": "sliding_window"},
+}
+"""Metadata that transformers does not read, with fields of the configuration, keyed by architecture."""
+_WITHOUT_OWN_SCALE = {"gemma2": 46, "gemma3": 62}
+"""Layers of the model whose scale of queries is not that of its heads, keyed by architecture."""
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 TOKEN_KINDS = {"normal": 1, "control": 3, "own": 4, "unused": 5}
 """Token types of the GGUF standard. ``own`` is its user-defined type."""
@@ -114,6 +122,11 @@ def unpacked(file: Path) -> Path:
         raise ValueError(
             f"it is not a whole model, since its metadata has no {lacking[0]}: name the model's own file"
         )
+    rotated, width = (metadata.get(f"{architecture}.{name}") for name in ("rope.dimension_count", _WIDTH))
+    if architecture == "phi3" and rotated != (width or rotated):  # transformers would rotate whole heads
+        raise ValueError(
+            f"it rotates {rotated} of {width} numbers of a head, which transformers does not read"
+        )
     if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would ignore the scaling
         raise ValueError("its rotary positions are scaled, so only llama.cpp runs it: set pair.mode to auto")
     print(f"unpacking {file.name} for PyTorch, once", file=sys.stderr, flush=True)
@@ -133,6 +146,7 @@ def unpacked(file: Path) -> Path:
             _check_used(file, architecture, model)
             ends = [metadata[key] for key in GGUF_ENDS if key in metadata]
             model.generation_config.eos_token_id = ends or None
+            _complete(model.config, architecture, metadata)
             if (kind := metadata.get("general.file_type")) is not None:
                 model.config.weights_from = LlamaFileType(kind).name.partition("_")[2]  # from MOSTLY_Q4_1
             model.save_pretrained(made)
@@ -145,6 +159,16 @@ def unpacked(file: Path) -> Path:
         why = "it is cut off; copy it again" if why.startswith("cannot reshape array") else why
         raise ValueError(f"it cannot be unpacked for PyTorch into {folder}: {why}") from error
     return folder
+
+
+def _complete(config: Any, architecture: str, metadata: Mapping[str, Any]) -> None:
+    """Set the fields of a configuration that transformers does not read from a GGUF file's metadata."""
+    for key, field in _UNREAD.get(architecture, {}).items():
+        setattr(config, field, metadata.get(f"{architecture}.{key}"))
+    if architecture in _WITHOUT_OWN_SCALE:  # as in llama.cpp, which knows the largest model by its layers
+        heads = config.hidden_size // config.num_attention_heads
+        largest = config.num_hidden_layers == _WITHOUT_OWN_SCALE[architecture]
+        config.query_pre_attn_scalar = heads if largest else config.head_dim
 
 
 def check_tensors(kind: str, report: Mapping[str, Any]) -> None:
@@ -175,7 +199,7 @@ def _check_used(file: Path, architecture: str, model: PreTrainedModel) -> None:
     left = sum(sizes.values()) - sum(
         one.numel() for one in {id(one): one for one in weights.values()}.values()
     )
-    if left:
+    if left > 0:
         kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture)
         names = get_tensor_name_map(kind, model.config.get_text_config().num_hidden_layers)
         unused = sorted(sizes.keys() - {names.get_name(name, (".weight", ".bias")) for name in weights})
@@ -195,7 +219,7 @@ def shards(file: Path) -> list[Path]:
     named = _SHARD.fullmatch(file.name)
     if named is None:
         return [file]
-    return sorted(file.parent.glob(f"{glob.escape(named[1])}-?????-of-{named[3]}.gguf"))
+    return sorted(file.parent.glob(f"{glob.escape(named[1])}-?????-of-{named[3]}{file.suffix}"))
 
 
 def sampled_hash(file: Path) -> str:

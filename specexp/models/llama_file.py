@@ -248,16 +248,18 @@ class LlamaFile:
     def _check_attention(self) -> None:
         functions, model = self._functions, self.model
         window, reason = functions.llama_model_n_swa(model), ""
+        advice = "use a decoder with full attention in every layer"
         if functions.llama_model_has_encoder(model) or not functions.llama_model_has_decoder(model):
             reason = "is not decoder-only"
         elif functions.llama_model_is_recurrent(model) or functions.llama_model_is_hybrid(model):
             reason = "has recurrent layers"
         elif 0 < window < self.context_limit:
             reason = f"has layers that attend to only {window} tokens"
+            advice = "set pair.mode to eager or compiled, which keep all tokens"
         if reason:
             raise LlamaCppError(
                 f"{self.path}: the {self.architecture} model {reason}, so its cache cannot drop rejected tokens: "
-                "use a decoder with full attention in every layer"
+                f"{advice}"
             )
 
 

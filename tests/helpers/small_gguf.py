@@ -1,6 +1,7 @@
 """Small random models of the Llama family, their GGUF files, and llama.cpp running them; each made once."""
 
 import json
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,6 +45,14 @@ def small_llama(name, **settings):
 def written(name, precision="f32", **settings):
     """Return the model's GGUF file."""
     return _file(name, precision, json.dumps(settings))
+
+
+def written_model(model, path):
+    """Write any small model."""
+    words = deepcopy(tokenizer())
+    words.pad_token = words.eos_token  # Phi's configuration has one outside the vocabulary
+    write_gguf(model, words, path)
+    return path
 
 
 def runtime(name, **settings):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize
-from helpers.small_gguf import small_llama, tokenizer, written
+from helpers.small_families import family_model
+from helpers.small_gguf import VOCABULARY, small_llama, tokenizer, written, written_model
 
 from specexp import Decoder, load_pair
 from specexp.artifacts.fingerprint import fingerprint
@@ -16,6 +17,8 @@ from specexp.bench.arm import eos_of
 from specexp.builders import Chain
 from specexp.drafters import PromptLookup
 from specexp.models import gguf
+from specexp.models.compiled import CompiledModel
+from specexp.models.pair import load_tokenizer
 from specexp.models.runtime import tell_once
 from specexp.models.sources import PairError
 
@@ -38,6 +41,44 @@ def test_a_written_model_comes_back_bit_by_bit(name, settings):
             model(torch.tensor([PROMPT])).logits for model in (pair.target, small_llama(name, **settings))
         )
     assert torch.equal(got, wanted)
+
+
+NEW = {
+    "Gemma2": {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
+    "Gemma3Text": {
+        **{"num_hidden_layers": 6, "layer_types": None, "query_pre_attn_scalar": 16},
+        "final_logit_softcapping": None,
+    },
+    "Phi3": {"hidden_size": 64, "head_dim": 16, "rope_parameters": None},
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_file_of_a_new_family_has_the_logits_of_its_model(name, tmp_path):
+    model = family_model(name, vocab_size=VOCABULARY, **NEW[name])
+    file = written_model(model, tmp_path / "x.gguf")
+    read = load_pair(str(file), target_dtype="float32", mode="eager").target
+    text = torch.tensor([[*PROMPT, *range(20, 60)]])  # longer than the windows
+    with torch.inference_mode():
+        torch.testing.assert_close(read(text).logits, model(text).logits, rtol=0, atol=1e-4)
+    CompiledModel(read)
+
+
+@pytest.mark.parametrize("name", ["olmo2", "granite", "smollm3"])
+def test_a_family_that_transformers_does_not_read_is_one_sentence(name, tmp_path):
+    file = edited(written("Llama"), tmp_path / "x.gguf", architecture=name)
+    with pytest.raises(PairError, match=f"GGUF model with architecture {name} is not supported yet"):
+        load_pair(str(file), mode="eager")
+
+
+def test_partly_rotated_heads_of_phi_are_refused(tmp_path):
+    model = family_model("Phi3", vocab_size=VOCABULARY, **NEW["Phi3"])
+    keys = {"phi3.rope.dimension_count": 8}
+    file = edited(written_model(model, tmp_path / "a.gguf"), tmp_path / "x.gguf", architecture="phi3", **keys)
+    with pytest.raises(
+        PairError, match="it rotates 8 of 16 numbers of a head, which transformers does not read"
+    ):
+        load_pair(str(file), mode="eager")
 
 
 def test_blocks_of_four_bits_are_multiplied_out_exactly():
@@ -76,10 +117,16 @@ def test_a_dry_run_has_no_weights():
     assert {weight.device.type for weight in target.parameters()} == {"meta"}
 
 
-def edited(source, to, tensors=lambda name: True, added=None, **values):
+def test_a_tokenizer_is_read_without_unpacking_the_weights(cache, monkeypatch):
+    monkeypatch.setattr(gguf, "find_spec", lambda name: None)  # llama.cpp would not unpack them either
+    assert load_tokenizer(str(written("Llama")))("ab").input_ids == tokenizer()("ab").input_ids
+    assert not cache.exists()
+
+
+def edited(source, to, tensors=lambda name: True, added=None, architecture="llama", **values):
     """Copy a GGUF file with some of its tensors and, where a value is None, without a key."""
     reader = GGUFReader(source)
-    writer = GGUFWriter(to, "llama")
+    writer = GGUFWriter(to, architecture)
     for key, field in reader.fields.items():
         if (
             not key.startswith("GGUF.")
@@ -88,6 +135,8 @@ def edited(source, to, tensors=lambda name: True, added=None, **values):
         ):
             kind, inner = field.types[0], field.types[-1]
             array = kind == GGUFValueType.ARRAY
+            if key.startswith("llama."):
+                key = key.replace("llama", architecture, 1)
             writer.add_key_value(key, field.contents(), kind, sub_type=inner if array else None)
     for key, value in values.items():
         if value is not None:
@@ -163,6 +212,9 @@ def test_the_hash_of_weights_covers_all_shards(tmp_path):
     for file in (first, second, other):
         file.write_bytes(file.name.encode())
     assert gguf.shards(first) == gguf.shards(second) == [first, second]
+    loud = first.with_suffix(".GGUF")
+    loud.touch()
+    assert gguf.shards(loud) == [loud]
     whole = gguf.sampled_hash(first)
     second.write_bytes(b"other weights")
     assert gguf.sampled_hash(first) != whole
