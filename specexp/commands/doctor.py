@@ -273,6 +273,22 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
             yield Diagnosis("experts", experts)
 
 
+def model(source: str) -> Iterator[Diagnosis]:
+    """Judge by a model's configuration, without its weights, whether it can be a target, and how it runs."""
+    from specexp.base.kernels import CannotCompileError
+    from specexp.models.architectures import check_model
+    from specexp.models.pair import load_pair
+    from specexp.models.sources import PairError
+
+    try:
+        check_model(load_pair(source, mode="eager", weights=False).target)
+        yield Diagnosis("model", f"{source} has compiled passes")
+    except PairError as error:
+        yield Diagnosis("model", str(error), "problem")
+    except CannotCompileError as error:
+        yield Diagnosis("model", f"{source} runs in mode eager, since {error}", "note")
+
+
 def checks() -> list[Callable[[], Iterator[Diagnosis]]]:
     """Return all checks in the order in which they are printed."""
     return [packages, processor, memory, devices, native, compiled, speculation, services]
@@ -301,13 +317,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
         "The output is not sent anywhere; paste it into a bug report.",
     )
-    parser.add_argument("run", nargs="?", help="judge the drafts of this run's folder instead, by acceptance")
+    judged = (
+        "judge instead the drafts of this run's folder, by acceptance, or this model, by its configuration"
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN or MODEL", help=judged)
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)
+    failed, found = False, examine() if given.run is None else acceptance(given.run)
     if given.run is not None and not Path(given.run, "records.jsonl").is_file():
-        return fail(f"{given.run} has no records.jsonl: name a folder that specexp.run wrote")
-    failed = False
-    for diagnosis in examine() if given.run is None else acceptance(given.run):
+        if Path(given.run).is_dir() and not Path(given.run, "config.json").is_file():
+            return fail(f"{given.run} has no records.jsonl: name a folder that specexp.run wrote, or a model")
+        found = model(given.run)
+    for diagnosis in found:
         failed |= diagnosis.verdict == "problem"
         mark = {"ok": "  ", "note": "- ", "problem": "! "}[diagnosis.verdict]
         line = f"{mark}{diagnosis.topic}: {diagnosis.finding}"

@@ -116,9 +116,7 @@ def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], lis
         try:
             count = len(Workload(OwnPrompts(prompts), unusable=given.unusable, field=given.field).rows())
         except PromptSetError as error:
-            why = re.sub(
-                r"(--)?data\.(field|unusable)(: )?", lambda found: f"--{found[2]} ".rstrip(), str(error)
-            )
+            why = re.sub(r"(?:--)?data\.(field|unusable):?", r"--\1", str(error))
             raise ConfigError(f"--prompts: {why}") from error
     if count < FEWEST_PROMPTS:
         raise ConfigError(
@@ -129,7 +127,7 @@ def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], lis
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
     shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")
     methods, kept, dropped, foreign = usable_methods(
-        shared, given.draft is not None, given.target == "stdlib", given.engine
+        shared, given.draft is not None, given.target == "stdlib", given.engine, _verifier(given)
     )
     searched, confirmed = _split(count)
     why = "set by --dtype"
@@ -180,14 +178,17 @@ def _dtype_of(target: str) -> tuple[str, str]:
 def _template_line(given: argparse.Namespace, prompts: str, text: str | None) -> str:
     """Return the use of the target's chat template, with the rendered end of the first prompt."""
     from specexp.data import OwnPrompts, PromptSetError, Workload
-    from specexp.models.sources import PairError, check_reachable
+    from specexp.models.pair import load_tokenizer
+    from specexp.models.smollm2 import smollm2_file
+    from specexp.models.sources import PairError, check_reachable, sources_of
 
+    source, _ = sources_of(given.target)
     try:
-        if given.target not in _SHIPPED:
-            check_reachable("target", given.target)
+        if source == str(smollm2_file()) and not smollm2_file().is_file():
+            return "unknown until the target is fetched"
+        check_reachable("target", source)
     except PairError:
         return "unknown until the target can be read"
-    from specexp.models.pair import load_tokenizer
 
     with TemporaryDirectory() as folder:
         if text is not None:
@@ -201,20 +202,28 @@ def _template_line(given: argparse.Namespace, prompts: str, text: str | None) ->
         workload = Workload(OwnPrompts(prompts), max_prompts=1, **options)
         try:
             workload.load(load_tokenizer(given.target))
-        except (PromptSetError, PairError) as error:
+        except PairError as error:
+            raise ConfigError(f"--target: {error}") from error
+        except PromptSetError as error:
             option = "--template-arguments" if "chat_template_kwargs" in str(error) else "--prompts"
             raise ConfigError(f"{option}: {error}") from error
     sentence = "".join(workload.preparation.chat_template()).removeprefix("Chat template: ").rstrip(".")
     return sentence or "none, so prompts are continued as text"
 
 
+def _verifier(given: argparse.Namespace) -> dict[str, Any]:
+    if given.temperature:
+        return {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
+    return {"class_path": "Greedy"}
+
+
 def usable_methods(
-    text: str, has_draft: bool, is_embedded: bool, engine: str | None = None
+    text: str, has_draft: bool, is_embedded: bool, engine: str | None, verifier: dict[str, Any]
 ) -> tuple[str, int, list[str], list[str]]:
     """Remove methods from the text of ``methods.yaml``, with their settings.
 
     Returns the text, the number of kept methods, the names of those that lack a draft model or heads, and the names of
-    the others that ``engine`` does not run.
+    the others that ``engine`` does not run with this verifier.
     """
     sweep = yaml.safe_load(text)["sweep"]
     choices = sweep["space"]["method"]["choices"]
@@ -223,7 +232,9 @@ def usable_methods(
     foreign = [
         one["name"]
         for one in choices
-        if engine is not None and one["name"] not in lacking and engine not in runs_in(one)
+        if engine is not None
+        and one["name"] not in lacking
+        and engine not in runs_in({**one, "verifier": verifier})
     ]
     dropped = [*lacking, *foreign]
     keys = {key for known in sweep["enqueue"] if known["method"] not in dropped for key in known}
@@ -259,9 +270,6 @@ def _write(folder: Path, files: dict[str, str]) -> list[Path]:
 def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) -> str:
     searched, confirmed = _split(count)
     draft = {} if given.draft is None else {"draft": given.draft}
-    verifier: dict[str, Any] = {"class_path": "Greedy"}
-    if given.temperature:
-        verifier = {"class_path": "KeyedSampling", "init_args": {"temperature": given.temperature}}
     options = {"field": given.field, "chat_template_kwargs": given.template_arguments}
     data = {name: value for name, value in options.items() if value is not None}
     if given.unusable != "refuse":
@@ -279,7 +287,7 @@ def _experiment(name: str, given: argparse.Namespace, prompts: str, count: int) 
             "shuffle_seed": 0,
             "chat_template": "auto",
         },
-        "verifier": verifier,
+        "verifier": _verifier(given),
         "generation": {"max_new_tokens": _NEW_TOKENS, "seed": 0},
         "baselines": ["plain"],  # Hugging Face's loop may take more time than all candidates together
         "sweep": {
@@ -301,7 +309,7 @@ def _readme(folder: Path, given: argparse.Namespace) -> str:
     models = shlex.join([given.target, *(["--draft", given.draft] if given.draft else [])])
     artifacts = shlex.quote(f"artifacts/{folder.name}")
     second = f", {given.draft!r}" if given.draft else ""
-    last = f"python -m specexp.serve {artifacts}/best --target {models}  # an OpenAI-compatible server"
+    last = f"python -m specexp.serve {artifacts}/best --target {models}  # if it is faster: a server with OpenAI's API"
     if given.engine:
         last = f"python -m specexp.export {shlex.quote(f'runs/{folder.name}')} --to {given.engine}  # its settings"
     return f"""# The fastest lossless decoding of `{given.target}`{drafting}
@@ -321,7 +329,7 @@ from specexp.bench.arm import eos_of
 from specexp.data import first_turn_ids
 
 pair = specexp.load_pair({given.target!r}{second}, device={given.device!r}, target_dtype={given.dtype!r})
-decoder = specexp.load_artifact("artifacts/{folder.name}/best").decoder(pair.target{draft})
+decoder = specexp.load_artifact("artifacts/{folder.name}/best-tree").decoder(pair.target{draft})
 prompt = first_turn_ids(pair.tokenizer, "...")  # with the chat template if there is one, as in the study
 ends = eos_of(pair.tokenizer, pair.target)  # the end of a turn too, as in the study
 result = decoder.generate(prompt, max_new_tokens=128, eos_token_id=ends)

@@ -86,7 +86,7 @@ def load_pair(
             ``eager`` or the precision is float32.
         row_order: order of a tree's rows in the target's pass, in modes ``eager`` and ``graphed``. ``depth-first`` and
             ``heavy-path`` (DySpec, appendix C) leave fewer blocks for FlexAttention. The output does not change.
-        mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU (Llama family).
+        mode: ``eager`` runs the models' own code. ``compiled`` runs passes compiled for this CPU, for some families.
             ``packed`` does the same, but reads the 4-bit and 8-bit blocks of the target's GGUF file instead of bfloat16
             weights: less memory, same logits. ``graphed`` replays passes as CUDA graphs. ``auto`` uses the mode
             of an artifact's study, or the fastest mode that works. In ``auto``, llama.cpp runs GGUF files if it is
@@ -152,8 +152,11 @@ def load_pair(
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
-    """Load only the tokenizer of a target that :func:`load_pair` accepts. Raises :class:`PairError` on failure."""
-    return _Files("target", checked_sources(target)[0]).tokenizer
+    """Load only the tokenizer of a target that :func:`load_pair` accepts. Raises :class:`PairError` on failure.
+
+    A GGUF file is not unpacked.
+    """
+    return _Files("target", checked_sources(target, unpacks=False)[0]).tokenizer
 
 
 def check_device(device: str) -> None:

@@ -71,7 +71,9 @@ def _embedded(role: str, name: str) -> str | None:
     return str(folder) if re.fullmatch(r"\w+(-\w+)?", name) and (folder / "config.json").is_file() else None
 
 
-def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -> tuple[str, str | None]:
+def checked_sources(
+    target: str, draft: str | None = None, mode: str = "auto", unpacks: bool = True
+) -> tuple[str, str | None]:
     """Return the checked result of :func:`sources_of`. GGUF files are unpacked unless ``mode`` runs them in llama.cpp.
 
     Raises:
@@ -82,7 +84,10 @@ def checked_sources(target: str, draft: str | None = None, mode: str = "auto") -
             "mode", f"mode must be one of {', '.join(known)}, got {mode!r}{did_you_mean(mode, known)}"
         )
     first, second = sources_of(target, draft)
-    return _checked("target", target, first, mode), second and _checked("draft", draft or "", second, mode)
+    return (
+        _checked("target", target, first, mode, unpacks),
+        second and _checked("draft", draft or "", second, mode, unpacks),
+    )
 
 
 def mode_names() -> list[str]:
@@ -95,14 +100,14 @@ def mode_names() -> list[str]:
     ]
 
 
-def _checked(role: str, name: str, source: str, mode: str) -> str:
+def _checked(role: str, name: str, source: str, mode: str, unpacks: bool) -> str:
     if mode == "packed" and role == "target" and not is_gguf(source):
         raise PairError("mode", NEEDS_BLOCKS)
     try:
         if source == str(smollm2_file()):
             fetch_smollm2()
         check_source(role, source)
-        if is_gguf(source) and not runs_in_llama_cpp(name, mode):
+        if is_gguf(source) and unpacks and not runs_in_llama_cpp(name, mode):
             return str(unpacked(Path(source)))
     except PairError:
         raise

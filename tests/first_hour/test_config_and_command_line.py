@@ -153,7 +153,11 @@ COMMANDS = [
         "--endpoint: must begin with http:// or https://, got '127.0.0.1:8000'",
     ),
     Row("serve smollm2", "smollm2: there is no such artifact folder; a sweep writes artifacts/NAME/best"),
-    Row("doctor runs/none", "runs/none has no records.jsonl: name a folder that specexp.run wrote"),
+    Row(
+        "doctor none",
+        "none has no records.jsonl: name a folder that specexp.run wrote, or a model",
+        {"none/report.md": ""},
+    ),
     Row(
         "run mine.yaml --shard 0/2 --on local --workers 2",
         "--shard must not be given with --on, which gives each worker its shard",

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 
+import pytest
+import torch
 from helpers.made_records import record
+from helpers.small_gguf import tokenizer
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, MambaConfig
 
 from specexp.artifacts.kinds.latency_profile import Roofline
 from specexp.base.kernels import CannotCompileError
@@ -13,6 +18,15 @@ from specexp.bench.record import write_records
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
 from specexp.core.latency import LatencyProfile
+
+SIZES = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
 
 
 def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
@@ -104,3 +118,29 @@ def test_a_folder_without_a_run_is_a_problem(capsys, tmp_path):
     (tmp_path / "records.jsonl").write_text("{}\n{}\n")
     assert main([str(tmp_path)]) == 1
     assert "line 1: not a prompt record" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("config", "verdict", "finding"),
+    [
+        (LlamaConfig(**SIZES), "ok", "has compiled passes"),
+        (GPTNeoXConfig(**SIZES), "note", "runs in mode eager, since compiled passes support Llama, Mistral"),
+        (
+            MambaConfig(num_hidden_layers=2),
+            "problem",
+            "linear_attention in layer 0): after a rejected draft the",
+        ),
+    ],
+    ids=["compiled", "eager", "refused"],
+)
+def test_a_model_is_judged_by_its_configuration(tmp_path, capsys, config, verdict, finding):
+    config.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    if verdict != "problem":
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    else:
+        save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    assert main([str(tmp_path), "--json"]) == (verdict == "problem")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["topic"], found["verdict"]) == ("model", verdict)
+    assert finding in found["finding"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -141,11 +142,27 @@ def test_five_lines_say_what_was_decided(here, capsys, model_folder):
     assert not (here / "study" / "schema.json").exists()
 
 
-def test_template_arguments_and_unusable_rows_reach_the_experiment(here):
+def test_template_arguments_and_unusable_rows_reach_the_experiment(here, capsys):
     (here / "my.jsonl").write_text("".join(json.dumps({"prompt": one}) + "\n" for one in ["", *"abcdefg"]))
     given = ["study", "--target", "owner/name", "--prompts", "my.jsonl"]
     assert main(given) == 2
+    assert capsys.readouterr().err.endswith("or leave such rows out with --unusable skip\n")
     assert main([*given, "--unusable", "skip", "--template-arguments", "{enable_thinking: false}"]) == 0
     config = load_config(here / "study" / "experiment.yaml")
     assert config.get("data.chat_template_kwargs") == {"enable_thinking": False}
     assert config.get("data.unusable") == "skip"
+
+
+def test_a_method_that_an_engine_does_not_sample_is_left_out(here, capsys):
+    for temperature, kept in (("0", True), ("0.7", False)):
+        given = ["--draft", "smollm2", "--for", "openvino", "--temperature", temperature]
+        assert main([temperature, *given]) == 0
+        assert ("DraftModel" in (here / temperature / "methods.yaml").read_text()) is kept
+
+
+def test_a_target_without_a_tokenizer_is_the_targets_mistake(here, capsys, model_folder):
+    shutil.copytree(model_folder, here / "mute")
+    for file in (here / "mute").glob("tokenizer*"):
+        file.unlink()
+    assert main(["study", "--target", "mute"]) == 2
+    assert capsys.readouterr().err.startswith("error: --target: ")
