@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 from helpers.examples import examples
+from helpers.small_families import FAMILIES, family_model
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
 from hypothesis import given, strategies as st
 
@@ -22,6 +23,7 @@ from specexp.controllers import Fixed
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
+from specexp.models.compiled import CompiledModel
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 K = 4
@@ -30,6 +32,11 @@ K = 4
 @cache
 def language_model(name, attention):
     return LanguageModel(small_model(name, attention))
+
+
+@cache
+def compiled_family(name):
+    return CompiledModel(family_model(name))
 
 
 recycling = st.builds(
@@ -169,6 +176,25 @@ def test_the_output_is_that_of_plain_decoding(
         assert result.finish_reason == expected.finish_reason
         assert result.accepted_drafts + result.bonus_tokens == len(result.token_ids)
         assert result.steps <= expected.steps
+
+
+quick = {"Gemma3Text", "Granite"}
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES]
+)
+@examples(10)
+@given(draft_and_tree=drafts_and_trees, verifier=verifiers, prompt=prompts, seed=st.integers(0, 3))
+def test_the_output_of_a_compiled_family_is_that_of_plain_decoding(
+    name, draft_and_tree, verifier, prompt, seed
+):
+    """Most outputs are longer than the windows."""
+    model = compiled_family(name)
+    decoders = Decoder(model, verifier=verifier), Decoder(model, *draft_and_tree, verifier)
+    plain, drafted = (decoder.generate(prompt, max_new_tokens=24, seed=seed) for decoder in decoders)
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.finish_reason == plain.finish_reason
 
 
 @examples(60)

@@ -47,30 +47,7 @@ class Family(NamedTuple):
     norm_offset: float = 0.0
     file: str = "LLAMA"
 
-    @property
-    def beyond_llama(self) -> str:
-        """The features of the family, beyond Llama's, that passes apply."""
-        flags = {flag: words for flag, words in _FEATURES.items() if flag in self.flags}
-        found = {
-            **flags,
-            "norms_qk": {"head": "norms of queries and keys by head", "all": "norms of queries and keys"}.get(
-                self.norms_qk
-            ),
-            "after": self.norms[2] and "norms after attention and MLP",
-            "before": not self.norms[0] and "no norms before them",
-            "fused": len(self.qkv) == 1 and "fused projections, partial rotation",
-        }
-        return ", ".join(str(words) for words in found.values() if words)
 
-
-_FEATURES = {
-    "sliding_window": "sliding windows by layer",
-    "no_rope_layers": "layers without rotation",
-    "query_pre_attn_scalar": "scale of queries, scaled embeddings, GELU",
-    "final_logit_softcapping": "soft cap of logits",
-    "attn_logit_softcapping": "soft cap of scores",
-    "embedding_multiplier": "scales of embeddings, attention, residuals and logits",
-}
 _WINDOWS = ("sliding_window", "layer_types")
 _SWITCHED = (*_WINDOWS, "use_sliding_window")
 _AFTER = ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -133,8 +110,8 @@ def check_model(model: PreTrainedModel) -> None:
     ropes = [one for one in parameters.values() if isinstance(one, dict)] or [parameters]
     rotations = [str(rope.get("rope_type", "default")) for rope in ropes]
     unsteady = ", ".join(sorted(set(rotations) - {*_STEADY_ROTATIONS}))
-    head_dim, shares = head_dim_of(model), [rope.get("partial_rotary_factor") or 1.0 for rope in ropes]
-    rotated = int(head_dim * min(shares))
+    head_dim = head_dim_of(model)
+    rotated = min(2 * len(frequencies) for frequencies, _ in rotations_of(model).values())
     unknown, missing = _misfits(model, family)
     flags = [name for name in sorted(unknown_fields(config, family)) if getattr(config, name)]
     reasons = {

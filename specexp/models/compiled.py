@@ -1,4 +1,4 @@
-"""Runs a Hugging Face model of the Llama family with passes compiled for this CPU.
+"""Runs a Hugging Face model of a known family with passes compiled for this CPU.
 
 A whole pass is a single C++ call (folder ``kernel``). It takes the trees of several slots without padding, with any
 number of rows and keys. ``docs/compiled.md`` compares it with alternatives.
@@ -175,7 +175,7 @@ class _Choices:
 
 
 class CompiledModel(HuggingFaceRuntime):
-    """A model of the Llama family with compiled passes. A row's logits do not depend on the other rows of its pass.
+    """A model with compiled passes. A row's logits do not depend on the other rows of its pass.
 
     Sums are computed in float32 in a fixed order, so the logits of speculative and plain decoding are bit-identical,
     even in bfloat16. They differ from those of the model's own code only by rounding.

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from helpers.small_families import family_model
 from helpers.small_models import FULL_ATTENTION, build, small_model
 
 from specexp import load_pair
@@ -71,6 +72,26 @@ def test_a_pass_that_answers_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         CannotCompileError, match="the llama model failed the self-check of its compiled pass"
     ):
         CompiledModel(model)
+
+
+def test_an_interrupted_check_restores_the_windows_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, checks = family_model("Mistral"), []
+
+    def interrupted(*given: object) -> None:
+        checks.append(model.config.sliding_window)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CompiledModel, "check_tree", interrupted)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            CompiledModel(model)
+    assert checks == [3, 3]
+    assert model.config.sliding_window == 8
+    monkeypatch.undo()
+    prompt = list(range(3, 40))
+    logits = CompiledModel(model).prefill(0, prompt, all_logits=True)
+    assert logits is not None
+    torch.testing.assert_close(logits[-1], model(torch.tensor([prompt])).logits[0, -1], rtol=0, atol=1e-4)
 
 
 def test_no_compiler_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
