@@ -40,6 +40,7 @@ from specexp.config.named_artifacts import local
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
+from specexp.models.sources import embedded_artifact
 from specexp.report.progress import StageBar
 from specexp.report.publish import publish, terminal
 from specexp.tracking.names import PLAIN
@@ -152,8 +153,11 @@ def check_owner(config: Config, pair: ModelPair) -> None:
 
 
 def folder_of(config: Config) -> Path:
-    """Return the folder of the report: next to the artifact and with its version's name, or in the output folder."""
-    if config.artifact and "output" not in dict(config.typed):
+    """Return the folder of the report: next to the artifact and with its version's name, or in the output folder.
+
+    Reports on artifacts that ship with specexp are in the output folder.
+    """
+    if config.artifact and "output" not in dict(config.typed) and not embedded_artifact(config.artifact):
         version = resolve(local(config.artifact))
         return version.parent / "verify" / version.name
     return Path(config.get("output")) / "verify" / str(config.get("name"))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from specexp.core.dialogue import Candidates, Verdict
 from specexp.models.pair import ModelPair
 from specexp.verifiers import RejectionSampling
 from specexp.verify.command import main
+from specexp.verify.run import folder_of
 
 DRAFT = {"drafter": {"class_path": "DraftModel"}}
 DRAWN = {"builder": {"class_path": "Chain", "init_args": {"length": 2, "candidates": "drawn"}}}
@@ -301,3 +303,10 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     assert printed.startswith("error: ")
     assert error in printed
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_report_on_an_artifact_of_the_package_is_in_the_output_folder(tmp_path):
+    config = SimpleNamespace(
+        artifact="smollm2:tree", typed=(), get={"output": tmp_path, "name": "smollm2"}.get
+    )
+    assert folder_of(config) == tmp_path / "verify" / "smollm2"
