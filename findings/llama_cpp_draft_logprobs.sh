@@ -18,8 +18,8 @@ import numpy as np
 import xllamacpp
 
 
-def write_model(path, twins=False):
-    """Write a random Llama of 256 byte tokens. With twins, each token n has an equal logit at n + 128."""
+def write_model(path):
+    """Write a random Llama of 256 byte tokens."""
     draw, width = np.random.default_rng(0), 64
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(512), writer.add_embedding_length(width), writer.add_block_count(1)
@@ -29,8 +29,6 @@ def write_model(path, twins=False):
     writer.add_token_list([f"t{n}" for n in range(256)]), writer.add_token_types([1] * 256), writer.add_token_merges(["t0 t1"])
     writer.add_bos_token_id(0), writer.add_eos_token_id(0)
     output = draw.normal(size=(256, width)).astype(np.float32)
-    if twins:
-        output[128:] = output[:128]
     writer.add_tensor("token_embd.weight", draw.normal(size=(256, width)).astype(np.float32))
     writer.add_tensor("output.weight", output)
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):

@@ -30,9 +30,9 @@ class Pair(Section):
         offload_folder: Folder for weights placed on ``disk`` that cannot be read from the model's own files.
         attn_implementation: Attention implementation. Only these two support the attention mask of a draft tree.
         row_order: Order of a tree's rows in the target pass; used only in modes ``eager`` and ``graphed``.
-        mode: Runtime of both models. ``eager`` runs their own code. ``compiled`` runs passes compiled for this CPU
-            (Llama family). ``packed`` does the same with the quantized blocks of a GGUF file. ``graphed`` replays CUDA
-            graphs. ``auto`` uses the fastest mode that works, or llama.cpp for GGUF files if it is installed.
+        mode: Runtime of both models. ``eager`` runs their own code. ``compiled`` runs passes compiled for this CPU,
+            for some families. ``packed`` does the same with the quantized blocks of a GGUF file. ``graphed`` replays
+            CUDA graphs. ``auto`` uses the fastest mode that works, or llama.cpp for GGUF files if it is installed.
     """
 
     target: str = "stdlib"

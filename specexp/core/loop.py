@@ -523,7 +523,7 @@ class Decoder:
     """Continues one prompt at a time with a target model and four freely composed parts.
 
     Args:
-        target: a Hugging Face causal LM with full attention, or a runtime. A model from :func:`specexp.load_pair` runs
+        target: a Hugging Face causal LM, or a runtime. A model from :func:`specexp.load_pair` runs
             in its pair's mode, and any other model runs with its own code.
         drafter: None, together with ``builder``, for plain autoregressive decoding.
         verifier: if None, decoding is greedy.

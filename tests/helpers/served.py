@@ -20,7 +20,7 @@ def text_of(tokens):
 class Client:
     """A client that keeps the updates of an output."""
 
-    def __init__(self, prompt, *, seed=0, sequence=0, most=20, temperature=0.0, stop=(), **others):
+    def __init__(self, prompt, *, seed=0, sequence=0, most=20, temperature=0.0, stop=(), eos=(), **others):
         self.updates = []
         self.output = Output(
             prompt=tuple(prompt),
@@ -30,6 +30,7 @@ class Client:
             verifier=KeyedSampling(temperature),
             text=OutputText(text_of, stop),
             notify=self.updates.append,
+            eos_token_ids=frozenset(eos),
             **others,
         )
 
@@ -90,6 +91,7 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
             sequence=random.randrange(3),
             most=random.randrange(1, 24),
             temperature=random.choice([0.0, 0.7, 1.0]),
+            eos=eos,
             speculative=random.random() < 0.8,
             log_probs=random.choice([None, None, 0, 2]),
         )

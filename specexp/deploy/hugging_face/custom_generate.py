@@ -40,7 +40,8 @@ from specexp.deploy.processed_sampling import ProcessedSampling
 from specexp.models.runtime import runtime_of
 from specexp.scheduling import Executor, Job, SerialSpeculative
 
-_EXTRACT = GenerationMixin._extract_generation_mode_kwargs.__code__
+# a private method, which another version may lack
+_EXTRACT = getattr(getattr(GenerationMixin, "_extract_generation_mode_kwargs", None), "__code__", None)
 
 
 class CustomGenerate:

@@ -89,7 +89,7 @@ class Output:
     Attributes:
         seed: random seed; the noise is keyed by it and ``sequence``.
         text: decoder of the output's text, which also detects stop strings.
-        eos_token_ids: tokens that end the output; None for those of the thread.
+        eos_token_ids: tokens that end the output.
         notify: called with each update, in the decoding thread.
         update_seconds: minimum time between two updates; None for a single update at the end.
         speculative: False for plain decoding; a number limits the drafted tokens per step.
@@ -105,9 +105,9 @@ class Output:
     verifier: DeterministicVerifier
     text: OutputText
     notify: Callable[[Update], object]
+    eos_token_ids: Collection[int]
     update_seconds: float | None = 0.0
     log_probs: int | None = None
-    eos_token_ids: Collection[int] | None = None
     speculative: bool | int = True
     deadline: float = inf
     cancelled: bool = False
@@ -399,7 +399,7 @@ class DecodingThread:
                 Drafting(own, context, None if output.speculative is True else output.speculative),
                 slot=slot,
                 max_new_tokens=output.max_new_tokens,
-                eos_token_ids=self.eos_token_ids if output.eos_token_ids is None else output.eos_token_ids,
+                eos_token_ids=output.eos_token_ids,
                 stop=output.text if output.text.stops else None,
             )
             self._decoding.start(lane, own.wants_prefill_logits)
