@@ -29,7 +29,7 @@ _REASONS = {
     "conv": _RESTORED.format("the last inputs of the convolution"),
     **dict.fromkeys(("local attention", "queries scaled by cache row"), _BY_ROW),
 }
-"""Why layers of these types are refused. For all other types, no tree mask is known."""
+"""Reasons for refusing layers, by type. For all other types, no tree mask is known."""
 _KEPT = {"full_attention", "sliding_attention", "mlp", "moe", "dense", "sparse"}
 """Types of layers that differ only in their masks, or that mix no tokens."""
 BLOCK = 32

@@ -165,7 +165,7 @@ def _complete(config: Any, architecture: str, metadata: Mapping[str, Any]) -> No
     """Set the fields of a configuration that transformers does not read from a GGUF file's metadata."""
     for key, field in _UNREAD.get(architecture, {}).items():
         setattr(config, field, metadata.get(f"{architecture}.{key}"))
-    if architecture in _WITHOUT_OWN_SCALE:  # as in llama.cpp, which knows the largest model by its layers
+    if architecture in _WITHOUT_OWN_SCALE:  # as in llama.cpp, which finds the largest model by its layers
         heads = config.hidden_size // config.num_attention_heads
         largest = config.num_hidden_layers == _WITHOUT_OWN_SCALE[architecture]
         config.query_pre_attn_scalar = heads if largest else config.head_dim

@@ -168,8 +168,8 @@ class OutputText:
     :meth:`take` returns only final text. It holds back incomplete characters and any text that may be the beginning
     of a stop string. A stop string and all text after it are dropped. If there are stop strings, the loop calls this
     object after each token (:data:`~specexp.core.loop.Stop`). Otherwise, :meth:`extend` adds several tokens at once.
-    The output ends in front of the first stop string that is complete, of those that end after the text of the first
-    ``min_tokens`` tokens, no matter how many tokens are added at once.
+    The output ends in front of the first complete stop string. Stop strings that end in the text of the first
+    ``min_tokens`` tokens are ignored.
 
     Example:
         >>> text = OutputText(lambda ids: "".join(map(chr, ids)), ["\\n\\n"])
