@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,15 @@ TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
 """For each type, the bits per number, and the block minimum divided by the scale (None if blocks store the minimum)."""
 
 
+class Products(IntEnum):
+    """Mirrors ``Products`` of the C++ code: the layout of weights, and the instructions that multiply them."""
+
+    FLOATS = 0
+    WORDS = 1
+    PAIRS = 2
+    TILES = 3
+
+
 class Matrix(ctypes.Structure):
     """Mirrors ``Matrix`` of the C++ code: the address of weights in panels, and the bits per weight."""
 
@@ -61,7 +71,7 @@ class Model(ctypes.Structure):
             (name, ctypes.c_int64)
             for name in (
                 *("layers", "hidden", "heads", "kv_heads", "head_dim", "inner", "vocabulary"),
-                *("is_bfloat16", "rotations", "rotated", "norms_by_head", "has_gelu"),
+                *("products", "rotations", "rotated", "norms_by_head", "has_gelu"),
             )
         ),
         *((name, ctypes.c_float) for name in ("epsilon", "embedding_scale", "attention_scale")),
@@ -87,6 +97,7 @@ class LlamaWeights:
 
     Attributes:
         dtype: dtype of weights and cache.
+        products: how the weights are multiplied.
         model: structure of sizes and addresses that C++ reads.
         widths: number of floats per row in each buffer of a pass.
         outputs: number of logits per row, including padding at the end.
@@ -99,12 +110,14 @@ class LlamaWeights:
         self.matrix_bytes = 0
         config, body = model.config, model.model
         self._panel = 2 * int(kernels.lanes())
-        self._pairs = bool(kernels.has_pairs())
         self._kernels = kernels
         self._kept: list[torch.Tensor] = []  # kept alive, because C++ has only their addresses
         self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
+        self.products = Products(kernels.products(_has_whole_tiles(model)))
+        if self.dtype == torch.float32:
+            self.products = Products.FLOATS
         self._family = FAMILIES[type(model).__name__]
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         head_dim, tables = head_dim_of(model), rotations_of(model)
@@ -129,7 +142,7 @@ class LlamaWeights:
             head_dim=head_dim,
             inner=config.intermediate_size,
             vocabulary=config.vocab_size,
-            is_bfloat16=int(self.dtype == torch.bfloat16),
+            products=self.products,
             rotations=len(tables),
             rotated=2 * frequencies.shape[1],
             norms_by_head=int(self._family.norms_qk != "all"),
@@ -230,7 +243,7 @@ class LlamaWeights:
         """Return stacked blocks as bytes ``[panels, n]``, in the order that ``Product::expand`` in C++ expects."""
         scales = self._padded(torch.cat([block.scales for block in blocks], dim=1).transpose(0, 1))
         numbers = self._padded(torch.cat([block.numbers for block in blocks]))
-        step = 2 if self._pairs else 1  # inputs
+        step = 1 if self.products == Products.WORDS else 2  # inputs
         words = numbers.view(-1, 2, self._panel // 2, scales.shape[2], 2 * bits, 16 // bits // step, step)
         # from [panel, part, lane, block, word, step, input]
         ordered = words.permute(0, 3, 4, 2, 5, 1, 6).reshape(len(words), scales.shape[2], -1)
@@ -250,9 +263,9 @@ class LlamaWeights:
         if self.dtype == torch.bfloat16:
             count, inputs, outputs = panels.shape
             paired = (  # two bfloat16 numbers share a 32-bit word
-                panels.reshape(count, inputs // 2, 2, outputs)
-                if self._pairs
-                else panels.reshape(count, inputs, 2, outputs // 2)
+                panels.reshape(count, inputs, 2, outputs // 2)
+                if self.products == Products.WORDS
+                else panels.reshape(count, inputs // 2, 2, outputs)
             )
             panels = paired.transpose(2, 3)
         return panels
@@ -302,6 +315,12 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
     if any(size % panel for size in (model.config.hidden_size, head_dim_of(model), rotated)):
         return library(_SOURCE, (f"-DLANES={NARROWEST // 2}",), tell)
     return kernels
+
+
+def _has_whole_tiles(model: PreTrainedModel) -> bool:
+    config, head_dim = model.config, head_dim_of(model)
+    widths = (config.hidden_size, config.intermediate_size, head_dim, config.num_attention_heads * head_dim)
+    return not any(width % BLOCK for width in widths)
 
 
 class Projection(NamedTuple):

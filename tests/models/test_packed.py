@@ -143,14 +143,22 @@ def test_changed_weights_are_one_sentence():
         PackedModel(model)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("flag", ["-mno-avx512bf16", "-mno-avx512f", "-mno-fma"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "-DEMULATED_TILES",
+        *(
+            pytest.param(flag, marks=pytest.mark.slow)
+            for flag in ("-mno-avx512bf16", "-mno-avx512f", "-mno-fma")
+        ),
+    ],
+)
 def test_other_processors_compute_the_same_bits_packed_or_not(flag, monkeypatch):
     kernels = library(SOURCE, ("-DLANES=8", flag) if flag == "-mno-fma" else (flag,))
     monkeypatch.setattr(compiled, "kernels_of", lambda model, tell: kernels)
     model = packed("q4_1")
     plain, small = CompiledModel(model), PackedModel(model)
-    for rows in (1, 5, 6, 13):
+    for rows in (1, 5, 6, 13, 17, 49):
         tree = TokenTree(chain(rows), np.arange(rows) * 7 % 250)
         assert torch.equal(*(one.tree_pass([0], [tree])[0] for one in (plain, small))), rows
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "products.h"
+#include "tiles.h"
 #include "structures.h"
 
 namespace {
@@ -179,7 +179,7 @@ struct Attention {
         long least = keys.longest;  // the first key of any row
         for (long row = start; row < start + count; ++row) least = std::min(least, first_of(row, window));
         const long skipped = least / KEYS, blocks = (keys.longest + KEYS - 1) / KEYS - skipped;
-        Input* const scaled = inputs.of(queries * m.head_dim);
+        Input* const scaled = inputs.of((queries + SIDE) * m.head_dim);  // tiles read beyond the last
         int32_t* const panel = packed.of(m.head_dim * PANEL);
         float* const few = room.of(queries * PANEL);
         Share share(m.kv_heads * blocks, thread, threads);

@@ -20,7 +20,13 @@ void run_all(const Model* model, const Rows* rows, const Cache* cache, const Res
         const Pass<Kind> pass{{*model, *rows, *cache, keys, meeting, buffers[1], (typename Kind::Input*)buffers[3],
                                omp_get_thread_num(), here},
                               *results, buffers[0], buffers[2], logits};
+#if HAS_TILES
+        if (std::is_same_v<Kind, Tiles>) begin_tiles();
+#endif
         pass.run();
+#if HAS_TILES
+        if (std::is_same_v<Kind, Tiles>) end_tiles();
+#endif
     }
 }
 
@@ -35,7 +41,7 @@ extern "C" const Field fields[] = {
     FIELD(Layer, down_bias), FIELD(Layer, norm_attention), FIELD(Layer, norm_mlp), FIELD(Layer, norm_attended),
     FIELD(Layer, norm_mixed), FIELD(Layer, norm_q), FIELD(Layer, norm_k), FIELD(Layer, rotation),
     FIELD(Layer, window), FIELD(Model, layers), FIELD(Model, hidden), FIELD(Model, heads), FIELD(Model, kv_heads),
-    FIELD(Model, head_dim), FIELD(Model, inner), FIELD(Model, vocabulary), FIELD(Model, is_bfloat16),
+    FIELD(Model, head_dim), FIELD(Model, inner), FIELD(Model, vocabulary), FIELD(Model, products),
     FIELD(Model, rotations), FIELD(Model, rotated), FIELD(Model, norms_by_head), FIELD(Model, has_gelu),
     FIELD(Model, epsilon), FIELD(Model, embedding_scale), FIELD(Model, attention_scale),
     FIELD(Model, residual_scale), FIELD(Model, logit_scale), FIELD(Model, attention_cap), FIELD(Model, logit_cap),
@@ -55,7 +61,10 @@ extern "C" const Field fields[] = {
 
 extern "C" int lanes() { return LANES; }
 
-extern "C" int has_pairs() { return HAS_PAIRS; }
+// The fastest products of bfloat16 weights: tiles need the system's permission, and widths of whole tiles.
+extern "C" int64_t products(int whole_tiles) {
+    return whole_tiles && may_use_tiles() ? TILES : HAS_PAIRS ? PAIRS : WORDS;
+}
 
 // Asks for huge pages for memory that nothing was written to yet.
 extern "C" void use_huge_pages(void* from, int64_t bytes) {
@@ -67,12 +76,19 @@ extern "C" void use_huge_pages(void* from, int64_t bytes) {
 
 extern "C" void forward(const Model* model, const Rows* rows, const Cache* cache, const Results* results,
                         float* const* buffers, float* logits, int threads) {
-    if (!model->is_bfloat16) return run_all<Floats>(model, rows, cache, results, buffers, logits, threads);
+    const auto run = [&](auto kind) {
+        run_all<decltype(kind)>(model, rows, cache, results, buffers, logits, threads);
+    };
+    switch (model->products) {
+        case FLOATS: return run(Floats());
+        case WORDS: return run(Words());
 #if HAS_PAIRS
-    run_all<Pairs>(model, rows, cache, results, buffers, logits, threads);
-#else
-    run_all<Words>(model, rows, cache, results, buffers, logits, threads);
+        case PAIRS: return run(Pairs());
 #endif
+#if HAS_TILES
+        case TILES: return run(Tiles());
+#endif
+    }
 }
 
 // Drafts a whole tree: feeds one level after the other, and gives each node the candidate of its rank. `results` has
@@ -105,7 +121,7 @@ extern "C" int grow(const Model* model, const Rows* rows, const Cache* cache, co
 
 // Moves some rows of a slot's last pass directly after its `past` committed rows. `rows` must be ascending.
 extern "C" void keep(const Model* model, const Cache* cache, int64_t slot, int64_t past, const int64_t* rows, int count) {
-    const long bytes = model->head_dim * (model->is_bfloat16 ? 2 : 4);
+    const long bytes = model->head_dim * (model->products == FLOATS ? 4 : 2);
     for (long block = 0; block < 2 * model->layers; ++block)
         for (long head = 0; head < model->kv_heads; ++head) {
             const long first = ((block * cache->slots + slot) * model->kv_heads + head) * cache->capacity + past;

@@ -74,9 +74,9 @@ struct Product {
         }
     }
 
-    // Multiplies packed weights. Keeps the expanded ones, unless `kept` is null.
-    template <int ROWS, int BITS>
-    void expand(Sums<ROWS>& sums, long first, const char* weights, Weight* kept) const {
+    // Expands packed weights, and calls `use` with those of each step and the number of its first input.
+    template <int BITS, class Use>
+    inline void expand(const char* weights, Use use) const {
         constexpr int NUMBERS = PARTS * Kind::STEP, INPUTS = 32 / BITS / PARTS;  // of a step, of a word
         for (long k = 0; k < width; k += BLOCK) {
             Vec scale[PARTS], least[PARTS], numbers[NUMBERS], w[PARTS];
@@ -96,11 +96,19 @@ struct Product {
                     for (int n = 0; n < NUMBERS; ++n)
                         numbers[n] = fused(fraction<BITS>(words, i * PARTS + n), scale[n / Kind::STEP], least[n / Kind::STEP]);
                     Kind::round(numbers, w);
-                    if (kept) Kind::keep(w, kept), kept += STEP;
-                    sums.add(w, x + first * width + k + j + i, width);
+                    use(w, k + j + i);
                 }
             }
         }
+    }
+
+    // Writes the sums of some outputs of a row.
+    inline void put(Vec value, long row, long column) const {
+        float* to = out + row * stride + column;
+        if (bias) value += load(bias + column);
+        value *= scale;
+        if (add) value += load(to);
+        store(to, value);
     }
 
     template <int ROWS>
@@ -108,14 +116,13 @@ struct Product {
 #pragma GCC unroll 12
         for (int row = 0; row < ROWS; ++row)
 #pragma GCC unroll 2
-            for (int part = 0; part < PARTS; ++part) {
-                Vec value = sums.of[row][part];
-                float* to = out + (first + row) * stride + column + part * LANES;
-                if (bias) value += load(bias + column + part * LANES);
-                value *= scale;
-                if (add) value += load(to);
-                store(to, value);
-            }
+            for (int part = 0; part < PARTS; ++part) put(sums.of[row][part], first + row, column + part * LANES);
+    }
+
+    // Bytes of a panel with weights of BITS bits.
+    template <int BITS>
+    long bytes_of() const {
+        return (width * BITS / 8 + (BITS < 16 ? width / BLOCK * 4 : 0)) * PANEL;
     }
 
     // Computes the columns of panels [first, last) of a matrix with weights of BITS bits.
@@ -124,7 +131,7 @@ struct Product {
         static thread_local Room<Weight> room;
         constexpr bool PACKED = BITS < 16;
         const long count = (rows + ROWS_OF_A_TILE - 1) / ROWS_OF_A_TILE, steps = width / Kind::STEP;
-        const long bytes = (width * BITS / 8 + (PACKED ? width / BLOCK * 4 : 0)) * PANEL;
+        const long bytes = bytes_of<BITS>();
         const long whole = STEP * sizeof(Weight), part = bytes / steps / count;  // bytes fetched in a step
         Weight* const kept = PACKED && count > 1 ? room.of(width * PANEL) : nullptr;
         for (long panel = first; panel < last; ++panel) {
@@ -136,7 +143,11 @@ struct Product {
                     Sums<size> sums;
                     if constexpr (PACKED)
                         if (!block) {
-                            expand<size, BITS>(sums, from, own, kept);
+                            const auto use = [&](const Vec* w, long k) {
+                                if (kept) Kind::keep(w, kept + k * PANEL);
+                                sums.add(w, x + from * width + k, width);
+                            };
+                            expand<BITS>(own, use);
                             return finish<size>(sums, from, panel * PANEL);
                         }
                     multiply<size>(sums, from, PACKED ? kept : (const Weight*)own, ahead, block ? part : whole);

@@ -27,7 +27,8 @@ struct Layer {
 };
 
 struct Model {
-    int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary, is_bfloat16;
+    int64_t layers, hidden, heads, kv_heads, head_dim, inner, vocabulary;
+    int64_t products;            // one of `Products`: the layout of the weights, and how they are multiplied
     int64_t rotations, rotated;  // tables of frequencies; numbers of a head that rotate
     int64_t norms_by_head;       // whether queries and keys are normalised by head, rather than all heads together
     int64_t has_gelu;            // the activation: tanh's approximation of GELU, rather than SiLU

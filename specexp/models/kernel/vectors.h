@@ -15,6 +15,11 @@
 #define LANES 8
 #endif
 #endif
+#if defined(__AVX512F__) && LANES == 16  // a test may set 16 elsewhere
+#define HAS_AVX512 1
+#else
+#define HAS_AVX512 0
+#endif
 
 namespace {
 
@@ -33,7 +38,7 @@ inline Vec load(const float* from) {
 inline Vec load(const uint16_t* from) {  // bfloat16 is the upper half of a float
     Halves halves;
     std::memcpy(&halves, from, sizeof halves);
-#if LANES == 16  // compilers convert in two halves
+#if HAS_AVX512  // compilers convert in two halves
     return (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)halves), 16);
 #else
     return (Vec)(__builtin_convertvector(halves, Bits) << 16);
@@ -47,7 +52,7 @@ inline Bits rounded(Vec value) { return (Bits)value + 0x7fff + (((Bits)value >> 
 
 inline void store(uint16_t* to, Vec value) {
     const Bits bits = rounded(value) >> 16;
-#if LANES == 16
+#if HAS_AVX512
     const Halves halves = (Halves)_mm512_cvtepi32_epi16((__m512i)bits);
 #else
     const Halves halves = __builtin_convertvector(bits & 0xffff, Halves);
@@ -73,9 +78,9 @@ inline bool any(Bits values) {
 
 // Fused multiply-add if the processor has it. Explicit, because a compiler would fuse only in some places.
 inline Vec fused(Vec a, Vec b, Vec c) {
-#if LANES == 16
+#if HAS_AVX512
     return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#elif defined(__FMA__) && LANES == 8
     return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
     return a * b + c;
@@ -92,7 +97,7 @@ inline float sum(Vec value) {
 
 // Transposes LANES rows of LANES numbers.
 inline void transpose(Bits* rows) {
-#if LANES == 16
+#if HAS_AVX512
     Bits lane;
     for (int k = 0; k < LANES; ++k) lane[k] = k;
 #pragma GCC unroll 4
