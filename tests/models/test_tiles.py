@@ -1,4 +1,4 @@
-"""Products by tiles: one order of sums, whichever rows share a pass. The instructions are emulated, on every machine."""
+"""Products by tiles: one order of sums, whichever rows share a pass. Instructions are emulated, on every machine."""
 
 from __future__ import annotations
 
