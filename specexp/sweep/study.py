@@ -69,8 +69,10 @@ REFERENCE = "reference.json"
 RENDERED = "rendered"
 """Name of the study's attribute that holds the digests of its rendered prompts, by the digest of their settings."""
 WARM_UP_TOKENS = 8
-ROWS = (2, 3, 5, 9, 17, 33, 65)
-"""Sizes of the trees that are timed, in rows including the root."""
+ROWS = (2, 3, 5, 9, 17, 33, 65, 129)
+"""Sizes of the trees that are timed, in rows including the root, as long as one costs less than ``COSTLY``."""
+COSTLY = 4.0
+"""No larger trees are timed after one whose step takes this many times as long as one with a single node."""
 STEPS, ROUNDS = 6, 3
 """Each tree is timed for this many steps per round, in this many rounds."""
 FIRST = 4
@@ -381,16 +383,27 @@ class Study:
         mark = path.with_suffix(".digest")
         if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
             return
+        counter, arm = self._counted(stage.builder, begin)
+        costs = self._step_ms(arm, self.data("count_acceptances").prompts[0])
+        if stage.most_cost is not None:
+            most = max(rows for rows, ms in costs.items() if ms <= stage.most_cost * min(costs.values())) - 1
+            given = stage.builder["init_args"]
+            if most > given["nodes"]:
+                counter, _ = self._counted({**stage.builder, "init_args": {**given, "nodes": most}}, begin)
+        counter.save(path)
+        atomic_write(path.with_name(COSTS), json.dumps(costs))
+        atomic_write(mark, made_of)
+
+    def _counted(self, builder: Any, begin: Callable[[int], None]) -> tuple[AcceptanceCounter, LearningArm]:
+        """Decode the stage's prompts with a builder; return the counts and the arm, which has learned from them."""
         counter, prompts = AcceptanceCounter(), self.data("count_acceptances").prompts
-        arm = self.compose("acceptance counts", self.config.with_overrides({"builder": stage.builder}))
+        arm = self.compose("acceptance counts", self.config.with_overrides({"builder": builder}))
         begin(len(prompts))
         for prompt in prompts:
             for sample in range(self.samples):
                 arm.decode_observed(prompt, sample, counter.observe)
             self.tick()
-        counter.save(path)
-        atomic_write(path.with_name(COSTS), json.dumps(self._step_ms(arm, prompts[0])))
-        atomic_write(mark, made_of)
+        return counter, arm
 
     def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
         """Time trees of several sizes with an arm's learned state; return median step times in ms by number of rows."""
@@ -404,14 +417,18 @@ class Study:
             if len(taken) == STEPS:
                 raise EnoughError
 
-        for rows in ROWS * ROUNDS:  # in rounds, because the available memory bandwidth changes within seconds
-            tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
-            arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
-            arm.drafter_state = learned.drafter_state
-            arm.reset()
-            taken.clear()
-            with suppress(EnoughError):
-                arm.decode_observed(prompt, 0, observe)
+        for _ in range(ROUNDS):  # because the available memory bandwidth changes within seconds
+            for rows in ROWS:
+                tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
+                arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
+                arm.drafter_state = learned.drafter_state
+                arm.reset()
+                taken.clear()
+                with suppress(EnoughError):
+                    arm.decode_observed(prompt, 0, observe)
+                least = min(map(statistics.median, found.values()))
+                if statistics.median(taken) > COSTLY * least:
+                    break
         # The last steps of an answer have unusual numbers of rows, and a first pass may include compilation.
         often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}
         return dict(zip(often, accumulate(often.values(), max), strict=True))

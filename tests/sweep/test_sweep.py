@@ -21,6 +21,7 @@ from specexp.builders import KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.scheduling import Job, Serial
 from specexp.sweep.command import main
+from specexp.sweep.study import Study
 from specexp.sweep.workers import Claim, TakenOverError
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +156,27 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     assert main([str(folder / "config.yaml")]) == 0
     assert "Study small has ended, so nothing was measured" in capsys.readouterr().out
     assert (folder / "reference.json").read_text() == reference
+
+
+@pytest.mark.parametrize(
+    ("costs", "nodes"), [({2: 1.0, 33: 1.9, 65: 2.1}, [30, 32]), ({2: 1.0, 17: 1.9, 65: 2.1}, [30])], ids=str
+)
+def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(
+    costs, nodes, experiment, monkeypatch
+):
+    experiment["sweep"]["count_acceptances"] = {**SWEEP["count_acceptances"], "most_cost": 2}
+    experiment["sweep"] |= {"confirm": None, "export": None, **ONE_CHAIN}
+    monkeypatch.setattr(Study, "_step_ms", lambda *given: costs)
+    counted, known = Study._counted, []
+    monkeypatch.setattr(
+        Study,
+        "_counted",
+        lambda study, builder, begin: (
+            known.append(builder["init_args"]["nodes"]) or counted(study, builder, begin)
+        ),
+    )
+    assert main([write(experiment)]) == 0
+    assert known == nodes
 
 
 def test_a_study_does_not_replace_the_results_of_a_run(experiment, capsys):
