@@ -176,16 +176,18 @@ def compiled() -> Iterator[Diagnosis]:
     from specexp.base.kernels import CannotCompileError
     from specexp.models.architectures import FAMILIES
     from specexp.models.compiled import CompiledModel
+    from specexp.models.llama_weights import describe_products
     from specexp.models.pair import load_pair
 
     try:
-        CompiledModel(load_pair("stdlib").target)
+        kernels = CompiledModel(load_pair("stdlib").target)._kernels
     except CannotCompileError as error:
         advice = "models run with their own code instead"
         yield Diagnosis("compiled passes", str(error), "note", advice)
         return
     names = ", ".join(family.name for family in FAMILIES.values())
-    yield Diagnosis("compiled passes", f"work for {names}; other models run by their own code")
+    finding = f"work for {names}; other models run by their own code; {describe_products(kernels)}"
+    yield Diagnosis("compiled passes", finding)
 
 
 def speculation() -> Iterator[Diagnosis]:

@@ -13,7 +13,7 @@ import torch
 from gguf import MODEL_ARCH, GGUFReader, get_tensor_name_map
 from transformers import PreTrainedModel
 
-from specexp.base.kernels import CannotCompileError, library
+from specexp.base.kernels import CannotCompileError, library, processor
 from specexp.base.probe import death_of
 from specexp.core.cache import Windows, layer_windows
 from specexp.models.architectures import (
@@ -32,6 +32,8 @@ _LINE = 64  # bytes in a CPU cache line, to which tensors are aligned
 _BLOCK = 64 << 20  # bytes of memory allocated at once; pages that are never written cost nothing
 BLOCK = 32
 """The number of inputs that share one scale."""
+TILE = 32
+"""The number of inputs of a tile."""
 TYPES = {"Q4_0": (4, -8.0), "Q4_1": (4, None), "Q8_0": (8, -128.0)}
 """For each type, the bits per number, and the block minimum divided by the scale (None if blocks store the minimum)."""
 
@@ -115,9 +117,7 @@ class LlamaWeights:
         self._free = torch.empty(0, dtype=torch.uint8)  # the unused part of the newest block of memory
         self._state = _state(model)
         self.dtype = torch.bfloat16 if model.dtype == torch.bfloat16 else torch.float32
-        self.products = Products(kernels.products(_has_whole_tiles(model)))
-        if self.dtype == torch.float32:
-            self.products = Products.FLOATS
+        self.products = products_of(model, kernels)
         self._family = FAMILIES[type(model).__name__]
         heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
         head_dim, tables = head_dim_of(model), rotations_of(model)
@@ -317,10 +317,25 @@ def kernels_of(model: PreTrainedModel, tell: Callable[[str], None] = lambda line
     return kernels
 
 
-def _has_whole_tiles(model: PreTrainedModel) -> bool:
+def products_of(model: PreTrainedModel, kernels: ctypes.CDLL) -> Products:
+    """Return the fastest products of a model's weights that this machine has."""
+    if model.dtype != torch.bfloat16:
+        return Products.FLOATS
     config, head_dim = model.config, head_dim_of(model)
     widths = (config.hidden_size, config.intermediate_size, head_dim, config.num_attention_heads * head_dim)
-    return not any(width % BLOCK for width in widths)
+    return Products(kernels.products(not any(width % TILE for width in widths)))
+
+
+def describe_products(kernels: ctypes.CDLL) -> str:
+    """Return a sentence on how this machine multiplies rows of bfloat16, and why."""
+    products = Products(kernels.products(True))
+    if products == Products.TILES:
+        return "bfloat16 rows are multiplied in tiles (AMX), so 16 rows cost little more than one"
+    why = "the processor has no AMX"
+    if "amx_bf16" in processor():
+        why = "the system refuses AMX" if kernels.has_tiles() else "the compiler does not know this AMX"
+    how = "in pairs (AVX-512 BF16)" if products == Products.PAIRS else "by fused multiply-adds"
+    return f"bfloat16 rows are multiplied {how}, because {why}"
 
 
 class Projection(NamedTuple):

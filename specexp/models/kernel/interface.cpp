@@ -61,6 +61,8 @@ extern "C" const Field fields[] = {
 
 extern "C" int lanes() { return LANES; }
 
+extern "C" int has_tiles() { return HAS_TILES; }
+
 // The fastest products of bfloat16 weights: tiles need the system's permission, and widths of whole tiles.
 extern "C" int64_t products(int whole_tiles) {
     return whole_tiles && may_use_tiles() ? TILES : HAS_PAIRS ? PAIRS : WORDS;
