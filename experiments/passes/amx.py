@@ -89,7 +89,7 @@ def rows(said: List, target: str, other: Products, mode: str = "compiled") -> No
     """Time passes over several numbers of rows."""
     text = np.arange(5, 5 + 2 * PREFIX)
     bounds = BOUNDS if mode == "compiled" else PACKED_BOUNDS
-    passes = {}
+    passes: dict[Any, Callable[[], float]] = {}
     for name, products in (("tiles", None), ("other", other)):
         timed = TargetPass(compiled(target, products, mode)[1], text)
         timed.prepare(PREFIX)
@@ -128,10 +128,10 @@ def prefill(said: List, target: str, other: Products) -> None:
 
     for count in (512, 1024):
         text = np.arange(5, 5 + count).tolist()
-        works = {
-            "tiles": lambda text=text: filled(tiles, text),
-            "other": lambda text=text: filled(plain, text),
-            "torch": lambda count=count: products(count),
+        works: dict[Any, Callable[[], float]] = {
+            "tiles": partial(filled, tiles, text),
+            "other": partial(filled, plain, text),
+            "torch": partial(products, count),
         }
         taken = seconds_of(works, rounds=4)
         ratio, share = taken["other"] / taken["tiles"], taken["torch"] / taken["tiles"]
@@ -142,7 +142,7 @@ def prefill(said: List, target: str, other: Products) -> None:
 def lanes(said: List, target: str, other: Products) -> None:
     """Decode 16 requests of 64 tokens at once, without drafts."""
     with ExitStack() as stack:
-        works = {}
+        works: dict[Any, Callable[[], float]] = {}
         for name, products in (("tiles", None), ("other", other)):
             pair, _ = compiled(target, products)  # an executor's runtimes share the compiled weights
             parts = Parts(None, None, Greedy(), BuilderLimits())
@@ -201,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not isinstance(runtime, CompiledModel) or runtime._weights.products != Products.TILES:
         return 1
     said, other = List(), Products(kernels.products(False))
-    works = {
+    works: dict[str, Callable[[List, str, Products], None]] = {
         "rows": rows,
         "packed": partial(rows, mode="packed"),
         "prefill": prefill,
