@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.builders.compiled_samplings import samplings_of
+from specexp.builders.samplings import Samplings
 from specexp.core.contracts import TreeBuilder
 from specexp.core.dialogue import Build, Plan, Selection, kind_of
 from specexp.core.tree import NodeKind, root_tree
@@ -64,7 +64,7 @@ class DySpecGreedy(TreeBuilder):
         budget, max_depth = plan.within(self.budget, self.max_depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = samplings_of(root, self.kind, budget, self.acceptance_power)
+        samplings = Samplings(root, self.kind, budget, self.acceptance_power)
         rows, k, cut = np.zeros(1, dtype=np.int64), budget, 0.0
         while rows.size:
             answer = yield samplings.request(rows, k, cut or _FIRST_FLOOR / budget)
@@ -125,7 +125,7 @@ class DySpecThreshold(TreeBuilder):
         threshold = self.threshold if plan.threshold is None else plan.threshold
         if room == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = samplings_of(root, self.kind, room, self.acceptance_power)
+        samplings = Samplings(root, self.kind, room, self.acceptance_power)
         layer = np.zeros(1, dtype=np.int64)
         layers = np.empty(0, dtype=np.int64)  # samplings kept by the cap "layers"
         for depth in range(1, max_depth + 1):
@@ -190,7 +190,7 @@ class BeamRerank(TreeBuilder):
         budget, max_depth = plan.within(self.budget, self.depth)
         if budget == 0 or max_depth == 0:
             return root_tree(root)
-        samplings = samplings_of(root, NodeKind.POINT_MASS, budget)
+        samplings = Samplings(root, NodeKind.POINT_MASS, budget)
         rows = np.zeros(1, dtype=np.int64)
         for depth in range(1, max_depth + 1):
             known = samplings.size

@@ -39,19 +39,14 @@ class Columns:
         """Return the filled part of a column as a view."""
         return self._columns[name][: self.size]
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a whole column, including its unfilled part."""
-        return self._columns[name]
-
-    def reserve(self, entries: int) -> bool:
-        """Make room for more entries; return whether the columns were moved."""
+    def reserve(self, entries: int) -> None:
+        """Make room for more entries."""
         if self.size + entries <= self._room:
-            return False
+            return
         self._room = 2 * (self.size + entries)
         for name, column in self._columns.items():
             self._columns[name] = np.empty(self._room, dtype=column.dtype)
             self._columns[name][: self.size] = column[: self.size]
-        return True
 
     def append(self, entries: int, /, **values: Any) -> None:
         """Append entries to every column, given either one value for all entries or one per entry."""

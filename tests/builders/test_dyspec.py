@@ -10,7 +10,7 @@ from helpers.contracts import contract_of
 from helpers.examples import examples
 from hypothesis import given, strategies as st
 
-from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold, compiled_samplings
+from specexp.builders import BeamRerank, DySpecGreedy, DySpecThreshold
 from specexp.core.context import Context
 from specexp.core.dialogue import Plan, Request
 from specexp.core.tree import NodeKind
@@ -18,19 +18,6 @@ from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderCont
 from specexp.testing.fakes import DistributionDrafter, result_of
 
 SELECTIONS = ("drawn", "top-k")
-
-
-@pytest.fixture(
-    scope="module", params=["compiled", pytest.param("numpy", marks=pytest.mark.slow)], autouse=True
-)
-def grown_by(request):
-    """Every tree of this file is grown by C++ and, where there is no compiler, by numpy."""
-    if request.param == "compiled" and compiled_samplings._library() is None:
-        pytest.skip("there is no C++ compiler on PATH")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "numpy":
-            patch.setattr(compiled_samplings, "_library", lambda: None)
-        yield
 
 
 TestGreedyDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12))
