@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.artifacts.environment import device_name
 from specexp.artifacts.manifest import sha256
 from specexp.bench.equality import divergence
 from specexp.bench.experiment import check_experiment, warn_of_load
@@ -64,7 +65,7 @@ e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode dis
 e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
 A_A, AGAIN = "--a-a", "plain decoding again"
-WHOLE = "whole.txt"  # holds the digest of a shard's configuration; written once all its prompts are decoded
+WHOLE = "whole.txt"  # digest of a shard's configuration and of its prompts, and its device; written at its end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -314,7 +315,8 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         rendered = data.digest
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
-    atomic_write(folder / WHOLE, f"{_digest(config)} {rendered}")
+    place = "" if is_replayed(config) else device_name(config.get("pair.device"))
+    atomic_write(folder / WHOLE, f"{_digest(config)} {rendered} {place}")
     return backend.pair if isinstance(backend, LiveBackend) else None
 
 
@@ -331,16 +333,21 @@ def _gathered(config: Config, whole: Path, shards: Sequence[Shard]) -> list[Prom
     from specexp.bench.record import read_records, write_records
 
     found: list[PromptRecord] = []
-    rendered: set[str] = set()
+    origins: set[tuple[str, ...]] = set()
     for shard in shards:
         if not _is_decoded(config, shard.folder(whole)):
             _decode_shard(config, shard)
         found += read_records(shard.folder(whole) / RECORDS)
-        rendered.add((shard.folder(whole) / WHOLE).read_text(encoding="utf-8"))
-    if len(rendered) > 1:
+        origins.add(tuple((shard.folder(whole) / WHOLE).read_text(encoding="utf-8").split(" ", 2)))
+    _, prompts, devices = map(set, zip(*origins, strict=True))
+    if len(prompts) > 1 or len(devices) > 1:
+        why = (
+            "decoded prompts with other tokens, because the chat template or the file of prompts changed between them"
+            if len(prompts) > 1
+            else f"were decoded on several kinds of devices ({' and '.join(sorted(devices))})"
+        )
         raise ConfigError(
-            f"{config.file}: the shards in {whole / SHARDS} decoded prompts with other tokens, because the chat "
-            "template or the file of prompts changed between them: remove this folder, and run the shards again"
+            f"{config.file}: the shards in {whole / SHARDS} {why}: remove this folder, and run the shards again"
         )
     (whole / RECORDS).unlink(missing_ok=True)  # write_records appends
     write_records(whole / RECORDS, found)

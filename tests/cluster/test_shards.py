@@ -114,6 +114,32 @@ def test_an_evaluation_of_two_shards_has_the_tokens_of_one_machine(experiment, t
         shutil.rmtree(folder)
 
 
+@pytest.fixture
+def other_processor(monkeypatch):
+    """Return a function that gives this machine another processor."""
+
+    def change() -> None:
+        for place in ("specexp.commands.run.device_name", "specexp.replay.record.command.device_name"):
+            monkeypatch.setattr(place, lambda device: "Other, AVX2")
+
+    return change
+
+
+def test_shards_of_several_kinds_of_devices_are_not_put_together(
+    experiment, tmp_path, other_processor, capsys
+):
+    path = experiment(drafter=DRAFT, record={"live_sample": 0}, generation={"max_new_tokens": 4})
+    assert run([path, "--shard", "0/2"]) == 0
+    recorded(path, tmp_path / "x", "--shard", "0/2")
+    other_processor()
+    capsys.readouterr()
+    assert run([path, "--shard", "1/2"]) == 2
+    assert "were decoded on several kinds of devices (" in capsys.readouterr().err
+    assert record([path, "--record.to", str(tmp_path / "x"), "--shard", "1/2"]) == 2
+    sentence = "0-of-2 holds a recording that was made with another device ("
+    assert sentence in capsys.readouterr().err
+
+
 def test_only_one_of_several_workers_assembles_the_whole(tmp_path):
     for number in range(2):
         Shard(number, 2).folder(tmp_path).mkdir(parents=True)

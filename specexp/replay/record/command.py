@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts.atomic_write import atomic_write, held
+from specexp.artifacts.environment import device_name
 from specexp.base.messages import counted, first_line, size_of, type_and_line
 from specexp.cluster.launch import ClusterOptions
 from specexp.cluster.shard import Shard, ends_last, forget_shards, run_sharded, run_shards, shards_in
@@ -396,6 +397,7 @@ def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]
         {
             "command": "python -m specexp.record",
             "device": placement(pair.target),
+            "device_name": device_name(plan.config.get("pair.device")),
             "config": plan.config.to_dict(),
         }
     )
@@ -428,7 +430,10 @@ def _existing(
     recorded = manifest.made_of
     same_samples = {"samples": recorded["generation"]["samples"]}  # more samples can be added
     made_of = {**made_of, "generation": {**made_of["generation"], **same_samples}}
+    here = device_name(plan.config.get("pair.device"))
+    device = manifest.provenance.get("device_name") or here  # the first recordings have none
     others = [difference(manifest.fingerprint, marks or {})]
+    others += [f"another device ({device}, and this one is {here})"] if device != here else []
     others += [different_setting(section, recorded[section], given) for section, given in made_of.items()]
     others += [
         f"another text or other tokens for prompt {name!r}"
