@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from specexp.base.messages import did_you_mean, shown
+from specexp.base.messages import did_you_mean, nested_hint, shown
 
 Key = tuple[str, ...]
 REQUIRED = inspect.Parameter.empty
@@ -376,8 +376,11 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     if kind == "unknown_key":
         near = [".".join((*within, *key[:-1], name)) for name in context["allowed"]]
-        nothing = f"; {context['owner']} takes no arguments" if not near else ""
-        return key, f"{first['msg']}{did_you_mean('.'.join((*within, *key)), near)}{nothing}"
+        hint = f"; {context['owner']} takes no arguments" if not near else ""
+        hint = (
+            nested_hint(key[-1], context["allowed"]) or hint or did_you_mean(".".join((*within, *key)), near)
+        )
+        return key, f"{first['msg']}{hint}"
     if kind in ("sentence", "refused"):
         return key, first["msg"]
     if kind == "value_error":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
@@ -81,7 +82,8 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         plain, known_last = _comparable(known, shared)
         if known_last == last:
             return 1.0
-        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms))
+        begun = len(last) > 2 and known_last.startswith(last)  # len for length
+        return max(SequenceMatcher(None, plain, given).ratio(), 0.75 * (known_last in synonyms or begun))
 
     nearest = max(names, key=nearness, default="")
     if nearest and nearness(nearest) >= 0.75:
@@ -93,6 +95,41 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
         known for known in names if known.count(".") == level
     ]  # listing nested keys too would be too long
     return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
+
+
+def nested_hint(name: str, allowed: Iterable[object]) -> str:
+    """Return a hint that nests a dotted key of a file, if its first component is allowed; else an empty text.
+
+    Example:
+        >>> nested_hint("builder.init_args.length", ["builder"])
+        '; a file nests its keys: builder: {init_args: {length: ...}}'
+    """
+    first, *inner = name.split(".")
+    if not inner or first not in allowed:
+        return ""
+    return f"; a file nests its keys: {first}: {{" + ": {".join(inner) + ": ..." + "}" * len(inner)
+
+
+_KINDS = {"int": "an integer", "float": "a number", "positive_integer": "an integer >= 1", "amount": "a number >= 0",
+          "json_object": "a JSON object"}  # fmt: skip
+
+
+def option_message(message: str) -> str:
+    """Return an error message of argparse as a sentence with the option, what it must be and what it is.
+
+    Example:
+        >>> option_message("argument --port: invalid int value: 'many'")
+        "--port must be an integer, got 'many'"
+    """
+    message = message.removeprefix("argument ")
+    if wrong := re.fullmatch(r"(.+?): invalid (\w+) value: (.+)", message):
+        return f"{wrong[1]} must be {_KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
+    if wrong := re.fullmatch(r"(.+?): invalid choice: (.+) \(choose from (.+)\)", message):
+        near = did_you_mean(wrong[2].strip("'"), re.findall(r"'([^']+)'", wrong[3]))
+        return (
+            f"{wrong[1]} must be one of {wrong[3]}, got {wrong[2]}{near if near.startswith('; did') else ''}"
+        )
+    return message
 
 
 def near_file(path: Path) -> str:

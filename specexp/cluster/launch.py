@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from specexp.base import supervisor
-from specexp.base.messages import counted, first_line
+from specexp.base.messages import counted, first_line, option_message
 from specexp.base.start import SIGNALS
 from specexp.config.command import fail
 from specexp.config.layers import COMMAND_LINE, ConfigError
@@ -60,7 +60,7 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
     try:
         found, rest = parser.parse_known_args(list(arguments))
     except ArgumentError as error:
-        raise ConfigError(f"{COMMAND_LINE}: {error.argument_name}: {error.message}") from error
+        raise ConfigError(f"{COMMAND_LINE}: {option_message(str(error))}") from error
     given = {name: value for name, value in vars(found).items() if value is not None and name != "on"}
     slurm = {
         name: int(value) if value.isdigit() else value

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return say(USAGE)
     if typed[:1] == ["smollm2"]:
         return sweep([str(shipped("experiments/tree_shape.yaml")), *typed[1:]])
-    if typed and not typed[0].startswith("-"):
+    if typed and (not typed[0].startswith("-") or typed[0] == "--smollm2"):
         return fail(f"demo takes smollm2 or options, got {typed[0]!r}{did_you_mean(typed[0], ['smollm2'])}")
     known = {one.removeprefix("--").partition("=")[0] for one in typed}
     small = [f"--{key}={value}" for key, value in _SMALL.items() if key not in known]

@@ -65,7 +65,7 @@ e.g. --data.max_prompts 8 --verifier.init_args.temperature 0 --tracking.mode dis
 e.g. --compose configs/latency/post_use_pre_cut.yaml to model times instead of measuring them."""
 FIGURES = ("speedup", "curves", "phases")
 A_A, AGAIN = "--a-a", "plain decoding again"
-WHOLE = "whole.txt"  # digest of a shard's configuration and of its prompts, and its device; written at its end
+WHOLE = "whole.txt"  # digest of a shard's configuration, digest of its prompts, device; written at its end
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

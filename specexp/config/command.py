@@ -20,7 +20,7 @@ from typing_extensions import override
 from specexp.base.checked import keys_below
 from specexp.base.cores import usable_cores
 from specexp.base.kernels import CannotRunError
-from specexp.base.messages import did_you_mean
+from specexp.base.messages import did_you_mean, option_message
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
@@ -58,7 +58,8 @@ class Options(argparse.ArgumentParser):
     @override
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-        self.exit(fail(message + (did_you_mean(unknown[1], self._option_string_actions) if unknown else "")))
+        hint = did_you_mean(unknown[1], self._option_string_actions) if unknown else ""
+        self.exit(fail(option_message(message) + hint))
 
 
 def answered(act: Callable[[], int], after: str = STARTS_OVER) -> int:

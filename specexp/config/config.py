@@ -17,7 +17,7 @@ import yaml
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.environment import environment
 from specexp.base.checked import arguments_of, keys_below
-from specexp.base.messages import did_you_mean, first_line
+from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
@@ -51,7 +51,7 @@ class Config:
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
         for unknown in (name for name in given if name not in SECTIONS):
-            hint = did_you_mean(str(unknown), keys_below(Experiment))
+            hint = nested_hint(str(unknown), SECTIONS) or did_you_mean(str(unknown), keys_below(Experiment))
             raise self.checker.error((str(unknown),), f" is unknown{hint}")
         sections = SECTIONS.keys() if checked is None else sections
         if "name" in sections:  # the file's name, without its extension, is the default

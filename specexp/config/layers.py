@@ -264,7 +264,8 @@ def read_yaml(path: Path, where: str = "") -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{where}{path} does not exist{near_file(path)}") from error
+        hint = "" if path.suffix else "; name a YAML file first, and a model with --pair.target"
+        raise ConfigError(f"{where}{path} does not exist{near_file(path) or hint}") from error
     except (OSError, UnicodeDecodeError) as error:
         inside = path / "config.yaml"
         hint = f"; did you mean {str(inside)!r}?" if inside.is_file() else ""

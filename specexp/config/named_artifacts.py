@@ -10,8 +10,8 @@ from typing import Any
 
 from specexp.artifacts.manifest import MANIFEST, PAYLOAD_NAME, most_bytes
 from specexp.artifacts.validation import ArtifactError
-from specexp.base.messages import first_line
-from specexp.models.sources import embedded_artifact
+from specexp.base.messages import did_you_mean, first_line
+from specexp.models.sources import embedded_artifacts
 from specexp.tracking.mode import logged_in
 
 PREFIX = "wandb:"
@@ -21,7 +21,13 @@ _REFERENCE = re.compile(r"wandb:([^/:\s]+/){0,2}[^/:\s]+:[^/:\s]+")
 def local(path_or_reference: str | Path) -> Path:
     """Return the local path of an artifact. W&B artifacts are downloaded; embedded ones ship with specexp."""
     given = str(path_or_reference)
-    return download(given) if given.startswith(PREFIX) else embedded_artifact(given) or Path(given)
+    if given.startswith(PREFIX):
+        return download(given)
+    known = embedded_artifacts(given.partition(":")[0])
+    if known and given not in known and not Path(given).exists():
+        hint = did_you_mean(given, known) if ":" in given else f"; allowed are {', '.join(known)}"
+        raise ArtifactError(f"{given}: there is no such embedded artifact{hint}")
+    return known.get(given, Path(given))
 
 
 def download(reference: str) -> Path:

@@ -52,16 +52,15 @@ def _named(role: str, name: str) -> str:
     return _embedded(role, name) or (str(smollm2_file()) if name in (SMOLLM2, f"{SMOLLM2}.gguf") else name)
 
 
-def embedded_artifact(name: str) -> Path | None:
-    """Return the folder of the embedded artifact ``FAMILY:NAME``, or None if it does not exist.
+def embedded_artifacts(family: str) -> dict[str, Path]:
+    """Return the folders of a family's embedded artifacts by name, ``FAMILY:NAME``.
 
     Example:
-        >>> embedded_artifact("my/head") is None
-        True
+        >>> embedded_artifacts("my/head")
+        {}
     """
-    family, _, artifact = name.partition(":")
-    folder = PAIRS / family / artifact
-    return folder if re.fullmatch(r"\w+:\w+", name) and (folder / "artifact.json").is_file() else None
+    found = PAIRS.glob(f"{family}/*/artifact.json") if re.fullmatch(r"\w+", family) else ()
+    return {f"{family}:{one.parent.name}": one.parent for one in found}
 
 
 def _embedded(role: str, name: str) -> str | None:

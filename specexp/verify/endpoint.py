@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from specexp.base.messages import counted, first_line, shown
+from specexp.base.messages import counted, first_line, option_message, shown
 from specexp.config.command import SHOWING, Options, collected_result, current_result, fail
 from specexp.engines.engine import EngineError
 from specexp.engines.openai_client import CHAT, COMPLETIONS, KEY, Streamed, complete, model_of, prompt_fields
@@ -208,7 +208,7 @@ def run_endpoint_command(
             output = given.output
             result.exit_code = act(given)
         except (EngineError, ValueError, argparse.ArgumentError) as error:
-            result.exit_code = fail(first_line(error).removeprefix("argument "))
+            result.exit_code = fail(option_message(first_line(error)))
         except OSError as error:
             result.exit_code = fail(f"--output: {output} cannot be written ({error.strerror or error})")
     return result.exit_code
@@ -241,14 +241,14 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
 
 
 def positive_integer(text: str) -> int:
-    """Parse a positive integer. ``argparse`` shows this function's name in its error message."""
+    """Parse a positive integer. ``option_message`` words an error by this function's name."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 def amount(text: str) -> float:
-    """Parse an amount. ``argparse`` shows this function's name in its error message."""
+    """Parse an amount. ``option_message`` words an error by this function's name."""
     if not 0 <= float(text) < inf:
         raise ValueError(text)
     return float(text)
@@ -262,7 +262,7 @@ def server_url(text: str) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. ``argparse`` shows this function's name in its error message."""
+    """Parse a JSON object. ``option_message`` words an error by this function's name."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError(text)

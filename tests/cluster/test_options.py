@@ -29,12 +29,12 @@ def test_a_worker_has_a_gpu_where_the_experiment_is_on_one():
 @pytest.mark.parametrize(
     ("typed", "text"),
     [
-        ("--on kubernetes", "invalid choice: 'kubernetes'"),
+        ("--on kubernetes", "--on must be one of 'local', 'ray', 'slurm', got 'kubernetes'"),
         ("--workers 3", "--workers needs --on ray, slurm, local"),
         ("--slurm-partition gpu", "--slurm-partition needs --on"),
         ("--on ray --slurm-partition gpu", "--slurm-... needs --on slurm, got --on ray"),
         ("--on ray --workers 0", "--workers must be an integer >= 1, got 0"),
-        ("--on ray --workers many", "--workers: invalid int value: 'many'"),
+        ("--on ray --workers many", "--workers must be an integer, got 'many'"),
         ("--on ray --gpus-per-worker -1", "--gpus-per-worker must be an integer >= 0, got -1"),
     ],
 )

@@ -80,8 +80,8 @@ LIVE = [
     (
         LlamaCppServer,
         "ngram-mod",
-        ngrams("mod", n_match=2, n_min=1, n_max=4),
-        ngrams("mod", n_match=4, n_min=4, n_max=8),
+        ngrams("mod", n_match=2, n_min=1, n_max=16),  # chains of 4 are rarely shorter
+        ngrams("mod", n_match=4, n_min=16, n_max=4),
     ),
 ]
 DEAD = [

@@ -32,6 +32,17 @@ KEYS = [
     dry("--data.max_prompts=", "--data.max_prompts has no value; write null"),
     file(FILE + "target: x\n", "mine.yaml: target is unknown ... mean 'pair.target'"),
     Row("sweep sweep.yaml --dry-run", "sweep.space.builder ... one dotted key", {"sweep.yaml": NESTED}),
+    file(
+        FILE + "arms: {a: {builder.init_args.length: 4}}\n",
+        "arms.a.builder.init_args.length is unknown; a file nests its keys: builder: {init_args: {length: ...}}",
+    ),
+    file(
+        FILE + "pair.target: stdlib\n", "pair.target is unknown; a file nests its keys: pair: {target: ...}"
+    ),
+    file(
+        FILE + "arms: {a: {builder: {init_args: {len: 4}}}}\n",
+        "mine.yaml: arms.a: builder.init_args.len is unknown; did you mean 'builder.init_args.length'?",
+    ),
 ]
 CLASSES = [
     file(
@@ -152,7 +163,14 @@ COMMANDS = [
         "why --endpoint 127.0.0.1:8000",
         "--endpoint: must begin with http:// or https://, got '127.0.0.1:8000'",
     ),
-    Row("serve smollm2", "smollm2: there is no such artifact folder; a sweep writes artifacts/NAME/best"),
+    Row("serve smollm2", "smollm2: there is no such embedded artifact; allowed are smollm2:"),
+    Row("serve smollm2:tre", "there is no such embedded artifact; did you mean 'smollm2:tree'?"),
+    Row("export smollm2:tre --to vllm", "no such embedded artifact; did you mean 'smollm2:tree'?"),
+    Row("profile smollm2", "smollm2 does not exist; name a YAML file first, and a model with --pair.target"),
+    Row("demo --smollm2", "demo takes smollm2 or options, got '--smollm2'; did you mean 'smollm2'?"),
+    Row("verify --plain http://x", "--plain needs --endpoint URL, the server with speculation"),
+    Row("init study --temperature warm", "--temperature must be a number, got 'warm'"),
+    Row("init study --for vlm", "--for must be one of 'vllm', ... got 'vlm'; did you mean 'vllm'?"),
     Row(
         "doctor none",
         "none has no records.jsonl: name a folder that specexp.run wrote, or a model",
@@ -167,8 +185,14 @@ COMMANDS = [
     Row("verify --endpoint http://x --plain http://x", "--plain must be another server of the same model"),
     Row("verify mine.yaml --endpoint http://x", "--endpoint takes no configuration file, got mine.yaml"),
     Row("verify --endpoint http://x http://y", "error: unrecognized arguments: http://y"),
-    Row("verify --endpoint http://x --plain http://y --tolerance nan", "invalid amount value: 'nan'"),
-    Row("verify --endpoint http://x --plain http://y --seconds=-5", "invalid amount value: '-5'"),
+    Row(
+        "verify --endpoint http://x --plain http://y --tolerance nan",
+        "--tolerance must be a number >= 0, got 'nan'",
+    ),
+    Row(
+        "verify --endpoint http://x --plain http://y --seconds=-5",
+        "--seconds must be a number >= 0, got '-5'",
+    ),
     Row("run --dry-run mine.yaml", "the configuration file must come first, got --dry-run"),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml does not exist", {"mine.yaml": RECORDED}),
     Row("what_if mine.yaml", "what_if.files.0: o.yaml, line 2", {"mine.yaml": RECORDED, "o.yaml": "a: [\n"}),

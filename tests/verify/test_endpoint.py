@@ -119,15 +119,15 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
     ("arguments", "sentence"),
     [
         (["--endpoint", "{url}"], "--plain must be another server of the same model"),
-        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body: invalid json_object value: 'off'"),
-        (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body: invalid json_object value: '[1]'"),
+        (["--endpoint", "{url}", "--plain-body", "off"], "--plain-body must be a JSON object, got 'off'"),
+        (["--endpoint", "{url}", "--plain-body", "[1]"], "--plain-body must be a JSON object, got '[1]'"),
         (
             ["--endpoint", "http://127.0.0.1:9", "--plain-body", OFF],
             "127.0.0.1:9/v1/models: the connection failed",
         ),
         (["--endpoint", "{broken}", "--plain-body", OFF], "status 500"),
         (["--endpoint", "{empty}", "--plain-body", OFF], "lists no model: set --model to"),
-        (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens: invalid positive_integer value: '0'"),
+        (["--endpoint", "{url}", "--max-tokens", "0"], "--max-tokens must be an integer >= 1, got '0'"),
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )

@@ -25,7 +25,10 @@ _OPTIONS = {
         "MODEL",
         "the draft model: with --to serve-bundle a hub id or folder, otherwise its name or path for the engine",
     ),
-    "target": ("MODEL", "the target for --to serve-bundle, a hub id or folder (default: stdlib)"),
+    "target": (
+        "MODEL",
+        "the target for --to serve-bundle, a hub id or folder; default: the artifact's, if it is stdlib",
+    ),
 }
 """The metavar and help text of the options that only some formats take."""
 

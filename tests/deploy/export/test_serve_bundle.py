@@ -27,7 +27,20 @@ PARTS = {
 def bundle(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     artifact = save_artifact(folder / "tuned", "composition", {"parts.json": PARTS[request.param]})
-    assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(folder / "served")]) == 0
+    assert (
+        main(
+            [
+                str(artifact.folder),
+                "--to",
+                "serve-bundle",
+                "--target",
+                "stdlib",
+                "--output",
+                str(folder / "served"),
+            ]
+        )
+        == 0
+    )
     assert (folder / "served" / "specexp" / "draft").is_dir() == (request.param == "draft")
     return folder / "served"
 
@@ -41,7 +54,20 @@ def loaded(bundle):
 def test_the_folder_is_loaded_and_run_as_the_artifact_was_measured(tmp_path, caplog):
     measured = {"runtime": "eager", "dtype": "float32"}
     artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]}, measured)
-    assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(tmp_path / "served")]) == 0
+    assert (
+        main(
+            [
+                str(artifact.folder),
+                "--to",
+                "serve-bundle",
+                "--target",
+                "stdlib",
+                "--output",
+                str(tmp_path / "served"),
+            ]
+        )
+        == 0
+    )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "served", trust_remote_code=True)
     assert model.dtype == torch.float32
     model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4)
@@ -107,12 +133,15 @@ def test_an_impossible_bundle_is_refused_in_a_sentence(options, message, tmp_pat
     assert not (tmp_path / "new").exists()
 
 
-def test_the_target_of_an_artifact_must_be_given(tmp_path, capsys) -> None:
-    config = {"config": {"pair": {"target": "smollm2"}}}
-    artifact = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS["lookup"]}, config)
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [({"pair": {"target": "smollm2"}}, "was found for 'smollm2'"), (None, "does not record its model")],
+)
+def test_the_target_of_an_artifact_must_be_given(config, why, tmp_path, capsys) -> None:
+    payloads = {"parts.json": PARTS["lookup"]}
+    artifact = save_artifact(tmp_path / "tuned", "composition", payloads, {"config": config})
     assert main([str(artifact.folder), "--to", "serve-bundle", "--output", str(tmp_path / "new")]) == 2
-    assert "--target must be given, since" in (err := capsys.readouterr().err)
-    assert "was found for 'smollm2'" in err
+    assert f"--target must be given, since {artifact.folder} {why}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -60,10 +60,9 @@ class ServeBundle(ExportFormat):
         folder = _new_folder(request.output or Path("models") / artifact.content.name)
         target, draft = request.options.get("target", "stdlib"), request.options.get("draft")
         found_for = ((artifact.provenance.get("config") or {}).get("pair") or {}).get("target")
-        if "target" not in request.options and found_for not in (None, "stdlib"):
-            raise ArtifactError(
-                f"--target must be given, since {artifact.folder} was found for {found_for!r}"
-            )
+        if "target" not in request.options and found_for != "stdlib":
+            why = "does not record its model" if found_for is None else f"was found for {found_for!r}"
+            raise ArtifactError(f"--target must be given, since {artifact.folder} {why}")
         if is_gguf(target) or is_gguf(draft or ""):
             raise ArtifactError(
                 "--to serve-bundle: transformers cannot run GGUF files; give the original model of the file"
