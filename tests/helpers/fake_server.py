@@ -23,6 +23,16 @@ def text_of(prompt: str | list[int], tokens: int) -> str:
     return "".join(ALPHABET[(len(prompt) + number) % 26] for number in range(tokens))
 
 
+def emoji_of(letter: str) -> str:
+    """Return one of 64 emoji that share their first three bytes; ``7`` gives the last."""
+    return chr(0x1F63F if letter == "7" else 0x1F600 + ALPHABET.index(letter))
+
+
+def notation(raw: bytes) -> str:
+    """Return OpenAI's name of a token that is only a part of a character."""
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     given: argparse.Namespace
@@ -70,6 +80,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.given.wrong and body.get("speculative", True) and Handler.letters % self.given.wrong == 0
             )
             choice = {"text": "7" if wrong else letter, "finish_reason": None}
+            if self.given.emoji:
+                choice = {"text": emoji_of(choice["text"]), "logprobs": self._emoji(letter, choice["text"])}
+                self._event({"choices": [choice]})
+                continue
             if self.path == "/completion":
                 self._event({"content": choice["text"], "tokens": [ord(choice["text"])], "stop": False})
                 continue
@@ -100,6 +114,26 @@ class Handler(BaseHTTPRequestHandler):
         if fault != "no-done":
             self.wfile.write(b"data: [DONE]\n\n")
 
+    def _emoji(self, letter: str, sent: str) -> dict:
+        """Return the log-probabilities of an emoji of two tokens, of which neither is a whole character."""
+        start, ends = (
+            emoji_of(letter).encode()[:3],
+            {one: emoji_of(one).encode()[3:] for one in (letter, "7")},
+        )
+        steps = [(start, {start: -0.01}), (ends[sent], {ends[letter]: -0.01, ends["7"]: -9.0})]
+        if self.given.timings:
+            content = [
+                {"token": "\ufffd", "bytes": list(own), "top_logprobs": [
+                    {"token": "\ufffd", "bytes": list(raw), "logprob": value} for raw, value in best.items()
+                ]}
+                for own, best in steps
+            ]  # fmt: skip
+            return {"content": content}
+        names = [
+            (notation(own), {notation(raw): value for raw, value in best.items()}) for own, best in steps
+        ]
+        return {"tokens": [own for own, _ in names], "top_logprobs": [best for _, best in names]}
+
     def _event(self, content) -> None:
         self.wfile.write(b"data: " + json.dumps(content).encode() + b"\n\n")
         self.wfile.flush()
@@ -118,6 +152,7 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--wrong", type=int, default=0)
     parser.add_argument("--logprobs", action="store_true")
+    parser.add_argument("--emoji", action="store_true", help="an emoji for each letter, of two tokens")
     parser.add_argument("--timings", action="store_true", help="counts and logprobs in llama.cpp's form")
     parser.add_argument("--summary", action="store_true", help="counts in vLLM's form")
     parser.add_argument("--ends", action="store_true", help="answers end by EOS")

@@ -83,7 +83,7 @@ def serve():
         server.close()
 
 
-@pytest.mark.parametrize("fields", [(), ("--timings",)])
+@pytest.mark.parametrize("fields", [(), ("--timings",), ("--emoji",), ("--emoji", "--timings")])
 def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_path, capsys) -> None:
     url = serve("--wrong", "200", "--logprobs", *fields)
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8"]
