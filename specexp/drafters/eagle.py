@@ -14,11 +14,20 @@ from specexp.core.outcome import Outcome
 from specexp.drafters.draft_model import SelfDrafter
 from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Temperature, TopK, TopP
-from specexp.drafters.target_mark import MARK, output_layer
+from specexp.drafters.target_mark import MARK, check_arrays, output_layer
 
 if TYPE_CHECKING:
     from specexp.core.runtime import Runtime
     from specexp.drafters.eagle_source import EagleSource
+
+
+_WEIGHTS = ("fuse", "norm_attention", "qkv", "out", "norm_inner", "gate_up", "down")
+_ARRAYS = (
+    "heads",
+    MARK,
+    "fuse.bias",
+    *(f"{name}.weight" for name in _WEIGHTS),
+)  # of an EagleHead, and its mark
 
 
 class StatesDrafter(SelfDrafter):
@@ -61,7 +70,7 @@ class Eagle(StatesDrafter):
         temperature: this and the remaining arguments are as in :class:`~specexp.drafters.DraftModel`.
 
     Raises:
-        ValueError: ``coupled`` is given with a temperature, or ``head`` lacks the mark of its target.
+        ValueError: ``coupled`` is given with a temperature, or ``head`` does not have the expected arrays.
     """
 
     def __init__(
@@ -74,8 +83,7 @@ class Eagle(StatesDrafter):
         vocabulary: VocabularyFile | None = None,
         vocabulary_size: VocabularySize | None = None,
     ) -> None:
-        if MARK not in head or "heads" not in head:
-            raise ValueError(f"the head of Eagle must have the arrays of an EagleHead, got {sorted(head)}")
+        check_arrays("Eagle", head, _ARRAYS)
         super().__init__(temperature, top_k, top_p, coupled)
         self._head = head
         self._vocabulary = vocabulary, vocabulary_size

@@ -21,6 +21,7 @@ from transformers import CONFIG_MAPPING, DynamicCache, PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from typing_extensions import override
 
+from specexp.base.messages import first_line
 from specexp.core.language_model import final_logits
 from specexp.core.packed import FILE, unpack
 from specexp.drafters.networks import KeyValues
@@ -301,22 +302,27 @@ class Eagle3Network(nn.Module):
 
 
 def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
-    """Return the contents of ``config.json``, the tensors and their file. Raises ``ValueError`` if a file is absent."""
+    """Return the contents of ``config.json``, the tensors and their file. Raises ``ValueError`` if one is unusable."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"{path}: config.json is missing, a head's folder must have it")
     file = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
     if file is None:
         raise ValueError(f"{path}: model.safetensors is missing, a head's folder must have it")
-    if file.suffix == ".bin":
-        given = torch.load(file, map_location="cpu", weights_only=True)
-    elif file.name == FILE:
-        given = unpack(str(path))
-    else:
-        from safetensors.torch import load_file
+    try:
+        if file.suffix == ".bin":
+            given = torch.load(file, map_location="cpu", weights_only=True)
+        elif file.name == FILE:
+            given = unpack(str(path))
+        else:
+            from safetensors.torch import load_file
 
-        given = load_file(file)
-    return json.loads((path / "config.json").read_text(encoding="utf-8")), given, file
+            given = load_file(file)
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except Exception as error:  # safetensors, pickle and zip files have errors of their own
+        name = "config.json" if isinstance(error, json.JSONDecodeError) else file.name
+        raise ValueError(f"{path / name} cannot be read ({first_line(error)}): copy it again") from error
+    return content, given, file
 
 
 def tensors_of(network: Any) -> dict[str, torch.Tensor]:

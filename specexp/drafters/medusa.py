@@ -17,7 +17,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.drafters.draft_vocabulary import DraftVocabulary, VocabularyFile, VocabularySize
 from specexp.drafters.ranking import Scoring, Temperature, ToRank, answered_in_part, rank
-from specexp.drafters.target_mark import MARK, output_layer
+from specexp.drafters.target_mark import MARK, check_arrays, output_layer
 
 if TYPE_CHECKING:
     import torch
@@ -58,8 +58,7 @@ class Medusa(Drafter):
         vocabulary: VocabularyFile | None = None,
         vocabulary_size: VocabularySize | None = None,
     ) -> None:
-        if sorted(head) != sorted(_ARRAYS):
-            raise ValueError(f"the head of Medusa must have the arrays {sorted(_ARRAYS)}, got {sorted(head)}")
+        check_arrays("Medusa", head, _ARRAYS)
         self.coupled = coupled
         self.draws = not coupled
         self._head = head

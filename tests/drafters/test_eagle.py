@@ -73,8 +73,10 @@ def test_a_head_of_another_target_and_a_damaged_one_are_refused(name, changes, m
 
 
 def test_a_head_of_another_drafter_is_refused_and_a_recording_too():
-    with pytest.raises(ValueError, match="must have the arrays of an EagleHead"):
-        Eagle({"weight": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"the head of Eagle lacks the array .down\.weight."):
+        Eagle({name: array for name, array in head().items() if name != "down.weight"})
+    with pytest.raises(ValueError, match="the head of Eagle has the unknown array 'weight'"):
+        Eagle({**head(), "weight": np.zeros(3)})
     with pytest.raises(RecordingError, match="Eagle cannot be recorded, since it runs its draft model"):
         models_in(Eagle(head()))
 

@@ -204,6 +204,14 @@ def test_a_wrong_tensor_is_named_with_its_file(tmp_path, name, tensor, message):
         Eagle3Network.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_head_that_is_cut_off_is_named(tmp_path, name):
+    published(tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:30])
+    with pytest.raises(ValueError, match=f"{name} cannot be read .*: copy it again"):
+        Eagle3Network.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -117,7 +117,7 @@ def test_a_head_is_an_artifact(tmp_path):
     ("call", "message"),
     [
         (lambda: Medusa(head(), temperature=0.5, coupled=True), "coupled and temperature"),
-        (lambda: Medusa({"weight": head()["weight"]}), "the head of Medusa must have the arrays"),
+        (lambda: Medusa({"weight": head()["weight"]}), "the head of Medusa lacks the array 'bias'"),
         (
             lambda: Decoder(small_model("Llama"), Medusa({**head(), "bias": np.zeros(3)}), Chain(2)),
             "\\[blocks, heads, d, d\\] and",
