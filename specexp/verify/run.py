@@ -40,7 +40,7 @@ from specexp.config.named_artifacts import local
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.core.sampling import Processors
-from specexp.models.sources import embedded_artifact
+from specexp.models.sources import embedded_artifacts
 from specexp.report.progress import StageBar
 from specexp.report.publish import publish, terminal
 from specexp.tracking.names import PLAIN
@@ -157,7 +157,8 @@ def folder_of(config: Config) -> Path:
 
     Reports on artifacts that ship with specexp are in the output folder.
     """
-    if config.artifact and "output" not in dict(config.typed) and not embedded_artifact(config.artifact):
+    embedded = embedded_artifacts(config.artifact.partition(":")[0])
+    if config.artifact and "output" not in dict(config.typed) and config.artifact not in embedded:
         version = resolve(local(config.artifact))
         return version.parent / "verify" / version.name
     return Path(config.get("output")) / "verify" / str(config.get("name"))
