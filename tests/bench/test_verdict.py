@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.made_records import PHASES, record
 
+from experiments.calibration import names_a_winner
 from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
 from specexp.bench.statistics import DISTURBED, Speedup, paired_speedup, summarise
@@ -209,6 +210,11 @@ def test_plain_decoding_differs_from_itself_in_few_runs(spread):
         speedup = speedup_of(noisy(generator, 1.0, spread), noisy(generator, 1.0, spread))
         different += speedup.refused is None and not speedup.low <= 1 <= speedup.high
     assert different <= 200 * 0.06
+
+
+def test_a_search_over_equal_candidates_seldom_names_a_winner():
+    generator = np.random.default_rng(0)
+    assert sum(names_a_winner(generator, 0.05, 0.0) for _ in range(5)) == 0
 
 
 def test_noise_that_reaches_the_impossible_is_left_out_at_both_ends():
