@@ -167,7 +167,7 @@ def paired_speedup(
     if reason is None and not kept:
         reason = f"no prompt has a time per token in both {arm} and {baseline}"
         if disturbed:
-            reason = f"all {counted(disturbed, 'prompt')} have {DISTURBED}"
+            reason = f"all {counted(disturbed, 'prompt')} with a time per token have {DISTURBED}"
     if reason is None and mirror and disturbed > MOST_DISTURBED * measured:
         reason = (
             f"{NOTHING}: the machine was too busy: {disturbed} of {measured} prompts have {DISTURBED}, "

@@ -439,9 +439,7 @@ class SweepRun:
         found = [*sentences(confirmed, records), *study.sentences(winner)]
         found += (f"{titles.get(arm, arm)}: {cause}." for arm, cause in likely_causes(records).items())
         count, unmeasured = self._methods()
-        of_methods = (
-            f" Of {counted(count, 'method')}, {count - len(unmeasured)} were measured." if count else ""
-        )
+        of_methods = f" Measured: {count - len(unmeasured)} of {counted(count, 'method')}." if count else ""
         limited = [*limits(confirmed), *filter(None, [self._too_few])]
         timed_out = self.trials.user_attrs.get("timed_out")
         if unmeasured:
