@@ -73,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from specexp.artifacts import ArtifactError
+    from specexp.artifacts.store import resolve
     from specexp.config.artifacts import load_artifact
+    from specexp.config.named_artifacts import local
     from specexp.deploy.server.http_server import listen
     from specexp.models.sources import checked_sources
 
@@ -81,6 +84,11 @@ def _run(options: argparse.Namespace) -> int:
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
     options.target = options.target or _target_of(artifact)
+    if options.latency is not None:  # read before the models are loaded, which takes seconds
+        try:
+            resolve(local(options.latency))
+        except ArtifactError as error:
+            raise ArtifactError(f"--latency: {error}") from error
     with listen(options.host, options.port) as listener:
         checked_sources(options.target, options.draft, options.mode)
         from specexp.bench.trainer import quiet_libraries
