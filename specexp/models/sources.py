@@ -105,6 +105,7 @@ def _checked(role: str, name: str, source: str, mode: str, unpacks: bool) -> str
     try:
         if source == str(smollm2_file()):
             fetch_smollm2()
+            unpacks = True  # it is small, and transformers converts its tokenizer anew at every load
         check_source(role, source)
         if is_gguf(source) and unpacks and not runs_in_llama_cpp(name, mode):
             return str(unpacked(Path(source)))

@@ -1,6 +1,7 @@
 """``smollm2`` is fetched once and whole; without a network, one sentence says what to do."""
 
 import errno
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -66,7 +67,7 @@ def test_it_is_fetched_once_and_has_the_weights_and_tokenizer_of_the_file(index,
     again = load_pair("smollm2", weights=False)
     assert again.target.device.type == "meta"
     assert load_tokenizer("smollm2")("ab c").input_ids == tokenizer()("ab c").input_ids
-    assert capfd.readouterr().err == ""
+    assert not re.search("fetching|unpacking", capfd.readouterr().err)
 
 
 def test_without_a_network_the_command_the_folder_and_the_embedded_pair_are_named(index):
