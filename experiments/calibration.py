@@ -1,4 +1,4 @@
-"""How often is a verdict wrong? Counts the intervals that exclude 1 if nothing differs.
+"""Counts the intervals that exclude 1 if nothing differs.
 
     python -m experiments.calibration                                  # on planted times, about a minute
     python -m experiments.calibration experiments/demo.yaml --real 30  # plain decoding against itself on this machine
@@ -34,7 +34,7 @@ HELD_UP, HELD_SECONDS = 1 / 6, 0.3  # share of answers that another program hold
 
 
 class PlantedArm(LearningArm):
-    """An arm of one token a step whose prompts take ``SECONDS`` a token, with noise and disturbances."""
+    """An arm of one token a step and ``SECONDS`` a token, with noise and disturbances."""
 
     def __init__(self, name: str, generator: np.random.Generator, noise: float, held_up: float) -> None:
         super().__init__(name, Parts(verifier=Greedy()), SimpleNamespace(max_new_tokens=TOKENS))  # type: ignore[arg-type]
@@ -55,9 +55,9 @@ def measured(
 ) -> list[PromptRecord]:
     """Return the records of equal arms, with deviating prompts decoded again."""
     arms = [PlantedArm(name, generator, noise, held_up) for name in (PLAIN, *names)]
-    asked: list[Any] = [SimpleNamespace(prompt_id=f"p{number}") for number in range(prompts)]
-    records = [arm.decode(prompt) for prompt in asked for arm in arms]
-    return decoded_again(arms, asked, records)
+    requests: list[Any] = [SimpleNamespace(prompt_id=f"p{number}") for number in range(prompts)]
+    records = [arm.decode(prompt) for prompt in requests for arm in arms]
+    return decoded_again(arms, requests, records)
 
 
 def excludes_one(speedup: Speedup) -> bool:

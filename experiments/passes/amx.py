@@ -1,4 +1,4 @@
-"""What AMX tiles bring here, as ratios of one run: ``python -m experiments.passes.amx [PART ...]``.
+"""Measures the gain by AMX tiles, in ratios of one run: ``python -m experiments.passes.amx [PART ...]``.
 
 Prints each figure with its bound, and whether it is met; the exit code is 1 if one is missed, or if this machine has no
 tiles. Nothing else may run meanwhile. Parts, and their minutes on two cores:
@@ -63,7 +63,7 @@ class List:
         if not met:
             self.missed.append(name)
         word = "least" if above else "most"
-        print(f"{'met   ' if met else 'missed'}  {name}: {ratio:.2f}, asked at {word} {bound:g}", flush=True)
+        print(f"{'met   ' if met else 'missed'}  {name}: {ratio:.2f}, bound: at {word} {bound:g}", flush=True)
 
 
 def compiled(
@@ -85,7 +85,7 @@ def seconds_of(works: dict[Any, Callable[[], float]], rounds: int = ROUNDS) -> d
     return {name: median(seconds[1:]) for name, seconds in taken.items()}
 
 
-def rows(said: List, target: str, other: Products, mode: str = "compiled") -> None:
+def rows(figures: List, target: str, other: Products, mode: str = "compiled") -> None:
     """Time passes over several numbers of rows."""
     text = np.arange(5, 5 + 2 * PREFIX)
     bounds = BOUNDS if mode == "compiled" else PACKED_BOUNDS
@@ -95,9 +95,9 @@ def rows(said: List, target: str, other: Products, mode: str = "compiled") -> No
         timed.prepare(PREFIX)
         passes |= {(name, count): partial(timed_once, timed, count) for count in (1, *bounds)}
     taken = seconds_of(passes)
-    said.say(f"{mode}: one row, over other products", taken["tiles", 1] / taken["other", 1], 1.03)
+    figures.say(f"{mode}: one row, over other products", taken["tiles", 1] / taken["other", 1], 1.03)
     for count, bound in bounds.items():
-        said.say(f"{mode}: {count} rows over one", taken["tiles", count] / taken["tiles", 1], bound)
+        figures.say(f"{mode}: {count} rows over one", taken["tiles", count] / taken["tiles", 1], bound)
         print(f"        with other products {taken['other', count] / taken['other', 1]:.2f}")
 
 
@@ -107,7 +107,7 @@ def timed_once(timed: TargetPass, count: int) -> float:
     return timed.seconds(count)
 
 
-def prefill(said: List, target: str, other: Products) -> None:
+def prefill(figures: List, target: str, other: Products) -> None:
     """Time prefills, and torch's products of the same sizes."""
     (pair, tiles), (_, plain) = compiled(target), compiled(target, other)
     weights = [one.weight for one in pair.target.modules() if isinstance(one, torch.nn.Linear)][:-1]
@@ -135,11 +135,11 @@ def prefill(said: List, target: str, other: Products) -> None:
         }
         taken = seconds_of(works, rounds=4)
         ratio, share = taken["other"] / taken["tiles"], taken["torch"] / taken["tiles"]
-        said.say(f"prefill of {count} tokens, over other products", ratio, 3, above=True)
-        said.say(f"prefill of {count} tokens, over torch's products alone", share, 0.5, above=True)
+        figures.say(f"prefill of {count} tokens, over other products", ratio, 3, above=True)
+        figures.say(f"prefill of {count} tokens, over torch's products alone", share, 0.5, above=True)
 
 
-def lanes(said: List, target: str, other: Products) -> None:
+def lanes(figures: List, target: str, other: Products) -> None:
     """Decode 16 requests of 64 tokens at once, without drafts."""
     with ExitStack() as stack:
         works: dict[Any, Callable[[], float]] = {}
@@ -151,7 +151,7 @@ def lanes(said: List, target: str, other: Products) -> None:
             jobs = [Job(tuple(one.token_ids), one.prompt_id, 64) for one in prompts]
             works[name] = partial(decoded, executor, jobs)
         taken = seconds_of(works, rounds=2)
-    said.say(f"{LANES} requests, over other products", taken["other"] / taken["tiles"], 2.5, above=True)
+    figures.say(f"{LANES} requests, over other products", taken["other"] / taken["tiles"], 2.5, above=True)
 
 
 def decoded(executor: Executor, jobs: Sequence[Job]) -> float:
@@ -161,7 +161,7 @@ def decoded(executor: Executor, jobs: Sequence[Job]) -> float:
     return perf_counter() - begun
 
 
-def job(said: List, target: str, other: Products) -> None:
+def job(figures: List, target: str, other: Products) -> None:
     """Run the main job, and read its table."""
     with TemporaryDirectory() as folder:
         command = (
@@ -178,10 +178,10 @@ def job(said: List, target: str, other: Products) -> None:
             found = {row["tree"]: row for row in csv.DictReader(file)}
     del found["plain decoding"]
     best = max(float(row["speedup"]) for row in found.values())
-    said.say("main job: the best tree over plain decoding", best, 1.8, above=True)
-    said.say("main job: the 80-node tree", float(found["80-node tree"]["speedup"]), 1.15, above=True)
+    figures.say("main job: the best tree over plain decoding", best, 1.8, above=True)
+    figures.say("main job: the 80-node tree", float(found["80-node tree"]["speedup"]), 1.15, above=True)
     unequal = [name for name, row in found.items() if len(set(row["equal outputs"].split("/"))) > 1]
-    said.say("main job: trees with other outputs than plain decoding", len(unequal), 0)
+    figures.say("main job: trees with other outputs than plain decoding", len(unequal), 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{describe_products(kernels)}.")
     if not isinstance(runtime, CompiledModel) or runtime._weights.products != Products.TILES:
         return 1
-    said, other = List(), Products(kernels.products(False))
+    figures, other = List(), Products(kernels.products(False))
     works: dict[str, Callable[[List, str, Products], None]] = {
         "rows": rows,
         "packed": partial(rows, mode="packed"),
@@ -209,9 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "job": job,
     }
     for part in options.parts or PARTS:
-        works[part](said, options.target, other)
-    print(f"{len(said.missed)} missed" + (f": {', '.join(said.missed)}" if said.missed else ""))
-    return min(1, len(said.missed))
+        works[part](figures, options.target, other)
+    print(f"{len(figures.missed)} missed" + (f": {', '.join(figures.missed)}" if said.missed else ""))
+    return min(1, len(figures.missed))
 
 
 if __name__ == "__main__":

@@ -120,10 +120,10 @@ def check_fields(kernels: ctypes.CDLL, **structures: type[ctypes.Structure]) -> 
     different = sorted(set(known.items()) ^ set(mirrored.items()))
     if different:
         name, _ = different[0]
-        found = (places.get(name, ("none", 0)) for places in (known, mirrored))
-        places = " in C++ and ".join(f"byte {offset} ({size} bytes)" for offset, size in found)
+        found = (fields.get(name, ("none", 0)) for fields in (known, mirrored))
+        described = " in C++ and ".join(f"byte {offset} ({size} bytes)" for offset, size in found)
         raise CannotCompileError(
-            f"{Path(kernels._name).name}: {name} must have the same place in C++ and Python, but it is {places} in "
+            f"{Path(kernels._name).name}: {name} must have the same place in C++ and Python, but it is {described} in "
             "Python: install one version of specexp"
         )
 

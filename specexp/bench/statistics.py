@@ -196,7 +196,7 @@ DISTURBED = "times that are faster than the tokens per step allow, or not repeat
 
 
 def interval_text(low: float, high: float) -> str:
-    """Return the interval of a ratio. A bound above 100 says no more than that: two prompts can give 1e+21."""
+    """Return the interval of a ratio. A bound above 100 is cut, because two prompts can give 1e+21."""
     return "[" + ", ".join(f"{bound:.2f}" if bound <= 100 else ">100" for bound in (low, high)) + "]"
 
 

@@ -222,8 +222,8 @@ def usable_methods(
 ) -> tuple[str, int, list[str], list[str]]:
     """Remove methods from the text of ``methods.yaml``, with their settings.
 
-    Returns the text, the number of kept methods, and two lists of the others: those that lack a draft model or heads,
-    and those that ``engine`` does not run with this verifier.
+    Returns the text, the number of kept methods, and two lists of the others. Those of the first lack a draft model or
+    heads, and those of the second do not run in ``engine`` with this verifier.
     """
     sweep = yaml.safe_load(text)["sweep"]
     choices = sweep["space"]["method"]["choices"]

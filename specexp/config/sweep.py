@@ -198,8 +198,8 @@ class CountAcceptances(_Stage):
 
     Attributes:
         builder: Builder of the wide tree.
-        most_cost: If given, the tree has more ``nodes`` where rows are cheap: the largest of the timed trees whose step
-            takes at most this many times as long as one with a single node.
+        most_cost: If given, the tree has more ``nodes`` where rows are cheap: the largest of the timed trees with
+            steps at most this many times as long as those with a single node.
     """
 
     builder: Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder", built=False)]

@@ -72,7 +72,7 @@ WARM_UP_TOKENS = 8
 ROWS = (2, 3, 5, 9, 17, 33, 65, 129)
 """Sizes of the trees that are timed, in rows including the root, as long as one costs less than ``COSTLY``."""
 COSTLY = 4.0
-"""No larger trees are timed after one whose step takes this many times as long as one with a single node."""
+"""After a step that takes this many times as long as one with a single node, no larger trees are timed."""
 STEPS, ROUNDS = 6, 3
 """Each tree is timed for this many steps per round, in this many rounds."""
 FIRST = 4

@@ -98,7 +98,7 @@ def test_samples_of_a_prompt_count_once():
     assert (speedup.ratio, speedup.n) == (pytest.approx(2), 2)
 
 
-def test_a_bound_that_says_nothing_is_not_written_out():
+def test_a_bound_above_a_hundred_is_cut():
     two = Speedup.of("a", "b", np.log([0.02, 50.0]), "measured")
     assert str(two) == "1.00x [0.00, >100]"
 

@@ -212,7 +212,7 @@ def test_plain_decoding_differs_from_itself_in_few_runs(spread):
     assert different <= 200 * 0.06
 
 
-def test_a_search_over_equal_candidates_seldom_names_a_winner():
+def test_a_search_over_equal_candidates_rarely_has_a_winner():
     generator = np.random.default_rng(0)
     assert sum(names_a_winner(generator, 0.05, 0.0) for _ in range(5)) == 0
 

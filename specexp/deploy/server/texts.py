@@ -203,10 +203,10 @@ class OutputText:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Add tokens and decode them."""
-        alone = max(0, self._min_tokens - len(self._tokens)) if self._stop else 0
-        for token in tokens[:alone]:  # so that no stop string is searched in their text
+        unsearched = max(0, self._min_tokens - len(self._tokens)) if self._stop else 0
+        for token in tokens[:unsearched]:  # so that no stop string is searched in their text
             self._append((token,))
-        self._append(tokens[alone:])
+        self._append(tokens[unsearched:])
 
     def _append(self, tokens: Sequence[int]) -> None:
         self._tokens += tokens

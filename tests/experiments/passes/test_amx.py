@@ -11,7 +11,7 @@ from specexp.base.kernels import library
 from specexp.models import compiled, llama_weights
 
 
-def test_a_machine_without_tiles_is_told_why_and_measures_nothing(
+def test_without_tiles_the_reason_is_printed_and_nothing_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(llama_weights, "processor", lambda: "avx2")
@@ -33,7 +33,7 @@ def test_every_figure_has_its_bound(
     assert amx.main(["rows", "prefill", "lanes", "--target", "stdlib"]) == 1
     printed = capsys.readouterr().out
     assert "in tiles (AMX)" in printed
-    figures = re.findall(r"(?:met   |missed)  (.*): [\d.]+, asked at (?:most|least) ([\d.]+)", printed)
+    figures = re.findall(r"(?:met   |missed)  (.*): [\d.]+, bound: at (?:most|least) ([\d.]+)", printed)
     assert figures == [
         ("compiled: one row, over other products", "1.03"),
         *((f"compiled: {count} rows over one", f"{bound:g}") for count, bound in amx.BOUNDS.items()),
