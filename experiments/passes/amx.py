@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     for part in options.parts or PARTS:
         works[part](figures, options.target, other)
-    print(f"{len(figures.missed)} missed" + (f": {', '.join(figures.missed)}" if said.missed else ""))
+    print(f"{len(figures.missed)} missed" + (f": {', '.join(figures.missed)}" if figures.missed else ""))
     return min(1, len(figures.missed))
 
 
