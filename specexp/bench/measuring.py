@@ -40,7 +40,6 @@ def records_by_prompt(
     *,
     baseline: str | None = PLAIN,
     samples: int = 1,
-    first_sample: int = 0,
     orders: Mapping[str, Sequence[Prompt]] | None = None,
     every: Mapping[str, int] | None = None,
     analyses: Sequence[Observer] = (),
@@ -72,8 +71,8 @@ def records_by_prompt(
             _warm_up(arms, prompt, analyses)
         new: list[PromptRecord] = []
         due = [arm for arm in arms if number % every.get(arm.name, 1) == 0]
-        for sample in range(first_sample, first_sample + samples):
-            shift = (number * samples + sample - first_sample) % len(due)
+        for sample in range(samples):
+            shift = (number * samples + sample) % len(due)
             for place, arm in enumerate(due[shift:] + due[:shift]):
                 own = orders[arm.name][number] if arm.name in orders else prompt
                 decoded[own.prompt_id] = own

@@ -35,7 +35,7 @@ SHOWING = (QUIET, JSON, OPEN)
 """Options, accepted by every command, that control how the result is printed."""
 DRY_RUN, _PRINT_CONFIG = "--dry-run", "--print-config"
 OPTIONS = (DRY_RUN, _PRINT_CONFIG, *SHOWING)
-_OF_A_SWEEP = ("n-trials", "storage", "confirm-again", "cold", "require-gain")
+_OF_A_SWEEP = ("n-trials", "storage", "cold", "require-gain")
 STARTS_OVER = "run the same command again to start over"
 GOES_ON = "run the same command again to continue where it stopped"
 HELP = frozenset(("-h", "--help"))

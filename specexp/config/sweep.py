@@ -211,12 +211,10 @@ class Confirm(_Stage):
 
     Attributes:
         best: Number of trials to measure again.
-        again: Whether to confirm a finished study once more, and pool the results (``--confirm-again``).
         of_each: Categorical key of the space; the best trial for each of its choices is confirmed too.
     """
 
     best: Count = 3
-    again: bool = False
     of_each: str | None = None
 
 

@@ -33,13 +33,11 @@ not see, and exports the winner. The same command continues a study that was int
 that has ended.
 --dry-run checks the file and shows the space. --minutes N cuts prompts, trials and confirmation to N minutes.
 --n-trials N ends with that many finished, distinct trials. --storage URL names a database, so that several workers
-share the study. --confirm-again confirms the best of an ended study once more
-and pools both confirmations. --cold exports the winner without its learned state. --require-gain exits with 3 unless
-the winner is faster than plain decoding. Any other --dotted.key overrides the file, e.g. --data.max_prompts 8
+share the study. --cold exports the winner without its learned state. --require-gain exits with 3 unless the winner is
+faster than plain decoding. Any other --dotted.key overrides the file, e.g. --data.max_prompts 8
 --sweep.confirm.best 5 --tracking.mode disabled."""
 
 FLAGS = {
-    "--confirm-again": "sweep.confirm.again",
     "--cold": "sweep.export.cold",
     "--require-gain": "sweep.require_gain",
 }
@@ -147,10 +145,6 @@ def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
         for at, value in space.beyond(known.overrides).items():
             where = f"outside the space ({space.entries[at]})"
             yield f"{known.name}: {at} is {value}, {where}, so it is measured and compared only."
-    again = settings.confirm is not None and settings.confirm.again
-    if again and settings.storage is None and not (config.folder / "journal.log").exists():
-        why = f"there is no study in {config.folder}: run the command without this option first"
-        raise ConfigError(f"--confirm-again: {why}")
     for section in ("arms", "trainer"):
         if config.get(section):
             yield f"The section {section}: is used by python -m specexp.run {config.file} only."

@@ -67,10 +67,9 @@ class Confirmation:
     """The result of a confirmation."""
 
     confirmed: Sequence[Confirmed]  # fastest first
-    records: Sequence[PromptRecord]  # of all arms, including those of earlier, pooled confirmations
+    records: Sequence[PromptRecord]  # of all arms
     arms: Mapping[str, LearningArm]  # the candidates' arms by name; already closed
     watch: Watch
-    confirmations: int = 1
 
     @property
     def winner(self) -> Confirmed:
@@ -111,18 +110,13 @@ def confirm(
     study: Study,
     tick: Callable[[], None],
     of_each: str | None = None,
-    earlier: Sequence[PromptRecord] = (),
-    confirmations: int = 1,
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.study.Study.deployed`. A repeated
-    confirmation draws new samples for the same prompts, and repeats plain decoding on them too.
+    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.study.Study.deployed`.
 
     Args:
         tick: Called after every prompt.
-        earlier: Records of earlier confirmations, to be pooled with this one.
-        confirmations: Number of pooled confirmations, including this one.
     """
     arms = {}
     for trial in trials:
@@ -137,12 +131,11 @@ def confirm(
             compared,
             study.data("confirm").prompts,
             samples=study.samples,
-            first_sample=(confirmations - 1) * study.samples,
             analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
         ):
             records += new
             tick()
-        records = [*earlier, *decoded_again(compared, study.data("confirm").prompts, records)]
+        records = decoded_again(compared, study.data("confirm").prompts, records)
     finally:
         for one in compared:
             one.close()
@@ -152,7 +145,7 @@ def confirm(
     ]
     # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
-    return Confirmation(confirmed, records, arms, watch, confirmations)
+    return Confirmation(confirmed, records, arms, watch)
 
 
 def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
@@ -273,9 +266,8 @@ def table(
     title = clock.titled(question or f"{name}: confirmed on prompts the search did not see", own.clock)
     shown = Table(title, list(columns.values()))
     shown.rows = [*candidates, *plain] if pays else [*plain, *candidates]
-    prompts, count = len({record.prompt_id for record in records}), confirmation.confirmations
+    prompts = len({record.prompt_id for record in records})
     failed = failed_answers(records)
-    pooled = "" if count == 1 else f" in {count} confirmations"
     warm = any(arm.parts.keeps_learning for arm in confirmation.arms.values())
     states = " and ".join(sorted({record.state for record in records} - {"stateless"})) or "stateless"
     state = f"state {states}{', learned also from the search prompts' if warm else ''}"
@@ -285,7 +277,7 @@ def table(
         "predictions are for the search's prompts, because the confirmation's prompts were not recorded"
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
-        f"{prompts} prompts the search did not see{pooled}, {own.verifier}, target {own.dtype}, {state}",
+        f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, {state}",
         "speedups are geometric means of paired per-prompt ratios, with 95 % intervals (Student's t)"
         + (f" that hold for all {len(confirmed)} candidates at once" if len(confirmed) > 1 else ""),
         "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",

@@ -34,7 +34,7 @@ from specexp.core.parts import Parts
 from specexp.report.publish import parts_label
 from specexp.sweep.confirmation import Confirmation, cold_figures
 from specexp.sweep.study import Study
-from specexp.sweep.study_config import StudyConfig, digest_of
+from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
 
@@ -132,7 +132,6 @@ def method_of(config: Config, winner: Confirmed) -> str:
 class Deployed:
     """The artifact version to which a study's alias ``best-tree`` points, and ``best`` if the verdict is *faster*."""
 
-    export: str  # digest of the export settings: kind, folder, and whether it starts cold
     trial: int | None  # the trial in ``best``; None if there is no ``best``
     tree: int  # the trial in ``best-tree``
     folder: str
@@ -143,7 +142,7 @@ class Exported(NamedTuple):
 
     sentences: Sequence[str] = ()
     now: Deployed | None = None  # the current aliases; None if no candidate fits the configured kind
-    written: Sequence[LoadedArtifact] = ()  # new artifacts; empty if the earlier ones are kept
+    written: Sequence[LoadedArtifact] = ()
 
 
 def payloads_of(
@@ -162,26 +161,6 @@ def payloads_of(
 def specs_of(config: Config, attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specifications of a candidate's four parts."""
     return {family: attributes["resolved"].get(family, config.get(family)) for family in Parts._fields}
-
-
-def promoted(
-    candidates: Sequence[Confirmed], records: Sequence[PromptRecord], deployed: int | None = None
-) -> Confirmed | None:
-    """Return the candidate to deploy, or None if none is shown to be faster than plain decoding.
-
-    This is the fastest candidate with a speedup interval that lies above 1. A deployed candidate with such an interval
-    is kept, unless the fastest one's paired speedup over it also has an interval above 1.
-
-    Args:
-        candidates: The confirmed candidates that can be exported, fastest first.
-        deployed: Number of the trial that is deployed now; None if nothing is.
-    """
-    gains = [one for one in candidates if one.over_plain.is_faster]
-    if not gains:
-        return None
-    kept = next((one for one in gains if one.trial == deployed), gains[0])
-    overtaken = kept is not gains[0] and paired_speedup(records, gains[0].name, kept.name).is_faster
-    return gains[0] if overtaken else kept
 
 
 def confirmed_settings(config: Config, confirmation: Confirmation) -> list[ConfirmedSetting]:
@@ -208,33 +187,19 @@ class Exporter:
     exists only if the verdict on it is *faster*.
     """
 
-    def __init__(
-        self,
-        export: Export,
-        confirmation: Confirmation,
-        study: Study,
-        command: str,
-        before: Deployed | None = None,
-    ) -> None:
+    def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
         self.export, self.confirmation, self.study, self.command = export, confirmation, study, command
-        self.folder, self._digest = Path(export.to), digest_of(export.model_dump())
+        self.folder = Path(export.to)
         self.candidates = [one for one in confirmation.confirmed if self._payloads(one) is not None]
-        if before is not None and (before.export != self._digest or not Path(before.folder).is_dir()):
-            before = None
-        self.before = before
-        self.best = promoted(self.candidates, confirmation.records, None if before is None else before.trial)
+        self.best = next((one for one in self.candidates if one.over_plain.is_faster), None)
 
     def run(self) -> Exported:
-        """Write the artifacts, unless those of an earlier confirmation (``before``) should stay deployed."""
+        """Write the artifacts."""
         winner, kind, best_alias = self.confirmation.winner, self.export.kind, f"{self.folder}/{BEST}"
         if not self.candidates:
             nothing = f"Nothing was exported, because no candidate, such as {winner.label}, is a {kind}."
             return Exported([nothing])
-        best, before = self.best, self.before
-        trial = None if best is None else best.trial
-        if before is not None and before.trial == trial:
-            stays = f"There is still no {best_alias}" if best is None else f"{best.label} stays {best_alias}"
-            return Exported([f"{stays} ({before.folder})."], before)
+        best = self.best
         tree = best or self.candidates[0]
         artifact, sentences = self._write(tree, (BEST_TREE, *(() if best is None else (BEST,))))
         if best is None:
@@ -247,9 +212,8 @@ class Exporter:
             sentences.append(
                 f"The winner, {winner.label}, is not a {kind}; {best.label} is the fastest that is shown to be faster."
             )
-        return Exported(
-            sentences, Deployed(self._digest, trial, tree.trial, str(artifact.folder)), [artifact]
-        )
+        trial = None if best is None else best.trial
+        return Exported(sentences, Deployed(trial, tree.trial, str(artifact.folder)), [artifact])
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
         state = self._state(one) if self.study.warm_start_prompts else None
@@ -301,7 +265,6 @@ class Exporter:
             "command": self.command,
             "device": self.study.device,
             "config": {**config.to_dict(), **one.attributes["resolved"]},
-            "confirmations": self.confirmation.confirmations,
             "metrics": metrics,
             **self.study.provenance(one),
         }

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from time import time
 
 import optuna
@@ -29,7 +28,7 @@ from specexp.base.messages import counted, first_line
 from specexp.base.start import masked
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.experiment import use_threads, warn_of_load
-from specexp.bench.record import PromptRecord, line_of, read_records
+from specexp.bench.record import line_of
 from specexp.bench.signatures import likely_causes
 from specexp.bench.statistics import Speedup
 from specexp.bench.trainer import quiet_libraries
@@ -83,7 +82,6 @@ from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import (
     best_line,
-    confirmable,
     distinct_finished,
     trial_line,
     trial_row,
@@ -111,8 +109,6 @@ class StudyResult:
     """The result of a study, stored with the claim to its confirmation so that all workers can read it."""
 
     of: str  # digest of the study, its confirmed trials, and the export settings
-    measured_on: str  # digest of everything that pooled confirmations must share
-    confirmations: int
     text: str  # table and sentences, as they were printed
     gain: bool  # whether the interval shows that the deployed composition is faster than plain decoding
     answer: str
@@ -128,17 +124,6 @@ class StudyResult:
         ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
         kept = next(filter(None, reversed(ends)), None)
         return None if kept is None else TypeAdapter(StudyResult).validate_python(kept)
-
-
-def earlier_records(folder: Path, pooled: StudyResult | None, samples: int) -> list[PromptRecord]:
-    """Return the records of the earlier confirmations to pool with a new one.
-
-    Each confirmation decodes ``samples`` new samples of every prompt. Samples from a confirmation that was killed have
-    higher numbers and are left out.
-    """
-    if pooled is None or not (folder / CONFIRM).exists():
-        return []
-    return [one for one in read_records(folder / CONFIRM) if one.sample < pooled.confirmations * samples]
 
 
 class SweepRun:
@@ -168,10 +153,7 @@ class SweepRun:
             ended = self._ended()
             if ended is not None:
                 self.console.print(ended.text, end="", markup=False, highlight=False, soft_wrap=True)
-                self.say(
-                    f"Study {self.config.name} has ended, so nothing was measured; --confirm-again confirms its best "
-                    "trials once more, and pools both confirmations."
-                )
+                self.say(f"Study {self.config.name} has ended, so nothing was measured.")
             else:
                 self._prepare()
                 self._search()
@@ -333,8 +315,7 @@ class SweepRun:
     def _unchanged(self) -> StudyResult | None:
         """Return the stored result if nothing has changed since it was stored; None if something is left to measure."""
         kept = StudyResult.last(self.confirmations)
-        again = self.settings.confirm is not None and self.settings.confirm.again
-        return kept if kept is not None and kept.of == self._digest() and not again else None
+        return kept if kept is not None and kept.of == self._digest() else None
 
     def _conclude_alone(self) -> StudyResult:
         trial = self.confirmations.ask()
@@ -359,21 +340,17 @@ class SweepRun:
     def _conclude(self, claim: Claim) -> StudyResult:
         """Confirm the best trials on other prompts, publish and export the result, and store it for all workers.
 
-        Earlier confirmations on the same prompts are pooled with this one. The claim is checked after the
-        measurement and again before the export.
+        The claim is checked after the measurement and again before the export.
 
         Raises:
             StudyError: No trial can be confirmed, or outputs differ from plain decoding's in float32, so nothing is
                 exported. Also raised, after publishing, if prompts of the confirmation failed.
         """
-        kept, measured_on = StudyResult.last(self.confirmations), self._measured_on()
-        pooled = kept if kept is not None and kept.measured_on == measured_on else None
-        confirmation = self._confirm(pooled)
+        confirmation = self._confirm()
         claim.check()
         exporter, export = None, self.settings.export
         if export is not None:
-            before = None if pooled is None else pooled.deployed
-            exporter = Exporter(export, confirmation, self.study, self.command, before)
+            exporter = Exporter(export, confirmation, self.study, self.command)
         deploys = exporter is not None and exporter.best is not None
         report = self._publish(confirmation, deploys)
         claim.check()  # the claim may have expired while pictures were drawn
@@ -383,8 +360,6 @@ class SweepRun:
         closing = [str(line) for part in report.whole() for line in part.closing()]
         result = StudyResult(
             self._digest(),
-            measured_on,
-            confirmation.confirmations,
             text_of(report.tables["confirm"], [*closing, *exported.sentences], self.console.width),
             confirmation.winner.over_plain.is_faster
             if exported.now is None
@@ -406,18 +381,19 @@ class SweepRun:
         current_result().summary = summary_of(confirmation.winner)
         return result
 
-    def _confirm(self, pooled: StudyResult | None) -> Confirmation:
+    def _confirm(self) -> Confirmation:
         """Measure the best few trials on other prompts, and add predictions if the search was replayed."""
         assert self.settings.confirm is not None
-        study, confirming, trials = self.study, self.study.confirming, self._selected(pooled)
-        earlier = earlier_records(self.config.folder, pooled, confirming.samples)
-        confirmations = 1 if pooled is None or not earlier else pooled.confirmations + 1
+        study, confirming, trials = self.study, self.study.confirming, self._chosen()
+        if not trials:
+            why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
+            raise StudyError(why)
         prompts, candidates = len(confirming.data("confirm").prompts), counted(len(trials), "candidate")
         self.say(f"Confirming {candidates} on {counted(prompts, 'other prompt')}.")
         with StageBar(self.console) as bar:
             bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * confirming.samples)
             of_each = self.settings.confirm.of_each
-            found = confirm(trials, confirming, bar.prompt, of_each, earlier, confirmations)
+            found = confirm(trials, confirming, bar.prompt, of_each)
         predicted = [
             replace(one, predicted=study.predict(one.attributes["resolved"])) for one in found.confirmed
         ]
@@ -507,32 +483,21 @@ class SweepRun:
         more = more_prompts(self.config, "sweep", key, needed, exhausted=exhausted, changed=longer)
         return next_steps(self.settings, self.config, verdict_of(speedup, least), more, deploys)
 
-    def _selected(self, pooled: StudyResult | None) -> list[FrozenTrial]:
-        """Return the trials to confirm, including those that are already deployed."""
-        trials = self._chosen()
-        if not trials:
-            why = "no trial was measured on every prompt within the constraints, so none can be confirmed"
-            raise StudyError(why)
-        deployed = None if pooled is None else pooled.deployed
-        numbers = set() if deployed is None else {deployed.trial, deployed.tree}
-        numbers -= {trial.number for trial in trials}
-        return [*trials, *(trial for trial in confirmable(self.trials) if trial.number in numbers)]
-
     def _chosen(self) -> list[FrozenTrial]:
         most = self.trials.user_attrs.get(PLAN, {}).get("candidates")
         assert self.settings.confirm is not None
         return select(self.trials, self.settings.confirm.best, self.settings.confirm.of_each)[:most]
 
     def _digest(self) -> str:
-        trials = self._chosen()
-        export = None if self.settings.export is None else self.settings.export.model_dump()
-        return digest_of([self._measured_on(), [trial.user_attrs.get("digest") for trial in trials], export])
-
-    def _measured_on(self) -> str:
-        learn = None if self.settings.learn is None else self.settings.learn.model_dump()
-        prompts = self.trials.user_attrs.get(PLAN, {}).get("confirmed")
+        """Return a digest of everything on which the study's result depends."""
+        export, learn = (
+            None if section is None else section.model_dump()
+            for section in (self.settings.export, self.settings.learn)
+        )
         assert self.settings.confirm is not None
-        return digest_of([self.config.workload(), self.settings.confirm.data, learn, prompts])
+        prompts = self.trials.user_attrs.get(PLAN, {}).get("confirmed")
+        trials = [trial.user_attrs.get("digest") for trial in self._chosen()]
+        return digest_of([self.config.workload(), self.settings.confirm.data, learn, prompts, trials, export])
 
     def _track(self, report: Report, exported: Exported, confirmation: Confirmation) -> None:
         name, config, folder = self.config.name, self.config, self.config.folder

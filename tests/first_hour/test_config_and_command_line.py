@@ -128,7 +128,6 @@ STUDIES = [
         code=0,
     ),
     study("--artifact smollm2:tree --dry-run", "--artifact names one setting, so nothing is searched"),
-    study("--confirm-again --name nosuch", "--confirm-again: there is no study in runs/nosuch"),
     Row(
         "sweep confirmed.yaml --data.prompts few.jsonl --data.max_prompts 4 --dry-run",
         "sweep.confirm.data: no prompts are left of 4 prompts: set a lower data.max_prompts",

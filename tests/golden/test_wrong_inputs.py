@@ -59,7 +59,7 @@ WRONG: dict[str, Wrong] = {
     "a key given twice": yaml("name: a\nname: b", "line 9", "name"),
     "a folder for a file": ("run . --dry-run", (".", "must be a YAML file, but it is a folder"), {}),
     "a misspelt option": ("run mine.yaml --dryrun", ("--dryrun", "--dry-run"), {}),
-    "an option of another command": typed("--confirm-again", "confirm-again"),
+    "an option of another command": typed("--require-gain", "require-gain"),
     # types and bounds
     "a word for a number": yaml("float32_prompts: many", "float32_prompts", "many"),
     "an argument that is too large": typed("--drafter.init_args.k 65", "drafter.init_args.k", "65", "64"),

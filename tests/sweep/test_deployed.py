@@ -20,7 +20,7 @@ from specexp.bench.statistics import metric_interval, paired_speedup
 from specexp.config import build_data, load_config
 from specexp.config.load import with_prompts_of
 from specexp.sweep.command import main
-from specexp.sweep.output import promoted
+from specexp.sweep.confirmation import winner_of
 from specexp.sweep.trials import Confirmed
 
 FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
@@ -120,16 +120,6 @@ def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_no
     assert not Path("artifacts/small/v2").exists()
 
 
-def test_confirming_again_pools_the_measurements_and_keeps_what_the_interval_keeps(gained, capsys):
-    assert main([gained, "--confirm-again"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "4 prompts the search did not see in 2 confirmations" in printed
-    assert "stays artifacts/small/best (artifacts/small/v1)" in printed
-    records = [json.loads(line) for line in Path("runs/small/confirm.jsonl").read_text().splitlines()]
-    assert {one["sample"] for one in records} == {0, 1}, "the earlier confirmation was kept"
-    assert json.loads(Path("artifacts/small/best.json").read_text()) == {"version": "v1"}
-
-
 def test_an_artifact_is_not_searched(gained, capsys):
     assert main([gained, "--artifact", "artifacts/small/best"]) == 2
     error = capsys.readouterr().err
@@ -169,10 +159,6 @@ def test_there_is_no_best_if_nothing_is_faster(
     assert stated["low"] <= tokens_per_step(answers(tree)) <= stated["high"]
 
     assert main([file, "--require-gain"]) == 3
-    assert main([file, "--confirm-again", "--require-gain"]) == 3
-    assert "There is still no artifacts/small/best (artifacts/small/v1)" in " ".join(
-        capsys.readouterr().out.split()
-    )
     assert not Path("artifacts/small/v2").exists()
 
 
@@ -193,35 +179,24 @@ def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
     assert text in str(caught.value)
 
 
-def candidates(**seconds):
-    """Candidates by the seconds they take where plain decoding takes one, fastest first; trials in this order."""
-    prompts = len(next(iter(seconds.values())))
-    records = [record("plain", prompt, 1.0) for prompt in range(prompts)]
-    for name, taken in seconds.items():
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        ((0.5,) * 4, (0.6,) * 4, "first"),
+        ((0.2, 0.4, 1.6, 0.4), (0.6,) * 4, "second"),  # the fastest in the mean, but not by the interval
+        ((1.1, 1.2, 0.9, 1.0), (1.3,) * 4, "first"),  # the fastest, since none is faster than plain decoding
+    ],
+)
+def test_the_winner_is_the_fastest_that_is_shown_to_be_faster(first, second, winner):
+    records = [record("plain", prompt, 1.0) for prompt in range(4)]
+    for name, taken in (("first", first), ("second", second)):
         records += [record(name, prompt, one) for prompt, one in enumerate(taken)]
     found = [
         Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
-        for number, name in enumerate(seconds)
+        for number, name in enumerate(("first", "second"))
     ]
-    return sorted(found, key=lambda one: -one.over_plain.mean_log_ratio), records
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "deployed", "expected"),
-    [
-        ((0.5,) * 4, (0.6,) * 4, None, "first"),
-        ((0.5,) * 3, (0.6,) * 3, None, None),  # three prompts give no verdict
-        ((0.2, 0.4, 1.6, 0.4), (0.6,) * 4, None, "second"),  # fastest in the mean, and not by the interval
-        ((0.5, 0.5, 0.8, 0.5), (0.6,) * 4, 1, "second"),  # not told apart: the deployed one stays
-        ((0.5,) * 4, (0.6,) * 4, 1, "first"),
-        ((0.5,) * 4, (1.0, 1.1, 0.9, 1.0), 1, "first"),  # what is deployed is no gain any more
-        ((1.1, 1.2, 0.9, 1.0), (1.0, 1.1, 1.3, 1.2), 0, None),
-    ],
-)
-def test_only_the_interval_changes_the_deployed_candidate(first, second, deployed, expected):
-    found, records = candidates(first=first, second=second)
-    best = promoted(found, records, deployed)
-    assert (None if best is None else best.name) == expected
+    found.sort(key=lambda one: -one.over_plain.mean_log_ratio)
+    assert winner_of(found).name == winner
 
 
 def test_the_interval_of_a_metric_is_over_prompts():

@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import optuna
 import pytest
-from helpers.made_records import record as made_record
 
-from specexp.bench.record import MEASURED, PromptRecord, SequenceGroup, write_records
+from specexp.bench.record import MEASURED, PromptRecord, SequenceGroup
 from specexp.bench.statistics import Speedup, paired_speedup
 from specexp.sweep.confirmation import Confirmation, Confirmed, Watch, answer, select, sentences, table
-from specexp.sweep.run import CONFIRM, StudyResult, earlier_records
 
 TREE = "80-node tree"
 CHAIN = {"rank_paths": [[0]], "nodes": 1, "depth": 1}
@@ -154,12 +152,3 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
         "trial 1 (chain) is faster than the best confirmed of bush (trial 2): 1.60x [1.60, 1.60], prompt by prompt."
     ]
     assert {row["method"] for row in shown(confirmed, records).records()} > {"trial 2 (bush)"}
-
-
-def test_a_confirmation_is_pooled_with_concluded_ones_and_not_with_a_killed_one(tmp_path):
-    concluded = StudyResult("end", "these", 2, "text", True, "", None, "here:1", str(tmp_path))
-    records = [made_record("plain", prompt, sample=sample) for prompt in range(2) for sample in range(3)]
-    write_records(tmp_path / CONFIRM, records)  # the third was killed between its records and its conclusion
-    pooled = earlier_records(tmp_path, concluded, samples=1)
-    assert [one.key for one in pooled] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
-    assert earlier_records(tmp_path, None, samples=1) == []
