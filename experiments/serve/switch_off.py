@@ -46,6 +46,7 @@ class Client:
             seed=0,
             sequence=0,
             max_new_tokens=tokens,
+            eos_token_ids=(),
             verifier=KeyedSampling(0.0),
             text=OutputText(lambda tokens: ""),
             notify=self.add,
