@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from specexp.base.start import all_masked
 from specexp.config.config import Config
 from specexp.config.layers import PARTS, entries_of
 from specexp.config.schema import Pair
@@ -26,8 +27,11 @@ _MODEL_KEYS = (
 
 
 def command_line(name: str, *words: object, why: str = "") -> str:
-    """Return a shell command such as ``python -m specexp.serve artifacts/mine/best``, with ``why`` as a comment."""
-    line = shlex.join(["python", "-m", f"specexp.{name}", *map(str, words)])
+    """Return a shell command such as ``python -m specexp.serve artifacts/mine/best``, with ``why`` as a comment.
+
+    Passwords are masked.
+    """
+    line = shlex.join(all_masked(["python", "-m", f"specexp.{name}", *map(str, words)]))
     return f"{line}  # {why}" if why else line
 
 

@@ -157,7 +157,7 @@ def test_a_study_by_a_wrong_profile_begins_with_both_speedups(here, capsys, offs
         sweep["confirm"]["data"]["offset"] = offset
     assert main([write(latency=wrong, sweep=sweep)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    first = r"Replayed speedups are off by more than 10 %: [^:]+ was predicted at \d{2,}\.\d+x \[[\d., ]+\]"
+    first = r"Replayed speedups are off by more than 10 %: [^:]+ was predicted at \d{2,}\.\d+x \[[\d., >]+\]"
     assert re.search(first + r", but live it is [\d.]+x \[", printed)
     assert ("predictions are for the search's prompts, because" in printed) == (offset is not None)
     assert "tokens/s of" not in printed
