@@ -311,12 +311,7 @@ def test_a_measured_command_is_typed_with_its_port_and_model(shell):
     assert shell(line) == ["serve", "MODEL", "--port", "8000", "--speculative-config", '{"a": 4}']
 
 
-def test_a_bundle_is_served_by_its_folder(shell, model_folder):
-    line = exported("serve-bundle", TREE["parts.json"]["drafter"], "--target", model_folder)
-    assert shell(line) == ["serve", "--trust-remote-code", "a file"]
-
-
-@pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp", "serve-bundle"])
+@pytest.mark.parametrize("to", ["vllm", "sglang", "trtllm", "llama-cpp"])
 def test_the_page_has_the_same_lines(to):
     line = all_formats()[to].deployment.format(file="FILE")
     page = Path(__file__).parents[1] / "docs" / "deploy.md"

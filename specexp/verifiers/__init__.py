@@ -15,6 +15,5 @@ if TYPE_CHECKING:
         SampleMatch as SampleMatch,
     )
     from specexp.verifiers.traversal_verification import TraversalVerification as TraversalVerification
-    from specexp.verifiers.typical_acceptance import TypicalAcceptance as TypicalAcceptance
 
 __getattr__ = classes_in(__name__)

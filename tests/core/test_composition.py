@@ -28,7 +28,6 @@ from specexp.verifiers import (
     RejectionSampling,
     SampleMatch,
     TraversalVerification,
-    TypicalAcceptance,
 )
 
 pytestmark = pytest.mark.unit
@@ -75,8 +74,8 @@ IMPOSSIBLE = [
         "DraftModel is coupled, but RejectionSampling draws noise of its own: set coupled to false or verify with",
     ),
     (
-        (Union([PromptLookup(), TokenRecycling(coupled=True)]), Chain(3), TypicalAcceptance()),
-        "Union is coupled, but TypicalAcceptance draws noise of its own",
+        (Union([PromptLookup(), TokenRecycling(coupled=True)]), Chain(3), SampleMatch()),
+        "Union is coupled, but SampleMatch draws noise of its own",
     ),
     (
         (PromptLookup(), Chain(3), BlockVerification()),
@@ -104,7 +103,7 @@ POSSIBLE = [
     (None, None, RejectionSampling()),
     (any_draft(), DySpecGreedy(), RejectionSampling()),
     (any_draft(), SpecInfer([4, 2]), SampleMatch(), Fixed()),
-    (any_draft(), DySpecThreshold(), TypicalAcceptance(), PlansThreshold()),
+    (any_draft(), DySpecThreshold(), RejectionSampling(), PlansThreshold()),
     (DraftModel(), KConfig([2, 2], "drawn"), RejectionSampling()),
     (None, None, BlockVerification()),
     (DraftModel(), Chain(3, "drawn"), BlockVerification()),

@@ -20,7 +20,7 @@ from specexp.core.loop import Decoder
 from specexp.core.sampling import LogitsError, check_logits
 from specexp.drafters import DraftModel, TokenRecycling
 from specexp.testing.fakes import FakeCausalLM, bigram_model, hashed_model
-from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch, TypicalAcceptance
+from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling, SampleMatch
 
 VOCABULARY = 12
 NAN, INF = float("nan"), float("inf")
@@ -156,9 +156,7 @@ def test_impossible_tokens_and_large_numbers_are_no_fault(row):
     check_logits(torch.tensor([row, row]), "target", Context([1]))
 
 
-@pytest.mark.parametrize(
-    "verifier", [Greedy(), KeyedSampling(1.0), RejectionSampling(), SampleMatch(), TypicalAcceptance()]
-)
+@pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(1.0), RejectionSampling(), SampleMatch()])
 def test_plain_decoding_stops_at_the_step_that_went_wrong(verifier):
     """The fourth new token of a prompt of ten."""
 

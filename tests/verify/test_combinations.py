@@ -46,7 +46,6 @@ from specexp.verifiers import (
     RejectionSampling,
     SampleMatch,
     TraversalVerification,
-    TypicalAcceptance,
 )
 from specexp.verify.joint import joint_test
 from specexp.verify.statistics import combined_p_value
@@ -107,7 +106,6 @@ VERIFIERS = (
     RejectionSampling,
     SampleMatch,
     TraversalVerification,
-    TypicalAcceptance,
 )
 SPECIAL_CASES = {"FittedTree", "TokenRecyclingTree", "Choice"}
 """Static trees of top-k candidates with paths of their own, and a choice of others: no rule of their own."""
@@ -281,12 +279,6 @@ def test_a_controller_changes_nothing(builder, controller):
     rule = RejectionSampling()
     test = joint_test(lambda draft: Parts(DraftModel(draft), builder, rule, controller), most=FEW)
     assert test.passed
-
-
-@pytest.mark.parametrize("law", SOME_LAWS, ids=lambda law: "-".join(map(str, law.values())))
-def test_the_lossy_verifier_is_found(law):
-    make = parts("model", "static", TypicalAcceptance(**law))
-    assert not joint_test(make, **law, most=8 * FEW, level=1e-3).passed
 
 
 def test_a_verifier_at_another_temperature_is_found():

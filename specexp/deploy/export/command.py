@@ -20,18 +20,6 @@ from specexp.config.layers import ConfigError
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, all_formats
 from specexp.engines.settings import SettingsError
 
-_OPTIONS = {
-    "draft": (
-        "MODEL",
-        "the draft model: with --to serve-bundle a hub id or folder, otherwise its name or path for the engine",
-    ),
-    "target": (
-        "MODEL",
-        "the target for --to serve-bundle, a hub id or folder; default: the artifact's, if it is stdlib",
-    ),
-}
-"""The metavar and help text of the options that only some formats take."""
-
 
 def export(
     path_or_reference: str | Path,
@@ -112,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = _parser().parse_args(arguments)
     output = None if given.output is None else Path(given.output)
-    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
+    options = {} if given.draft is None else {"draft": given.draft}
     try:
         check_expanded(given.output or "", ConfigError("--output"))
         chosen = _format(given.to)
@@ -145,12 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(all_formats())}")
-    output = (
-        "file to write (default: the console); for --to serve-bundle and hf a folder (default: models/NAME)"
-    )
+    output = "file to write (default: the console); for --to hf a folder (default: models/NAME)"
     add("--output", metavar="FILE", help=output)
-    for name, (metavar, text) in _OPTIONS.items():
-        add(f"--{name}", metavar=metavar, help=text)
+    add("--draft", metavar="MODEL", help="the draft model's name or path for the engine")
     trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

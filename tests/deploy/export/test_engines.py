@@ -147,7 +147,6 @@ def test_hugging_face_reads_the_draft_length_in_the_drafts_folder(tuned) -> None
         (DRAFT, ["--to", "vllm"], "give --draft, the model's name or path"),
         (LOOKUP, ["--to", "vllm", "--draft", "small"], "drafts without a draft model"),
         (LOOKUP, ["--to", "openvino", "--draft", "small"], "--draft is only for --to llama-cpp, "),
-        (LOOKUP, ["--to", "openvino", "--target", "small"], "--target is only for --to serve-bundle"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(drafter, options, message, tuned, capsys) -> None:

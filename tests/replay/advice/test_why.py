@@ -118,8 +118,8 @@ def test_the_report_names_every_share_and_its_setting(file, tmp_path, capsys) ->
         ({"arms": {"one": {}}}, "arms: must be left out, since why explains one composition"),
         ({"recording": "nowhere"}, "recording"),
         (
-            {"backend": "live", "recording": None, "verifier": {"class_path": "TypicalAcceptance"}},
-            "TypicalAcceptance may depend on",
+            {"backend": "live", "recording": None, "verifier": {"class_path": "helpers.lossy.Lossy"}},
+            "Lossy may depend on",
         ),
     ],
 )

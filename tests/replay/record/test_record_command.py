@@ -263,8 +263,8 @@ def test_a_sweep_is_recorded_with_the_prompts_of_all_its_stages_each_once(file, 
     ("sections", "sentence"),
     [
         (
-            {"verifier": "TypicalAcceptance"},
-            r"verifier: the output of TypicalAcceptance .*record with Greedy",
+            {"verifier": "helpers.lossy.Lossy"},
+            r"verifier: the output of Lossy .*record with Greedy",
         ),
         (
             {"record": {"coverage": ["DySpecGreedy"]}},
