@@ -31,7 +31,7 @@ from specexp.core.latency import LatencyProfile
 from specexp.core.loop import Decoder, Decoding, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome
 from specexp.core.parts import Parts, join_target
-from specexp.core.runtime import RowOrder, Runtime
+from specexp.core.runtime import PassResult, RowOrder, Runtime
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.models.graphed import GraphedModel, check_device
@@ -273,17 +273,16 @@ class Scripted(GraphedModel):
     best: torch.Tensor
 
     @override
-    def tree_pass(self, slots: Any, trees: Any) -> list[torch.Tensor]:
-        answers = super().tree_pass(slots, trees)
+    def tree_pass(self, slots: Any, trees: Any) -> PassResult:
+        result = super().tree_pass(slots, trees)
         self.synchronize()
-        for slot, tree in zip(slots, trees, strict=True):
-            computed = self.tokens.get(slot)
+        for slot, tree, (_, _, computed) in zip(slots, trees, result.by_tree(), strict=True):
             if computed is not None:
                 places = self.cache.lengths[slot] + 1 + tree.shape.depths
                 computed.tokens[:] = np.take(self.script, places, mode="clip")
                 if computed.top is not None:
                     computed.top[0][:] = self.best[tree.tokens, : computed.top[0].shape[1]]
-        return answers
+        return result
 
 
 def scripted(run: Run) -> tuple[Scripted, Any]:

@@ -24,7 +24,7 @@ from specexp.core.cache import (
     layer_windows,
     windowed,
 )
-from specexp.core.runtime import Growth, Runtime, check_model
+from specexp.core.runtime import Growth, PassResult, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 
 _MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyDictionary()
@@ -140,7 +140,7 @@ class LanguageModel(HuggingFaceRuntime):
             self._masks = {}  # its windows were shorter
 
     @override
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         past, size = self.cache.lengths[slot], tokens.size
         rows = torch.arange(past, past + size, device=self.device)
         visible = torch.arange(past + size, device=self.device)[None] <= rows[:, None]
@@ -152,13 +152,11 @@ class LanguageModel(HuggingFaceRuntime):
             logits_to_keep=0 if all_logits else 1,
         )
         self.cache.commit(slot, range(size))
-        if self.keeps_hidden:
-            self.hidden = (self._states(0, size),)
-        return logits[0] if all_logits else None
+        return PassResult([logits[0]] if all_logits else (), self._states_of([size]))
 
     @override
     @torch.inference_mode()
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
         self.cache.reserve(0, max(slots) + 1)
         for slot in slots:
             self.cache.uncommitted[slot] = 0
@@ -166,28 +164,25 @@ class LanguageModel(HuggingFaceRuntime):
         shape = trees[0].shape if self.row_order == "built" else None
         logits = self._forward(slots, *self._inputs(slots, growths, shape))
         rows = [slice(one.tokens.size) if one.pass_rows is None else one.pass_rows for one in growths]
-        if self.keeps_hidden:
-            found = [self._states(index, one.tokens.size) for index, one in enumerate(growths)]
-            self.hidden = [states[own] for states, own in zip(found, rows, strict=True)]
-        return [logits[index, own] for index, own in enumerate(rows)]
+        states = self._states_of([one.tokens.size for one in growths])
+        hidden = [one[own] for one, own in zip(states, rows, strict=bool(states))]
+        return PassResult([logits[index, own] for index, own in enumerate(rows)], hidden)
 
     @override
     def keep_hidden(self, wanted: bool | tuple[int, ...]) -> None:
         if isinstance(wanted, tuple) and not hasattr(self.model.base_model, "layers"):
             super().keep_hidden(wanted)
-        self.keeps_hidden, self.hidden = wanted, ()
+        self.keeps_hidden = wanted
 
     @override
     @torch.inference_mode()
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
         self.cache.reserve(0, max(slots) + 1)
         logits = self._forward(slots, *self._inputs(slots, growths))
         sizes = [growth.tokens.size for growth in growths]
         for slot, size in zip(slots, sizes, strict=True):
             self.cache.uncommitted[slot] += size
-        if self.keeps_hidden:
-            self.hidden = [self._states(index, size) for index, size in enumerate(sizes)]
-        return [logits[index, :size] for index, size in enumerate(sizes)]
+        return PassResult([logits[index, :size] for index, size in enumerate(sizes)], self._states_of(sizes))
 
     def _inputs(
         self, slots: Sequence[int], growths: Sequence[Growth], shape: TreeShape | None = None
@@ -313,6 +308,10 @@ class LanguageModel(HuggingFaceRuntime):
 
     def _note(self, module: object, arguments: object, output: Any) -> None:
         self._noted.append(output if isinstance(output, torch.Tensor) else output[0])
+
+    def _states_of(self, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """Return the hidden states of each sequence's first rows in the last pass; none if they are not kept."""
+        return [self._states(index, size) for index, size in enumerate(sizes)] if self.keeps_hidden else []
 
     def _states(self, index: int, size: int) -> torch.Tensor:
         """Return the hidden states of a sequence's first ``size`` rows in the last pass."""

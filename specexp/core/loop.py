@@ -285,14 +285,19 @@ class Lane:
         seconds["build"] += draft.build_seconds
         self.draft = draft
 
-    def decide(self, logits: torch.Tensor) -> tuple[Verdict, Top | None]:
+    def decide(self, logits: torch.Tensor, target: TargetTokens | None) -> tuple[Verdict, Top | None]:
         """Return the verdict on the draft, and the target's top tokens if they have been copied to the host.
 
         Args:
             logits: ``[n + 1, V]`` target logits for the tree of :attr:`draft`.
+            target: the target's tokens, if the pass has computed them. Otherwise they are chosen from logits on a
+                device; with logits on the host, the verifier decides.
         """
         started = perf_counter()
-        target = self._target_tokens(logits)
+        if target is None and not on_host(logits):
+            target = self._chosen(logits)
+        if target is not None:
+            check_best(target.scores, "target", self.context)
         verdict = (
             self._verify(logits) if target is None else follow(self.tree, target.tokens.tolist().__getitem__)
         )
@@ -304,15 +309,6 @@ class Lane:
         if logits.numel():  # a recording has no logits
             check_logits(logits, "target", self.context)
         return self.verifier.verify(self.context, self.tree, logits)
-
-    def _target_tokens(self, logits: torch.Tensor) -> TargetTokens | None:
-        """Return the target's tokens, from the pass or from logits on a device; None to verify with the logits."""
-        target = self.target.tokens.get(self.slot)
-        if target is None or target.context is not self.context:  # left by an earlier lane in the slot
-            target = None if on_host(logits) else self._chosen(logits)
-        if target is not None:
-            check_best(target.scores, "target", self.context)
-        return target
 
     def _chosen(self, logits: torch.Tensor) -> TargetTokens | None:
         """Choose the tokens on the device and copy them in one transfer; return None if the verifier has no scores."""
@@ -333,7 +329,7 @@ class Lane:
             values, indices = logits.topk(request.learned, dim=-1)
             wanted += [indices, values.float()]
         chosen, highest, *top = to_host(*wanted)
-        return TargetTokens(self.context, chosen, highest, (top[0], top[1]) if top else None)
+        return TargetTokens(chosen, highest, (top[0], top[1]) if top else None)
 
     def absorb(
         self,
@@ -439,13 +435,12 @@ class Decoding:
         rows = sum(tree.tokens.size for tree in trees)
         for lane in lanes:
             lane.context.rows = rows
-        answers = self.target.tree_pass([lane.slot for lane in lanes], trees)
+        result = self.target.tree_pass([lane.slot for lane in lanes], trees)
         self.target.synchronize()
         self.charge_pass(lanes, trees, started, perf_counter())
-        hidden: Sequence[torch.Tensor | None] = self.target.hidden or [None] * len(lanes)
-        for lane, logits, states in zip(lanes, answers, hidden, strict=True):
-            verdict, top = lane.decide(logits)
-            outcome = lane.absorb(verdict, logits, states, top)
+        for lane, (logits, hidden, target) in zip(lanes, result.by_tree(), strict=True):
+            verdict, top = lane.decide(logits, target)
+            outcome = lane.absorb(verdict, logits, hidden, top)
             if lane.ended:
                 self.remove(lane)  # before it learns, which may fail
             self.learn(lane, outcome)
@@ -472,12 +467,12 @@ class Decoding:
         """Feed the prompt and return its outcome, or None if no part learns from it."""
         context, target = lane.context, self.target
         fed = context.token_ids[target.length(lane.slot) : -1].copy()
-        logits = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
+        result = target.prefill(lane.slot, fed.tolist(), all_logits=wants_logits)
         target.synchronize()
-        hidden = target.hidden[0] if target.hidden else None
-        if logits is None and hidden is None:
+        if not result.logits and not result.hidden:
             return None
-        return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
+        logits = result.logits[0] if result.logits else torch.empty((0, 0))
+        return prefill_outcome(context, fed, logits, result.hidden[0] if result.hidden else None)
 
     def begin(self, lane: Lane, prefill: Outcome | None) -> None:
         """Start the parts of a lane."""

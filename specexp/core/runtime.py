@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -15,7 +15,6 @@ from math import inf
 from os import environ
 from sys import maxsize
 from threading import Lock, get_ident
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -113,15 +112,31 @@ class TargetTokens(NamedTuple):
 
     A deterministic verifier needs nothing else from the ``[n + 1, V]`` logits. Choosing the tokens afterwards would
     read all logits again and, on a GPU, wait for the device a second time. A lane therefore requests the tokens
-    (:meth:`Target.request_tokens`), and a pass that can choose them stores them in :attr:`Target.tokens`. A runtime may
-    ignore a request; the lane then chooses the tokens from the logits.
+    (:meth:`Target.request_tokens`), and a pass that can choose them returns them. They are valid from
+    :meth:`Target.synchronize` until the next pass. A runtime may ignore a request; the lane then chooses the tokens
+    from the logits.
     """
 
-    context: Context  # the context of the request
     tokens: NDArray[np.int64]  # [n + 1]
     scores: NDArray[np.float32]  # [n + 1] their scores: logits, or logits / temperature + noise
     # [n + 1, k] each: the top tokens that a drafter learns, and their logits; None if it learns none
     top: tuple[NDArray[np.int64], NDArray[np.float32]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """The result of a pass, with one entry per tree. A prefill has at most one entry, for all tokens fed."""
+
+    logits: Sequence[torch.Tensor] = ()  # [m, V] each; a prefill has them only on request
+    hidden: Sequence[torch.Tensor] = ()  # [m, d] each; empty if no hidden states are kept
+    tokens: Sequence[
+        TargetTokens | None
+    ] = ()  # None for a slot without a request; empty if there are no requests
+
+    def by_tree(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, TargetTokens | None]]:
+        """Iterate over the trees' logits, hidden states and tokens."""
+        none = [None] * len(self.logits)
+        return zip(self.logits, self.hidden or none, self.tokens or none, strict=True)
 
 
 class Target(ABC):
@@ -130,26 +145,20 @@ class Target(ABC):
     context_limit: int  # maximum number of positions
     vocab_size: int = 2**64  # V; unbounded if no model is run
     keeps_hidden: bool | tuple[int, ...] = False  # which hidden states are kept for a drafter
-    # hidden states [rows, d] of each tree in the last pass, or of the last prefill
-    hidden: Sequence[torch.Tensor] = ()
-    # tokens computed by the last tree pass, keyed by slot; valid from synchronize() until the next pass
-    tokens: Mapping[int, TargetTokens] = MappingProxyType({})
 
     @abstractmethod
     def length(self, slot: int) -> int:
         """Return the number of committed tokens in a slot."""
 
     @abstractmethod
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        """Feed and commit tokens, if any. Return ``[p, V]`` logits if ``all_logits``, else None, because they are
+    def prefill(self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False) -> PassResult:
+        """Feed and commit tokens, if any. The result has ``[p, V]`` logits only if ``all_logits``, because they are
         expensive and only some drafters learn from them.
         """
 
     @abstractmethod
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        """Feed one tree per slot in one pass without committing anything; return ``[n + 1, V]`` logits per tree."""
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
+        """Feed one tree per slot in one pass, without committing anything; the logits are ``[n + 1, V]`` per tree."""
 
     @abstractmethod
     def commit(self, slot: int, rows: Sequence[int]) -> None:
@@ -249,23 +258,18 @@ class Runtime(Target):
 
     @override
     @inference
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
+    def prefill(self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False) -> PassResult:
         import torch
 
         logits: list[torch.Tensor] = []
-        states: list[torch.Tensor] = []
+        hidden: list[torch.Tensor] = []
         self.begin_prefill(slot, len(token_ids))
         for start in range(0, len(token_ids), self.prefill_chunk):
             tokens = np.asarray(token_ids[start : start + self.prefill_chunk], dtype=np.int64)
-            answer = self.feed(slot, tokens, all_logits)
-            if answer is not None:
-                logits.append(answer)
-            if self.keeps_hidden:
-                states += self.hidden
-        self.hidden = (torch.cat(states),) if states else ()
-        return torch.cat(logits) if logits else None
+            fed = self.feed(slot, tokens, all_logits)
+            logits += fed.logits
+            hidden += fed.hidden
+        return PassResult([torch.cat(logits)] if logits else (), [torch.cat(hidden)] if hidden else ())
 
     def begin_prefill(self, slot: int, tokens: int) -> None:
         """Make room for a number of tokens, which :meth:`feed` then feeds to the slot in chunks."""
@@ -273,14 +277,12 @@ class Runtime(Target):
         self.cache.reserve(self.cache.lengths[slot] + tokens)
 
     @abstractmethod
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
-        """Feed and commit ``[m]`` tokens of a prompt in one pass, and set :attr:`hidden` to their states if they are
-        kept. Return ``[m, V]`` logits if ``all_logits``, else None.
-        """
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
+        """Feed and commit ``[m]`` tokens of a prompt in one pass; the result has logits only if ``all_logits``."""
 
     @abstractmethod
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
-        """Feed new rows of growing trees without committing anything; return ``[m, V]`` logits per tree."""
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
+        """Feed new rows of growing trees without committing anything; the logits are ``[m, V]`` per tree."""
 
     def draft_tree(
         self,
@@ -309,8 +311,7 @@ class Runtime(Target):
     def plain_logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Return the ``[V]`` logits after these tokens, computed without a tree. Slot 0 may hold them afterwards."""
         self.cache.truncate(0, 0)
-        logits = self.prefill(0, token_ids, all_logits=True)
-        assert logits is not None
+        (logits,) = self.prefill(0, token_ids, all_logits=True).logits
         return logits[-1]
 
     def check_tree(self, name: str, allowed: float, remedy: str) -> None:
@@ -426,7 +427,7 @@ def tree_error(runtime: Runtime) -> float:
     prefix = [token % runtime.vocab_size for token in (5, 6, 7)]
     tree = TokenTree(shape, np.arange(1, siblings + 3, dtype=np.int64) % runtime.vocab_size)
     runtime.prefill(0, prefix)
-    answers = runtime.tree_pass([0], [tree])[0].double()
+    answers = runtime.tree_pass([0], [tree]).logits[0].double()
     errors = []
     for row in (1, siblings, siblings + 1):
         branch = [int(tree.tokens[index]) for index in (0, *shape.path(row))]

@@ -210,15 +210,14 @@ class ModelSource(DraftSource):
     @override
     def feed_together(self, questions: Sequence[tuple[ModelSource, Context, Fed]]) -> list[list[Any]]:
         slots = [source.slot for source, _, _ in questions]
-        answered = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
+        result = self.model.grow(slots, [_growth(fed) for _, _, fed in questions])
         answers = []
-        # kept for a controller
-        hidden: list[tuple[Any, ...]] = [(one,) for one in self.model.hidden] or [()] * len(answered)
-        for logits, states, (_, context, fed) in zip(answered, hidden, questions, strict=True):
+        for (logits, states, _), (_, context, fed) in zip(result.by_tree(), questions, strict=True):
             if on_host(logits):  # logits on a GPU are checked by rank(), which copies the candidates anyway
                 check_logits(logits, "draft", context)
             first = 0 if fed.known else fed.pending - 1  # the root's row is the last committed one
-            answers.append([(logits, index, *states) for index in range(first, len(fed.tokens))])
+            kept = () if states is None else (states,)  # for a controller
+            answers.append([(logits, index, *kept) for index in range(first, len(fed.tokens))])
         return answers
 
     @override

@@ -140,8 +140,9 @@ def scores_of(
     target.conversation = None
     text = _sampled(target)
     target.keep_hidden(every)
-    wanted = target.tree_pass([0], [text])[0][1:].float().softmax(-1)[:, network.kept]
-    hidden = torch.split(target.hidden[0], network.config.target_hidden_size, dim=-1)
+    result = target.tree_pass([0], [text])
+    wanted = result.logits[0][1:].float().softmax(-1)[:, network.kept]
+    hidden = torch.split(result.hidden[0], network.config.target_hidden_size, dim=-1)
     target.keep_hidden(False)
     target.passes = passes
     parents, device = text.shape.parents[1:], target.device
@@ -173,7 +174,7 @@ def _sampled(target: Runtime) -> TokenTree:
         rows = np.flatnonzero(shape.depths == depth)
         visible = shape.ancestor_mask[rows, : rows[-1] + 1]
         growth = Growth(np.array(tokens)[rows], shape.depths[rows], visible)
-        law = target.grow([0], [growth])[0].float().softmax(-1).cpu()
+        law = target.grow([0], [growth]).logits[0].float().softmax(-1).cpu()
         tokens += torch.multinomial(law, 1 if depth else _CHAINS, generator=random).flatten().tolist()
     target.cache.truncate(0, 0)
     return TokenTree(shape, np.array(tokens))

@@ -61,7 +61,8 @@ class PardSource(ParallelSource, ModelSource):
         count = len(token_ids) + masks
         tokens = np.array([*token_ids, *[self.model.model.config.pard_token] * masks])
         visible = np.tri(count, known + count, known, dtype=np.bool_)
-        logits = self.model.grow([self.slot], [Growth(tokens, np.arange(known, known + count), visible)])[0]
+        growth = Growth(tokens, np.arange(known, known + count), visible)
+        (logits,) = self.model.grow([self.slot], [growth]).logits
         return [(logits, row) for row in range(max(0, len(token_ids) - 1), count)]
 
     @override

@@ -22,7 +22,7 @@ from typing_extensions import override
 from specexp.base.kernels import CannotCompileError, check_fields
 from specexp.core.cache import SlotCache
 from specexp.core.language_model import HuggingFaceRuntime
-from specexp.core.runtime import Growth, TargetTokens, TokenRequest, TokenRule
+from specexp.core.runtime import Growth, PassResult, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.architectures import check_model
 from specexp.models.llama_weights import Layer, LlamaWeights, Matrix, Model, kernels_of
@@ -158,19 +158,22 @@ class _Choices:
         top, drawn = ([one.ctypes.data for one in arrays] for arrays in (self.top, self.drawn))
         self.results = _Results(self.best, 0, *top, 0, self.temperature, 1, *drawn)
 
-    def tokens(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> dict[int, TargetTokens]:
-        """Return the tokens of the last pass, keyed by slot."""
-        found, first = {}, 0
-        for slot, tree, request in zip(slots, trees, self.requests, strict=True):
+    def tokens(self, trees: Sequence[TokenTree]) -> list[TargetTokens | None]:
+        """Return the tokens of the last pass, tree by tree."""
+        found: list[TargetTokens | None] = []
+        first = 0
+        for tree, request in zip(trees, self.requests, strict=True):
             own = slice(first, first + tree.tokens.size)
             first = own.stop
-            if request is not None:
+            if request is None:
+                found.append(None)
+            else:
                 # copied, because outcomes outlive the next pass
                 top = (self.top[0][own].copy(), self.top[1][own].copy()) if self.best else None
                 chosen, highest = self.drawn[0][own], self.drawn[1][own]
                 if top is not None and not self.temperature:
                     chosen, highest = top[0][:, 0], top[1][:, 0]
-                found[slot] = TargetTokens(request.context, chosen, highest, top)
+                found.append(TargetTokens(chosen, highest, top))
         return found
 
 
@@ -249,7 +252,7 @@ class CompiledModel(HuggingFaceRuntime):
         super().begin_prefill(slot, tokens)
 
     @override
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         past, size = self.cache.lengths[slot], tokens.size
         self._room(size)
         places = np.arange(past, past + size)
@@ -257,20 +260,18 @@ class CompiledModel(HuggingFaceRuntime):
         self._fill(slice(0, size), tokens, places, places, places, slot, 0, 1, 0)
         logits = self._forward(self._counted(size, size if all_logits else 1))
         self.cache.commit(slot, range(size))
-        if self.keeps_hidden:
-            self.hidden = (self._states(size),)
-        return logits if all_logits else None
+        return PassResult([logits] if all_logits else (), [self._states(size)] if self.keeps_hidden else ())
 
     @override
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
         with torch.inference_mode():
             rows = self._placed(slots[0], trees[0]) if len(trees) == 1 else self._joined(slots, trees)
             choices = self._chosen(slots, trees, rows)
             logits = self._forward(rows, choices.results)
-            self.tokens = choices.tokens(slots, trees)
             sizes = [tree.tokens.size for tree in trees]
-            self.hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
-            return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+            hidden = torch.split(self._states(rows.given.count), sizes) if self.keeps_hidden else ()
+            answers = [logits] if len(sizes) == 1 else torch.split(logits, sizes)
+            return PassResult(answers, hidden, choices.tokens(trees))
 
     def _placed(self, slot: int, tree: TokenTree) -> _Form:
         """Return the rows of a tree, placed after a slot's committed tokens."""
@@ -349,7 +350,7 @@ class CompiledModel(HuggingFaceRuntime):
 
     @override
     @torch.inference_mode()
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
         lengths, uncommitted = self.cache.lengths, self.cache.uncommitted
         sizes = [growth.tokens.size for growth in growths]
         self.cache.reserve(0, max(slots) + 1)
@@ -368,8 +369,8 @@ class CompiledModel(HuggingFaceRuntime):
             uncommitted[slot] += size
             first, seen = first + size, seen + size * rows
         logits = self._forward(self._counted(first, first))
-        self.hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
-        return list(torch.split(logits, sizes))
+        hidden = torch.split(self._states(first), sizes) if self.keeps_hidden else ()
+        return PassResult(torch.split(logits, sizes), hidden)
 
     @override
     def draft_tree(

@@ -30,7 +30,7 @@ from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.language_model import HuggingFaceRuntime, LanguageModel, final_logits, is_spread, tolerance
 from specexp.core.loop import Decoder
-from specexp.core.runtime import Growth, TokenRequest, TokenRule, inference
+from specexp.core.runtime import Growth, PassResult, TokenRequest, TokenRule, inference
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.drafters import DraftModel
 from specexp.models.runtime import tell_once
@@ -115,7 +115,7 @@ class GraphedModel(HuggingFaceRuntime):
         self.cache.flush([slot])
 
     @override
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         past = self.cache.lengths[slot]
         end = past + tokens.size
         rows = torch.arange(past, end, device=self.device)[None]
@@ -125,8 +125,9 @@ class GraphedModel(HuggingFaceRuntime):
         states = self.states(given, rows, visible, self.attention)
         self.cache.lengths[slot] = end
         self.passes += 1
-        self.hidden = (states[0],) if self.keeps_hidden else ()
-        return self.head(states)[0] if all_logits else None
+        return PassResult(
+            [self.head(states)[0]] if all_logits else (), [states[0]] if self.keeps_hidden else ()
+        )
 
     @override
     def computes_tokens(self, verifier: TokenRule) -> bool:
@@ -135,30 +136,30 @@ class GraphedModel(HuggingFaceRuntime):
 
     @override
     @inference
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
         growths = [self.whole_growth(slot, tree) for slot, tree in zip(slots, trees, strict=True)]
         choice, requests = self._choice(slots, trees)
         step = self._tree_step(slots, growths, choice, requests)
         lanes = [
-            (slot, slot - step.window.first, tree.tokens.size)
-            for slot, tree in zip(slots, trees, strict=True)
+            (slot - step.window.first, tree.tokens.size) for slot, tree in zip(slots, trees, strict=True)
         ]
-        self.tokens = {
-            slot: step.tokens(lane, size, self.requests[slot].context)
-            for slot, lane, size in (lanes if choice else ())
-        }
-        self.hidden = () if step.hidden is None else [step.hidden[lane, :size] for _, lane, size in lanes]
-        return [step.logits[lane, :size] for _, lane, size in lanes]
+        return PassResult(
+            [step.logits[lane, :size] for lane, size in lanes],
+            () if step.hidden is None else [step.hidden[lane, :size] for lane, size in lanes],
+            [step.tokens(lane, size) for lane, size in lanes] if choice else (),
+        )
 
     @override
     @inference
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
         step = self._tree_step(slots, growths)
         # cloned, because the next replay overwrites logits that a drafter may still need
-        return [
-            step.logits[slot - step.window.first, : growth.tokens.size].clone()
-            for slot, growth in zip(slots, growths, strict=True)
-        ]
+        return PassResult(
+            [
+                step.logits[slot - step.window.first, : growth.tokens.size].clone()
+                for slot, growth in zip(slots, growths, strict=True)
+            ]
+        )
 
     @inference
     def draft(self, lanes: Sequence[tuple[int, Context, Sequence[int]]], plan: DraftPlan) -> DraftStep:
@@ -426,10 +427,10 @@ def _difference(captured: GraphedModel, own: LanguageModel, seed: int) -> float:
     if on_cuda:
         torch.cuda.set_sync_debug_mode("error")
     try:
-        found = captured.tree_pass([0], [tree])[0]
+        found = captured.tree_pass([0], [tree]).logits[0]
     finally:
         if on_cuda:
             torch.cuda.set_sync_debug_mode("default")
     captured.synchronize()
-    expected = own.tree_pass([0], [tree])[0]
+    expected = own.tree_pass([0], [tree]).logits[0]
     return float((found - expected).norm() / expected.norm())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from specexp.core.noise import noise_kernels
-from specexp.core.runtime import Growth, Runtime, TargetTokens, TokenRequest, TokenRule
+from specexp.core.runtime import Growth, PassResult, Runtime, TargetTokens, TokenRequest, TokenRule
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.models.gguf import shards
 from specexp.models.llama_cache import MAX_IDS, Branches, LaneRows, LlamaCache, starts_of
@@ -68,14 +68,15 @@ class LlamaCppModel(Runtime):
         self.cache.room_for(tokens)
 
     @override
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         lane = self.cache.lanes[slot]
         past, ids = lane.length, np.full(tokens.size, lane.extend(tokens.size), dtype=np.int32)
         own = np.arange(tokens.size)
-        return self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
+        logits = self._pass([LaneRows(tokens, own, past, np.ones_like(ids), 4 * own, ids)], all_logits)
+        return PassResult() if logits is None else PassResult([logits])
 
     @override
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
         self.cache.reserve(0, max(slots) + 1)
         lanes = [self.cache.lanes[slot] for slot in slots]
         for lane in lanes:
@@ -92,13 +93,12 @@ class LlamaCppModel(Runtime):
         logits = torch.empty((total, self.vocab_size), dtype=torch.float32, device="cpu")
         if total > self._tokens.size:
             self._choices(2 * total)
-        computed, first = dict[int, TargetTokens](), 0
+        computed: list[TargetTokens | None] = []
+        first = 0
         for slot, tree in zip(slots, trees, strict=True):
-            if found := self._keep(place, logits, self.requests.get(slot), tree, first):
-                computed[slot] = found
+            computed.append(self._keep(place, logits, self.requests.get(slot), tree, first))
             first += tree.tokens.size
-        self.tokens = computed
-        return [logits] if len(sizes) == 1 else list(torch.split(logits, sizes))
+        return PassResult([logits] if len(sizes) == 1 else torch.split(logits, sizes), tokens=computed)
 
     def _keep(
         self, place: int, logits: torch.Tensor, request: TokenRequest | None, tree: TokenTree, first: int
@@ -120,7 +120,7 @@ class LlamaCppModel(Runtime):
         kernels = noise_kernels()
         assert kernels is not None  # else there is no request
         kernels.choose(place, size, self.vocab_size, noise, depths, temperature, to, *chosen)
-        return TargetTokens(request.context, self._tokens[own], self._values[own], None)
+        return TargetTokens(self._tokens[own], self._values[own], None)
 
     def _choices(self, rows: int) -> None:
         """Make room for the tokens chosen after ``rows`` rows, and for their scores."""
@@ -132,7 +132,7 @@ class LlamaCppModel(Runtime):
         return adds_only_noise(verifier) and noise_kernels() is not None
 
     @override
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
         self.cache.reserve(0, max(slots) + 1)
         lanes = [self.cache.lanes[slot] for slot in slots]
         sizes = [growth.tokens.size for growth in growths]
@@ -145,7 +145,7 @@ class LlamaCppModel(Runtime):
             rows.append(LaneRows(growth.tokens, growth.depths, lane.length, counts, starts_of(counts), ids))
         logits = self._pass(rows)
         assert logits is not None
-        return list(torch.split(logits, sizes))
+        return PassResult(torch.split(logits, sizes))
 
     def _pass(self, lanes: Sequence[LaneRows], with_logits: bool = True) -> torch.Tensor | None:
         """Run a pass and return its ``[n, V]`` logits, copied because the next pass overwrites the buffer."""

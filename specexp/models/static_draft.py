@@ -204,7 +204,7 @@ class GraphedSource(ModelSource):
             source.slot for (source, _, _), (_, growth) in zip(requested, entered, strict=True) if growth
         ]
         growths = [growth for _, growth in entered if growth]
-        grown = dict(zip(slots, self.model.grow(slots, growths), strict=True)) if slots else {}
+        grown = dict(zip(slots, self.model.grow(slots, growths).logits, strict=True)) if slots else {}
         for source, context, _ in requested:
             if source.slot in grown and on_host(grown[source.slot]):
                 check_logits(grown[source.slot], "draft", context)

@@ -20,7 +20,6 @@ from typing_extensions import override
 from specexp.core.runtime import Growth, TargetTokens, TokenRule
 
 if TYPE_CHECKING:
-    from specexp.core.context import Context
     from specexp.models.static_slots import StaticSlots
 
 MOVES = 16
@@ -265,12 +264,12 @@ class TreeStep(Step):
             results["learned_logits"].copy_(values)
         self._results.fetch()
 
-    def tokens(self, lane: int, rows: int, context: Context) -> TargetTokens:
+    def tokens(self, lane: int, rows: int) -> TargetTokens:
         """Return a lane's tokens. They are valid after the device has finished, until the next replay."""
         found = {name: array[lane, :rows] for name, array in self._results.host.items()}
         learned = self.choice is not None and self.choice.learned
         top = (found["learned"], found["learned_logits"]) if learned else None
-        return TargetTokens(context, found["tokens"], found["highest"], top)
+        return TargetTokens(found["tokens"], found["highest"], top)
 
 
 class Buffer:

@@ -43,7 +43,7 @@ class RuntimeContract(ABC):
         runtime, prompt = self.runtime(), _tokens(11)
         runtime.prefill(0, prompt)
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=1)))
-        answers = runtime.tree_pass([0], [tree])[0]
+        answers = runtime.tree_pass([0], [tree]).logits[0]
         assert answers.shape == (7, runtime.vocab_size)
         for row in range(7):
             path = [int(tree.tokens[one]) for one in (0, *SHAPE.path(row))]
@@ -67,7 +67,7 @@ class RuntimeContract(ABC):
         whole = {}
         for slot, tree in trees.items():
             runtime.prefill(slot, _tokens(4 + 3 * slot, seed=slot))
-            whole[slot] = runtime.tree_pass([slot], [tree])[0].clone()
+            whole[slot] = runtime.tree_pass([slot], [tree]).logits[0].clone()
             runtime.cache.truncate(slot, runtime.length(slot))  # drops the rows of that pass
         grown: dict[int, list[torch.Tensor]] = {slot: [] for slot in trees}
         before = runtime.passes
@@ -78,7 +78,7 @@ class RuntimeContract(ABC):
                 Growth(trees[slot].tokens[own], SHAPE.depths[own], SHAPE.ancestor_mask[own, : own.stop])
                 for slot, own in zip(slots, rows, strict=True)
             ]
-            for slot, logits in zip(slots, runtime.grow(slots, growths), strict=True):
+            for slot, logits in zip(slots, runtime.grow(slots, growths).logits, strict=True):
                 grown[slot].append(logits)
         assert runtime.passes == before + 3
         for slot, tree in trees.items():
@@ -95,9 +95,9 @@ class RuntimeContract(ABC):
         for slot, prompt in prompts.items():
             runtime.prefill(slot, prompt)
         trees = [TokenTree(SHAPE, np.array(_tokens(7, seed=6))), _root(3), _root(4)]
-        together = runtime.tree_pass(list(prompts), trees)
+        together = runtime.tree_pass(list(prompts), trees).logits
         for slot, tree, answers in zip(prompts, trees, together, strict=True):
-            self._same(answers, runtime.tree_pass([slot], [tree])[0])
+            self._same(answers, runtime.tree_pass([slot], [tree]).logits[0])
 
     @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(temperature=0.8)], ids=["greedy", "keyed"])
     def test_a_pass_computes_the_tokens_that_the_verifier_chooses_from_its_logits(
@@ -116,29 +116,26 @@ class RuntimeContract(ABC):
         for slot, context in enumerate(contexts):
             runtime.prefill(slot, prompt)
             runtime.request_tokens(slot, TokenRequest(context, verifier, learned=3))
-        answers = runtime.tree_pass([0, 1], trees)
+        result = runtime.tree_pass([0, 1], trees)
         runtime.synchronize()
-        assert set(runtime.tokens) == {0, 1}
-        for slot, (context, logits) in enumerate(zip(contexts, answers, strict=True)):
+        for context, (logits, _, target) in zip(contexts, result.by_tree(), strict=True):
             positions = len(context) + SHAPE.depths
             chosen = [
                 verifier.target_token(context, *at) for at in zip(logits, positions.tolist(), strict=True)
             ]
-            assert runtime.tokens[slot].context is context
-            assert runtime.tokens[slot].tokens.tolist() == chosen
-            if (top := runtime.tokens[slot].top) is not None:
+            assert target is not None
+            assert target.tokens.tolist() == chosen
+            if (top := target.top) is not None:
                 values = logits.gather(1, torch.from_numpy(top[0]).to(logits.device))  # bfloat16 has ties
                 assert torch.equal(values, logits.topk(3).values)
         runtime.request_tokens(0, None)
-        runtime.tree_pass([0], trees[:1])
-        assert runtime.tokens == {}
+        assert not any(runtime.tree_pass([0], trees[:1]).tokens)
 
     def test_prefill_answers_every_position_where_asked(self) -> None:
         runtime, prompt = self.runtime(), _tokens(60)
-        assert runtime.prefill(0, []) is None
-        assert runtime.prefill(0, prompt[:4]) is None
-        logits = runtime.prefill(0, prompt[4:], all_logits=True)
-        assert logits is not None
+        assert not runtime.prefill(0, []).logits
+        assert not runtime.prefill(0, prompt[:4]).logits
+        (logits,) = runtime.prefill(0, prompt[4:], all_logits=True).logits
         assert logits.shape == (56, runtime.vocab_size)
         for place in (0, 30, 55):
             self._same(logits[place], _alone(runtime, prompt[: place + 5]))
@@ -151,21 +148,17 @@ class RuntimeContract(ABC):
             runtime.keep_hidden(True)
         except ValueError as error:
             pytest.skip(f"the runtime has no hidden states: {error}")
-        runtime.prefill(0, prompt[:6])
-        assert [len(states) for states in runtime.hidden] == [6]
-        logits = runtime.prefill(1, prompt, all_logits=True)
-        assert logits is not None
-        _near(final_logits(runtime.model, runtime.hidden[0]), logits)
+        assert [len(states) for states in runtime.prefill(0, prompt[:6]).hidden] == [6]
+        result = runtime.prefill(1, prompt, all_logits=True)
+        _near(final_logits(runtime.model, result.hidden[0]), result.logits[0])
         tree = TokenTree(SHAPE, np.array(_tokens(7, seed=3)))
         for slots, trees in (((0,), [tree]), ((1, 0), [_root(3), tree])):
-            answers = runtime.tree_pass(slots, trees)
-            for states, answer in zip(runtime.hidden, answers, strict=True):
+            result = runtime.tree_pass(slots, trees)
+            for states, answer in zip(result.hidden, result.logits, strict=True):
                 _near(final_logits(runtime.model, states), answer)
-        runtime.prefill(0, [])  # no rows, no states
-        assert not runtime.hidden
+        assert not runtime.prefill(0, []).hidden  # no rows, no states
         runtime.keep_hidden(False)
-        runtime.tree_pass((0,), [tree])
-        assert not runtime.hidden
+        assert not runtime.tree_pass((0,), [tree]).hidden
 
     @torch.inference_mode()
     def test_hidden_states_of_chosen_layers_are_joined(self) -> None:
@@ -176,10 +169,8 @@ class RuntimeContract(ABC):
             pytest.skip(f"the runtime has no states of layers: {error}")
         expected = runtime.model(torch.tensor([prompt]), output_hidden_states=True).hidden_states
         joined = torch.cat([states[0] for states in expected[:2]], dim=-1)
-        runtime.prefill(0, prompt[:8])
-        _near(runtime.hidden[0], joined[:8])
-        runtime.tree_pass((0,), [_root(prompt[8])])
-        _near(runtime.hidden[0], joined[8:])
+        _near(runtime.prefill(0, prompt[:8]).hidden[0], joined[:8])
+        _near(runtime.tree_pass((0,), [_root(prompt[8])]).hidden[0], joined[8:])
 
     def test_slots_are_forgotten_and_forked(self) -> None:
         runtime, prompt = self.runtime(), _tokens(12)
@@ -233,7 +224,7 @@ def _root(token: int) -> TokenTree:
 
 
 def _answer(runtime: Runtime, slot: int, token: int) -> torch.Tensor:
-    return runtime.tree_pass([slot], [_root(token)])[0][0]
+    return runtime.tree_pass([slot], [_root(token)]).logits[0][0]
 
 
 def _alone(runtime: Runtime, tokens: Sequence[int]) -> torch.Tensor:

@@ -86,7 +86,7 @@ def likely_starts(
     beam: list[tuple[Start, float]] = [((), 1.0)]
     for _ in range(tokens):
         tree, rows = _tree(prompt[-1], [start for start, _ in beam])
-        (logits,) = model.tree_pass((0,), (tree,))
+        (logits,) = model.tree_pass((0,), (tree,)).logits
         grown: list[tuple[Start, float]] = []
         for (start, probability), row in zip(beam, rows, strict=True):
             after = processors.probabilities(logits[row])  # [V]

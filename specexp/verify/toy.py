@@ -22,7 +22,7 @@ from specexp.core.contracts import Verifier
 from specexp.core.loop import Decoder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
-from specexp.core.runtime import Growth, Runtime, Slots
+from specexp.core.runtime import Growth, PassResult, Runtime, Slots
 from specexp.core.sampling import Processors
 from specexp.core.tree import TokenTree
 from specexp.verify.result import StepEndings
@@ -121,14 +121,15 @@ class ToyModel(Runtime):
         self.cache = _Committed()
 
     @override
-    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> torch.Tensor | None:
+    def feed(self, slot: int, tokens: NDArray[np.int64], all_logits: bool) -> PassResult:
         held = self.cache.tokens[slot]
         before = [held[-1] if held else LIVE, *tokens[:-1].tolist()]
         held += tokens.tolist()
-        return torch.from_numpy(self.table[classes(before), classes(tokens)]) if all_logits else None
+        logits = torch.from_numpy(self.table[classes(before), classes(tokens)])
+        return PassResult([logits] if all_logits else ())
 
     @override
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
         self.passes += 1
         answers = []
         for slot, tree in zip(slots, trees, strict=True):
@@ -137,15 +138,14 @@ class ToyModel(Runtime):
             before = last[tree.shape.parents]
             before[0] = min([LIVE, *self.cache.tokens[slot][-1:]])
             answers.append(torch.from_numpy(self.table[before, last]))
-        return answers
+        return PassResult(answers)
 
     @override
-    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> list[torch.Tensor]:
+    def grow(self, slots: Sequence[int], growths: Sequence[Growth]) -> PassResult:
         self.passes += 1
         self.cache.reserve(0, max(slots) + 1)
         answers = [self._grow(slot, growth) for slot, growth in zip(slots, growths, strict=True)]
-        self.hidden = answers if self.keeps_hidden else ()
-        return answers
+        return PassResult(answers, answers if self.keeps_hidden else ())
 
     def _grow(self, slot: int, growth: Growth) -> torch.Tensor:
         committed, fed = self.cache.tokens[slot], self.cache.fed[slot]

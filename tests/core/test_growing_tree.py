@@ -24,7 +24,7 @@ def rows_of(parents, start, stop):
 
 def grow(model, tokens, depths, visible):
     """``[m, V]`` logits of further rows of one tree."""
-    (logits,) = model.grow([0], [Growth(tokens, depths, visible)])
+    (logits,) = model.grow([0], [Growth(tokens, depths, visible)]).logits
     return logits
 
 
@@ -89,5 +89,5 @@ def test_a_pass_of_a_whole_tree_drops_a_growing_one():
     model = LanguageModel(fake)
     model.prefill(0, [1, 2, 3])
     grow(model, np.array([4, 5]), np.array([0, 1]), np.tri(2, dtype=bool))
-    (answers,) = model.tree_pass([0], [TokenTree(TreeShape([-1, 0], [-1, 0]), np.array([7, 8]))])
+    (answers,) = model.tree_pass([0], [TokenTree(TreeShape([-1, 0], [-1, 0]), np.array([7, 8]))]).logits
     assert answers[1].tolist() == list(fake.next_logits((1, 2, 3, 7, 8)))

@@ -60,7 +60,7 @@ def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
     language_model.prefill(0, prompt)
     for seed in range(3):
         tree = filled(SHAPE, seed)
-        (answers,) = language_model.tree_pass([0], [tree])
+        (answers,) = language_model.tree_pass([0], [tree]).logits
         assert answers.shape == (tree.num_nodes + 1, VOCABULARY)
         for row in range(tree.num_nodes + 1):
             assert close(answers[row], straight(model, prompt + branch(tree, row)))
@@ -71,7 +71,7 @@ def test_a_prompt_longer_than_a_chunk_is_fed_in_pieces(monkeypatch):
     language_model = LanguageModel(small_model("Llama"))
     prompt = list(range(1, 20))
     passes = language_model.passes
-    logits = language_model.prefill(0, prompt, all_logits=True)
+    logits = language_model.prefill(0, prompt, all_logits=True).logits[0]
     assert language_model.passes - passes == 3
     assert close(logits[-1], straight(language_model.model, prompt))
     assert logits.shape[0] == 19
@@ -154,7 +154,7 @@ def test_a_window_as_wide_as_the_context_never_slides(layer_types):
     language_model = LanguageModel(model)
     tree = filled(SHAPE, 0)
     language_model.prefill(0, [5, 6, 7])
-    (answers,) = language_model.tree_pass([0], [tree])
+    (answers,) = language_model.tree_pass([0], [tree]).logits
     assert close(answers[9], straight(model, [5, 6, 7, *branch(tree, 9)]))
 
 

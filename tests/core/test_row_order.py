@@ -72,11 +72,11 @@ def test_results_and_committed_rows_are_those_of_the_tree(make, order):
         runtime.keep_hidden(True)
         for slot in (0, 1):
             runtime.prefill(slot, PROMPT)
-        logits = [one.clone() for one in runtime.tree_pass([0, 1], trees)]
-        logits += [one.clone() for one in runtime.hidden]
+        result = runtime.tree_pass([0, 1], trees)
+        first_pass = [one.clone() for one in (*result.logits, *result.hidden)]
         for slot, shape in enumerate(shapes):
             runtime.commit(slot, [0, *shape.path(shape.parents.size - 1)])
-        found[name] = logits + [one.clone() for one in runtime.tree_pass([1, 0], trees[::-1])]
+        found[name] = first_pass + [one.clone() for one in runtime.tree_pass([1, 0], trees[::-1]).logits]
     for first, second in zip(*found.values(), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
 

@@ -81,7 +81,7 @@ def test_a_row_of_a_tree_sees_the_window_on_its_own_path(name, kind, order):
         runtime.prefill(0, prompt)
         tree = TokenTree(SHAPE, np.array(tokens(SHAPE.num_nodes + 1, seed=past)))
         for _ in range(2):  # a shape that is fed again reuses its masks
-            (logits,) = runtime.tree_pass([0], [tree])
+            (logits,) = runtime.tree_pass([0], [tree]).logits
         for row in range(SHAPE.num_nodes + 1):
             path = [int(tree.tokens[one]) for one in (0, *SHAPE.path(row))]
             expected = model(torch.tensor([prompt + path])).logits[0, -1]
@@ -92,7 +92,7 @@ def test_a_row_of_a_tree_sees_the_window_on_its_own_path(name, kind, order):
 def test_prompts_longer_than_a_chunk_slide_too(name, monkeypatch):
     monkeypatch.setattr(LanguageModel, "prefill_chunk", 7)
     runtime, prompt = LanguageModel(sliding_model(name)), tokens(33)
-    logits = runtime.prefill(0, prompt, all_logits=True)
+    logits = runtime.prefill(0, prompt, all_logits=True).logits[0]
     torch.testing.assert_close(logits, runtime.model(torch.tensor([prompt])).logits[0], rtol=0, atol=1e-4)
 
 

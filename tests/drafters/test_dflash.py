@@ -131,8 +131,8 @@ def begun_on(target, drafter, text):
     target.keep_hidden(drafter.wants_hidden)
     fed, prefill = np.array(text[:-1]), None
     if fed.size:
-        target.prefill(0, text[:-1])
-        prefill = prefill_outcome(context, fed, torch.empty(0, 0), target.hidden[0])
+        (hidden,) = target.prefill(0, text[:-1]).hidden
+        prefill = prefill_outcome(context, fed, torch.empty(0, 0), hidden)
     drafter.begin(context, prefill)
     return context
 

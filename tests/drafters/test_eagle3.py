@@ -57,8 +57,8 @@ def test_a_published_head_drafts_by_its_recipe(tmp_path, layout, switches):
     drafter.use_target(target)
     context = Context(text)
     target.keep_hidden(drafter.wants_hidden)
-    target.prefill(0, text[:-1])
-    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), target.hidden[0]))
+    (hidden,) = target.prefill(0, text[:-1]).hidden
+    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden))
     found = drafter.propose(context, chain_request(context, chain, VOCABULARY, rows=[0, 1, 2]))
     with torch.no_grad():
         states = model(torch.tensor([text]), output_hidden_states=True).hidden_states

@@ -54,7 +54,7 @@ def test_a_head_a_depth_reads_the_state_before_the_root():
     drafter.check_vocabulary(VOCABULARY)
     context = Context(prompt)
     drafter.begin(context, prefill_with_hidden(target, prompt))
-    expected = target.prefill(1, prompt[:-1], all_logits=True)[-1].topk(2).indices.tolist()
+    expected = target.prefill(1, prompt[:-1], all_logits=True).logits[0][-1].topk(2).indices.tolist()
     assert ask(drafter, context, 0) == (expected, (1,))
     assert [ask(drafter, context, depth) for depth in (1, 2)] == [(expected, ())] * 2
     assert ask(drafter, context, 3) == ([NO_CANDIDATE] * 2, ())
@@ -67,7 +67,7 @@ def test_a_heads_logits_have_the_targets_final_scale_and_cap(name):
     drafter = Medusa({**none, MARK: mark_of(target.model.get_output_embeddings())})
     drafter.use_target(target)
     drafter.begin(Context(prompt), prefill_with_hidden(target, prompt))
-    expected = target.prefill(1, prompt[:-1], all_logits=True)[-1]
+    expected = target.prefill(1, prompt[:-1], all_logits=True).logits[0][-1]
     torch.testing.assert_close(drafter._logits()[0], expected)
 
 
@@ -82,9 +82,9 @@ def test_states_are_kept_only_while_a_drafter_reads_them():
     target = LanguageModel(small_model("Llama"))
     asking, other = Decoder(target, Medusa(head()), Chain(2)), Decoder(target)
     asking.generate([1, 2, 3], max_new_tokens=4)
-    assert target.hidden
+    assert target.keeps_hidden
     other.generate([1, 2, 3], max_new_tokens=4)
-    assert not target.hidden
+    assert not target.keeps_hidden
 
 
 def test_a_head_of_another_target_is_refused():

@@ -135,8 +135,8 @@ def test_a_published_layer_drafts_by_its_recipe():
     drafter.use_target(target)
     context = Context(text)
     target.keep_hidden(drafter.wants_hidden)
-    target.prefill(0, text[:-1])
-    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), target.hidden[0]))
+    (hidden,) = target.prefill(0, text[:-1]).hidden
+    drafter.begin(context, prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden))
     found = drafter.propose(context, chain_request(context, chain, VOCABULARY, rows=[0, 1, 2]))
     with torch.no_grad():
         states = model.model(torch.tensor([text[:-1]])).last_hidden_state[0]

@@ -23,8 +23,8 @@ def prefill_with_hidden(target, text):
     """Return the prefill of a text, with the target's hidden states."""
     target.keep_hidden(True)
     target.cache.truncate(0, 0)
-    target.prefill(0, text[:-1])
-    return prefill_outcome(Context(text), np.array(text[:-1]), torch.empty(0, 0), target.hidden[0])
+    (hidden,) = target.prefill(0, text[:-1]).hidden
+    return prefill_outcome(Context(text), np.array(text[:-1]), torch.empty(0, 0), hidden)
 
 
 class OnLlama:

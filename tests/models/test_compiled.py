@@ -7,7 +7,6 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def test_an_interrupted_check_restores_the_windows_and_is_repeated(monkeypatch: 
     assert model.config.sliding_window == 8
     monkeypatch.undo()
     prompt = list(range(3, 40))
-    logits = CompiledModel(model).prefill(0, prompt, all_logits=True)
+    logits = CompiledModel(model).prefill(0, prompt, all_logits=True).logits[0]
     assert logits is not None
     torch.testing.assert_close(logits[-1], model(torch.tensor([prompt])).logits[0, -1], rtol=0, atol=1e-4)
 
@@ -266,10 +265,9 @@ def test_a_pass_computes_the_best_tokens_of_a_greedy_request(dtype: torch.dtype)
     runtime.prefill(0, [1, 2])
     runtime.prefill(1, [7, 2])
     runtime.request_tokens(1, TokenRequest(context, Greedy(), learned=8))
-    logits = runtime.tree_pass([0, 1], [tree, tree])[1]
-    assert set(runtime.tokens) == {1}
-    computed = runtime.tokens[1]
-    assert computed.context is context
+    result = runtime.tree_pass([0, 1], [tree, tree])
+    logits, (none, computed) = result.logits[1], result.tokens
+    assert none is None
     assert computed.tokens.tolist() == logits.float().numpy().argmax(1).tolist()
     assert computed.top is not None
     order = np.argsort(-logits.float().numpy(), axis=1, kind="stable")[:, :8]
@@ -278,8 +276,7 @@ def test_a_pass_computes_the_best_tokens_of_a_greedy_request(dtype: torch.dtype)
     with torch.no_grad():
         model.lm_head.weight[9] = torch.nan
     runtime.prefill(1, [])
-    runtime.tree_pass([1], [tree])
-    assert np.isnan(runtime.tokens[1].scores).all()
+    assert np.isnan(runtime.tree_pass([1], [tree]).tokens[0].scores).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -295,21 +292,20 @@ def test_tokens_are_drawn_in_the_pass_as_by_keyed_sampling(dtype: torch.dtype) -
     for slot, context in enumerate(contexts):
         runtime.prefill(slot, [1, 2])
         runtime.request_tokens(slot, TokenRequest(context, verifier, learned=3 * slot))
-    answers = runtime.tree_pass([0, 1], [tree, tree])
-    for slot, (context, logits) in enumerate(zip(contexts, answers, strict=True)):
+    result = runtime.tree_pass([0, 1], [tree, tree])
+    for context, (logits, _, computed) in zip(contexts, result.by_tree(), strict=True):
         noise = context.target_noise(3, 3, 501)[tree.shape.depths]
         scores = verifier.scores(logits, noise)
-        computed = runtime.tokens[slot]
         assert torch.equal(torch.from_numpy(computed.scores), scores.amax(1))
         assert computed.tokens.tolist() == scores.argmax(1).tolist()
         assert computed.top is not None
         assert computed.top[0].shape == (4, 3)
     runtime.request_tokens(1, TokenRequest(contexts[1], Greedy(), learned=0))
-    runtime.tree_pass([0, 1], [tree, tree])
-    assert set(runtime.tokens) == {1}
+    first, second = runtime.tree_pass([0, 1], [tree, tree]).tokens
+    assert first is None
+    assert second is not None
     runtime.request_tokens(0, TokenRequest(contexts[0], KeyedSampling(0.7, top_k=5), learned=0))
-    runtime.tree_pass([0], [tree])
-    assert runtime.tokens == {}
+    assert not any(runtime.tree_pass([0], [tree]).tokens)
 
 
 def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> None:
@@ -321,22 +317,21 @@ def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> No
         runtime.prefill(slot, prompt)
         runtime.request_tokens(slot, TokenRequest(Context([*prompt, 3 + slot]), Greedy(), learned=2))
     together = runtime.tree_pass([0, 1], trees)
-    first = runtime.tokens[0].top
+    first = together.tokens[0].top
     assert first is not None
     before = [values.copy() for values in first]
-    alone = [runtime.tree_pass([slot], [tree])[0] for slot, tree in enumerate(trees)]
-    assert all(torch.equal(one, other) for one, other in zip(together, alone, strict=True))
+    alone = [runtime.tree_pass([slot], [tree]).logits[0] for slot, tree in enumerate(trees)]
+    assert all(torch.equal(one, other) for one, other in zip(together.logits, alone, strict=True))
     assert runtime._form(shape) is runtime._form(shape)
     runtime.tree_pass([0], [TokenTree(shape, np.array([9, 9, 9, 9]))])
     assert all(np.array_equal(now, then) for now, then in zip(first, before, strict=True))
 
 
-def test_tokens_of_an_earlier_request_are_not_used() -> None:
-    """As after an error that left a request behind: the next sequence of the slot is verified by its own rule."""
+def test_a_request_that_an_error_left_behind_is_replaced() -> None:
+    """The next sequence of the slot is verified by its own rule."""
     model = build("Llama", LLAMA, dtype=torch.float32)
     runtime = CompiledModel(model)
     sampled = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
     runtime.request_tokens(0, TokenRequest(Context([1]), Greedy(), learned=0))
-    with patch.object(runtime, "request_tokens"):
-        again = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
+    again = Decoder(runtime, verifier=KeyedSampling(1.0)).generate([1, 2, 3], max_new_tokens=9, seed=1)
     assert again.token_ids == sampled.token_ids

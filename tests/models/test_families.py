@@ -37,7 +37,7 @@ def test_logits_are_those_of_the_models_own_code(name: str, tied: bool) -> None:
     model = family_model(name, tie_word_embeddings=tied)
     with torch.inference_mode():
         expected = model(torch.tensor([TEXT])).logits[0]
-    logits = CompiledModel(model).prefill(0, TEXT, all_logits=True)
+    logits = CompiledModel(model).prefill(0, TEXT, all_logits=True).logits[0]
     assert logits is not None
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 

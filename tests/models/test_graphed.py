@@ -111,9 +111,9 @@ def same(story: Callable[[Runtime], list[torch.Tensor]]) -> None:
 def test_buckets_of_rows_and_keys_have_no_edge(rows: int, past: int) -> None:
     def story(runtime: Runtime) -> list[torch.Tensor]:
         runtime.prefill(0, tokens(past))
-        first = runtime.tree_pass([0], [random_tree(rows - 1, seed=1)])[0].clone()
+        first = runtime.tree_pass([0], [random_tree(rows - 1, seed=1)]).logits[0].clone()
         runtime.commit(0, [0])
-        return [first, runtime.tree_pass([0], [random_tree(rows - 1, seed=2)])[0].clone()]
+        return [first, runtime.tree_pass([0], [random_tree(rows - 1, seed=2)]).logits[0].clone()]
 
     same(story)
 
@@ -180,7 +180,7 @@ def test_a_deferred_commit_survives(event: Callable[[Runtime], None]) -> None:
         lengths = [torch.tensor([float(runtime.length(0))])]
         slots = [0, 1] if event is forked else [0]
         answers = runtime.tree_pass(slots, [random_tree(6, seed=7 + slot) for slot in slots])
-        return lengths + [answer.clone() for answer in answers]
+        return lengths + [answer.clone() for answer in answers.logits]
 
     same(story)
 
@@ -207,8 +207,7 @@ def test_the_tokens_of_a_pass_are_those_of_its_logits(verifier: Any) -> None:
     context = Context([*prompt, int(tree.tokens[0])], seed=7, noise_temperature=verifier.noise_temperature)
     runtime.prefill(0, prompt)
     runtime.request_tokens(0, TokenRequest(context, verifier, learned=4))
-    logits = runtime.tree_pass([0], [tree])[0]
-    computed = runtime.tokens[0]
+    ((logits, _, computed),) = runtime.tree_pass([0], [tree]).by_tree()
     positions = len(context) + tree.shape.depths
     expected = [
         verifier.target_token(context, row, int(at)) for row, at in zip(logits, positions, strict=True)
@@ -240,12 +239,11 @@ def test_requests_of_different_verifiers_share_a_pass_that_computes_no_tokens() 
     for slot, verifier in enumerate(LAWS.values()):
         runtime.prefill(slot, tokens(8, seed=slot))
         runtime.request_tokens(slot, TokenRequest(Context(tokens(9, seed=slot)), verifier, learned=0))
-    answers = runtime.tree_pass([0, 1], [chain(2), chain(3)])
-    assert [len(answer) for answer in answers] == [3, 4]
-    assert runtime.tokens == {}
+    result = runtime.tree_pass([0, 1], [chain(2), chain(3)])
+    assert [len(logits) for logits in result.logits] == [3, 4]
+    assert not any(result.tokens)
     runtime.request_tokens(1, None)
-    runtime.tree_pass([0], [chain(2)])
-    assert set(runtime.tokens) == {0}
+    assert all(runtime.tree_pass([0], [chain(2)]).tokens)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -255,7 +253,7 @@ def test_every_attention_agrees_with_the_models_own(name: str) -> None:
     runtime.prefill(0, tokens(12))
     own = LanguageModel(model())
     own.prefill(0, tokens(12))
-    answers = [one.tree_pass([0], [tree])[0] for one in (runtime, own)]
+    answers = [one.tree_pass([0], [tree]).logits[0] for one in (runtime, own)]
     torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
 
 
@@ -319,7 +317,7 @@ def test_a_thousand_trees_are_one_captured_step() -> None:
             runtime.prefill(0, tokens(15))
         for seed in range(1000):
             tree = random_tree(15, seed)
-            answers = [runtime.tree_pass([0], [tree])[0] for runtime in (compiled, eager)]
+            answers = [runtime.tree_pass([0], [tree]).logits[0] for runtime in (compiled, eager)]
             torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-4)
     assert len(compiled._replayers) == 1
 

@@ -56,7 +56,7 @@ def test_a_written_model_answers_as_it_did(name, settings):
     if name == "Qwen2" and "head_dim" in settings:
         pytest.skip("has no form as GGUF")
     model = small_llama(name, **settings)
-    logits = runtime(name, **settings).prefill(0, PROMPT, all_logits=True)
+    logits = runtime(name, **settings).prefill(0, PROMPT, all_logits=True).logits[0]
     assert close(logits, straight(model, PROMPT))
 
 
@@ -72,23 +72,26 @@ def test_positions_are_stretched_as_llama_3_stretches_them():
     model = small_llama("Llama", rope_parameters=rope)
     prompt = (PROMPT * 12)[:120]
     assert close(
-        runtime("Llama", rope_parameters=rope).prefill(0, prompt, all_logits=True), straight(model, prompt)
+        runtime("Llama", rope_parameters=rope).prefill(0, prompt, all_logits=True).logits[0],
+        straight(model, prompt),
     )
 
 
 def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
     model, language_model = small_llama("Llama"), runtime("Llama")
     text = list(PROMPT)
-    assert language_model.prefill(0, text) is None
+    assert not language_model.prefill(0, text).logits
     for seed, last in enumerate((9, 0, 6, 3, 8)):
         tree = filled(SHAPE, seed)
-        (answers,) = language_model.tree_pass([0], [tree])
+        (answers,) = language_model.tree_pass([0], [tree]).logits
         for row in range(tree.num_nodes + 1):
             branch = tree.tokens[[0, *SHAPE.path(row)]].tolist()
             assert close(answers[row], straight(model, text + branch)[-1])
         language_model.cache.commit(0, [0, *SHAPE.path(last)])
         text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
-    assert close(language_model.tree_pass([0], [root_tree(11)])[0][0], straight(model, [*text, 11])[-1])
+    assert close(
+        language_model.tree_pass([0], [root_tree(11)]).logits[0][0], straight(model, [*text, 11])[-1]
+    )
 
 
 def test_a_context_that_grows_keeps_what_it_holds():
@@ -100,7 +103,7 @@ def test_a_context_that_grows_keeps_what_it_holds():
     language_model.cache.reserve(2000, 3)
     assert language_model.cache.nbytes() > 8 * small
     for slot in (2, 0):
-        (answers,) = language_model.tree_pass([slot], [root_tree(4)])
+        (answers,) = language_model.tree_pass([slot], [root_tree(4)]).logits
         assert close(answers[0], straight(model, [*PROMPT, 4])[-1])
 
 
@@ -110,7 +113,8 @@ def test_in_another_process_it_starts_with_an_empty_cache():
     other = pickle.loads(pickle.dumps(language_model))
     assert other.length(0) == 0
     assert torch.equal(
-        other.prefill(0, PROMPT, all_logits=True), language_model.prefill(1, PROMPT, all_logits=True)
+        other.prefill(0, PROMPT, all_logits=True).logits[0],
+        language_model.prefill(1, PROMPT, all_logits=True).logits[0],
     )
 
 
@@ -156,7 +160,10 @@ def test_fewer_bits_answer_nearly_the_same(precision):
     config = {"hidden_size": 64, "intermediate_size": 96}
     model = small_llama("Llama", **config)
     file = LlamaFile(written("Llama", precision, **config), LlamaSettings())
-    answers, exact = LlamaCppModel(file).prefill(0, PROMPT, all_logits=True), straight(model, PROMPT)
+    answers, exact = (
+        LlamaCppModel(file).prefill(0, PROMPT, all_logits=True).logits[0],
+        straight(model, PROMPT),
+    )
     assert 0 < (answers - exact).norm() / exact.norm() < 0.2
 
 

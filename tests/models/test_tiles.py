@@ -61,11 +61,11 @@ def test_a_row_has_the_same_bits_in_every_number_of_rows() -> None:
     runtime = tiled()
     runtime.prefill(0, TEXT[:20], all_logits=False)
     tokens: NDArray[np.int64] = np.array(TEXT)
-    alone = runtime.tree_pass([0], [TokenTree(flat(1), tokens[:1])])[0]
-    most = runtime.tree_pass([0], [TokenTree(flat(80), tokens)])[0]
+    alone = runtime.tree_pass([0], [TokenTree(flat(1), tokens[:1])]).logits[0]
+    most = runtime.tree_pass([0], [TokenTree(flat(80), tokens)]).logits[0]
     assert torch.equal(alone[0], most[0])
     for rows in COUNTS:
-        logits = runtime.tree_pass([0], [TokenTree(flat(rows), tokens[:rows])])[0]
+        logits = runtime.tree_pass([0], [TokenTree(flat(rows), tokens[:rows])]).logits[0]
         assert torch.equal(logits, most[:rows]), rows
 
 
@@ -73,7 +73,7 @@ def test_a_row_has_the_same_bits_in_every_number_of_rows() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_closer_to_exact_ones_than_those_of_the_models_own_code(name: str) -> None:
     runtime = tiled(name)
-    logits = runtime.prefill(0, TEXT, all_logits=True)
+    logits = runtime.prefill(0, TEXT, all_logits=True).logits[0]
     exact = family_model(name, torch.bfloat16, **SIZES).float()
     assert logits is not None
     with torch.inference_mode():

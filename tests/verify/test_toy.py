@@ -79,10 +79,10 @@ def test_a_growing_draft_sees_what_stands_above_each_row():
     toy = toy_models(vocabulary=6)
     draft = toy.draft
     draft.prefill(0, [3, 1])
-    (first,) = draft.grow([0], [Growth(np.array([4]), np.array([0]), np.ones((1, 1), dtype=bool))])
+    (first,) = draft.grow([0], [Growth(np.array([4]), np.array([0]), np.ones((1, 1), dtype=bool))]).logits
     assert first[0].tolist() == draft.table[1, 4].tolist()
     visible = np.array([[True, True, False], [True, False, True]])
-    (below,) = draft.grow([0], [Growth(np.array([0, 2]), np.array([1, 1]), visible)])
+    (below,) = draft.grow([0], [Growth(np.array([0, 2]), np.array([1, 1]), visible)]).logits
     assert below.tolist() == [draft.table[4, 0].tolist(), draft.table[4, 2].tolist()]
     draft.commit(0, [0, 2])
     assert draft.cache.tokens[0] == [3, 1, 4, 2]

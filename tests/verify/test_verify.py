@@ -152,13 +152,13 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
         "drawn": DRAWN,
         "points": {"drafter": {"class_path": "PromptLookup"}},
         "match": {"verifier": {"class_path": "SampleMatch", "init_args": {"temperature": 0.7}}},
-        "lossy": {"verifier": {"class_path": "helpers.lossy.Lossy"}},
+        "unsafe": {"verifier": {"class_path": "helpers.lossy.Lossy"}},
     }
     assert main([experiment(**DRAFT, verifier=verifier, arms=arms)]) == 0
     found = report()
     verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
     assert verdicts == {
-        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "lossy": "lossy, as labelled"
+        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "unsafe": "lossy, as labelled"
     }  # fmt: skip
     for finding in found["findings"]:
         assert "token equality" not in checks(finding)

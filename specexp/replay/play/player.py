@@ -22,7 +22,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.loop import Clock, Decoding, Draft, Drafting, Lane
 from specexp.core.outcome import GenerationResult, Outcome, Top, prefill_outcome
 from specexp.core.parts import Parts
-from specexp.core.runtime import Target
+from specexp.core.runtime import PassResult, Target
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
 from specexp.drafters.draft_source import DraftSource, Fed
 from specexp.drafters.ranking import Scoring
@@ -298,14 +298,12 @@ class RecordedTarget(Target):
         return 0
 
     @override
-    def prefill(
-        self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False
-    ) -> torch.Tensor | None:
-        return None
+    def prefill(self, slot: int, token_ids: Sequence[int], *, all_logits: bool = False) -> PassResult:
+        return PassResult()
 
     @override
-    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-        return [NO_LOGITS] * len(trees)
+    def tree_pass(self, slots: Sequence[int], trees: Sequence[TokenTree]) -> PassResult:
+        return PassResult([NO_LOGITS] * len(trees))
 
     @override
     def commit(self, slot: int, rows: Sequence[int]) -> None:

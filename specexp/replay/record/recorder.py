@@ -277,9 +277,9 @@ class _Turn:
         self._drafted: set[int] = set()  # nodes of all drafted trees
         # After the prefill, the cache holds the prompt without its last token.
         model.cache.truncate(0, len(prompt) - 1 - self.fresh.size)
-        logits = model.prefill(0, self.fresh.tolist(), all_logits=True)
+        logits = model.prefill(0, self.fresh.tolist(), all_logits=True).logits
         # [a, V] logits after each of the `a` fresh tokens
-        self.prefill_logits = torch.empty(0, model.vocab_size) if logits is None else logits
+        self.prefill_logits = logits[0] if logits else torch.empty(0, model.vocab_size)
 
     def prefill(self, context: Context) -> Outcome | None:
         """Return the outcome of the turn's prefill (step 0); None if no token was fed."""
@@ -329,7 +329,7 @@ class _Turn:
             parents = [-1, *(row[writer.parents[node]] for node in nodes[1:])]
             shape = TreeShape(parents, [-1] + [0] * (len(nodes) - 1))
             tokens = np.array([writer.tokens[node] for node in nodes], dtype=np.int64)
-            (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),))
+            (logits,) = self.model.tree_pass((0,), (TokenTree(shape, tokens),)).logits
             missing = [index for index, node in enumerate(nodes) if node not in writer.target]
             self._keep([nodes[index] for index in missing], logits[missing])
             kept = min(last + 1, spine) - first  # the last token of an answer is fed only in the next turn

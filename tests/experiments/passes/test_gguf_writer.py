@@ -22,7 +22,7 @@ def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_p
     prompt = whole.tokenizer("def main(arguments):\n    ").input_ids
     assert files.tokenizer("def main(arguments):\n    ").input_ids == prompt
     for model, file in ((whole.target, files.target), (whole.draft, files.draft)):
-        logits = file.prefill(0, prompt, all_logits=True)
+        logits = file.prefill(0, prompt, all_logits=True).logits[0]
         assert torch.allclose(logits, model(torch.tensor([prompt])).logits[0].detach(), rtol=0, atol=1e-3)
 
 
