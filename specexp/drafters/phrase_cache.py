@@ -20,12 +20,13 @@ from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.phrases import ENTRIES, LONGEST, Phrase, PhraseStore
 from specexp.drafters.ranking import candidates_of
+from specexp.drafters.token_drafter import TokenDrafter
 
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
-class PhraseCache(DrafterWrapper):
+class PhraseCache(DrafterWrapper, TokenDrafter):
     """Drafts phrases that were correct earlier, stored under the token that they follow.
 
     As a wrapper around a drafter, the cache forwards requests for tokens, and answers requests for phrases (from
@@ -149,6 +150,14 @@ class PhraseCache(DrafterWrapper):
         return replace(answer, pass_tokens=fed + answer.pass_tokens) if fed else answer
 
     @override
+    def next_token(self, context: Context, path: tuple[int, ...]) -> int:
+        drafter = self.drafter
+        if isinstance(drafter, TokenDrafter):
+            return drafter.next_token(context, path)
+        committed = tuple(context.token_ids[-self.phrase_length :].tolist())
+        return next(iter(self._after(context, (committed + path)[-self.phrase_length :], 1)), NO_CANDIDATE)
+
+    @override
     def observe(self, outcome: Outcome) -> None:
         super().observe(outcome)
         pending = self._pending.pop(outcome.context, None)
@@ -197,25 +206,25 @@ class PhraseCache(DrafterWrapper):
         return Candidates(tokens)
 
     def _continuations(self, context: Context, request: Request) -> Candidates:
-        """Continue the phrases that match the end of the path, starting with the longest match."""
-        used = self._pending.setdefault(context, _Pending()).used
         committed = tuple(context.token_ids[-self.phrase_length :].tolist())
         wanted = min(request.k, self.max_phrases)
-
-        def after(path: tuple[int, ...]) -> list[int]:
-            found: dict[int, None] = {}
-            for start, key in enumerate(path):  # an earlier key means a longer match
-                matched = path[start + 1 :]
-                for phrase in self.store.lookup(key, self.max_phrases):
-                    if len(phrase) > len(matched) and phrase[: len(matched)] == matched:
-                        used[key] = None
-                        found[phrase[len(matched)]] = None
-                if len(found) >= wanted:
-                    break
-            return list(found)[:wanted]
-
         texts = (committed + request.path_tokens(row) for row in request.rows.tolist())
-        return candidates_of(request, (after(text[-self.phrase_length :]) for text in texts))
+        found = (self._after(context, text[-self.phrase_length :], wanted) for text in texts)
+        return candidates_of(request, found)
+
+    def _after(self, context: Context, path: tuple[int, ...], wanted: int) -> list[int]:
+        """Continue the phrases that match the end of the path, starting with the longest match."""
+        used = self._pending.setdefault(context, _Pending()).used
+        found: dict[int, None] = {}
+        for start, key in enumerate(path):  # an earlier key means a longer match
+            matched = path[start + 1 :]
+            for phrase in self.store.lookup(key, self.max_phrases):
+                if len(phrase) > len(matched) and phrase[: len(matched)] == matched:
+                    used[key] = None
+                    found[phrase[len(matched)]] = None
+            if len(found) >= wanted:
+                break
+        return list(found)[:wanted]
 
     def _feed_with_phrases(self, drafter: Drafter, context: Context, request: Request) -> tuple[int, ...]:
         """Feed the requested rows together with phrases below them; return the number of tokens fed in each pass.

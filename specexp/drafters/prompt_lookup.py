@@ -8,13 +8,14 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.core.context import Context, PerSequence
-from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
+from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.ranking import candidates_of
+from specexp.drafters.token_drafter import TokenDrafter
 
 
-class PromptLookup(Drafter):
+class PromptLookup(TokenDrafter):
     """Proposes tokens that followed earlier occurrences of the last n tokens, largest n first, then newest first.
 
     The index of a sequence contains only committed tokens, so each draft only adds the tokens since the last draft.
@@ -60,6 +61,13 @@ class PromptLookup(Drafter):
         wanted = min(request.k, self.max_candidates)
         texts = (tail + request.path_tokens(row) for row in request.rows.tolist())
         return candidates_of(request, (index.continuations(text, wanted) for text in texts))
+
+    @override
+    def next_token(self, context: Context, path: tuple[int, ...]) -> int:
+        index = self._indexes[context]
+        index.extend_to(context)
+        tail = (*context.token_ids[-self.max_ngram :].tolist(), *path)
+        return next(iter(index.continuations(tail, 1)), NO_CANDIDATE)
 
     @override
     def reset(self) -> None:

@@ -12,16 +12,16 @@ from typing_extensions import override
 
 from specexp.base.checked import Reference
 from specexp.core.context import Context, PerSequence
-from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE
 from specexp.drafters.suffix_index import Followers, Run, SuffixArray, SuffixIndex
+from specexp.drafters.token_drafter import TokenDrafter
 
 Estimate = Literal["escape", "frequency"]
 
 
-class SuffixAutomaton(Drafter):
+class SuffixAutomaton(TokenDrafter):
     """Finds the longest earlier match for the tokens ending at a node, and proposes the tokens that followed it.
 
     It searches the prompt and the output so far, earlier texts (with ``state="carry"``) and a ``corpus`` (if given).
@@ -90,7 +90,7 @@ class SuffixAutomaton(Drafter):
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
         wanted, walks = min(request.k, self.max_candidates), self._walks(context)
-        deepest = inf if self.reach is None else self.reach * self._run_at(context, walks[()])
+        deepest = self._deepest(context, walks)
         for number, row in enumerate(request.rows.tolist()):
             path = request.path_tokens(row)
             if len(path) >= deepest:
@@ -99,6 +99,13 @@ class SuffixAutomaton(Drafter):
             tokens[number, : len(found)] = [token for token, _ in found]
             log_probs[number, : len(found)] = [value for _, value in found]
         return Candidates(tokens, log_probs)
+
+    @override
+    def next_token(self, context: Context, path: tuple[int, ...]) -> int:
+        walks = self._walks(context)
+        if len(path) >= self._deepest(context, walks):
+            return NO_CANDIDATE
+        return next((token for token, _ in self._ranked(context, self._walk(context, path, walks), 1)), NO_CANDIDATE)
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -182,9 +189,12 @@ class SuffixAutomaton(Drafter):
         place, length, run = walk
         levels = self._index_of(context).known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
-            levels.append((run[2], self._corpus.followers(run)))
-            levels.sort(key=lambda level: -level[0])
+            both = [*levels, (run[2], self._corpus.followers(run))]
+            levels = iter(sorted(both, key=lambda level: -level[0]))
         return (level for level in levels if level[0] >= self.min_run and level[1])
+
+    def _deepest(self, context: Context, walks: dict[tuple[int, ...], _Walk]) -> float:
+        return inf if self.reach is None else self.reach * self._run_at(context, walks[()])
 
     def _run_at(self, context: Context, walk: _Walk) -> int:
         return next((length for length, _ in self._levels(context, walk)), 0)
@@ -201,7 +211,8 @@ class SuffixAutomaton(Drafter):
             total = sum(count for _, count in fresh) + escape
             found.update((token, left * count / total) for token, count in fresh)
             left *= escape / total
-            if left == 0:
+            # shorter runs share what is left, so they cannot overtake the best candidates
+            if left == 0 or (wanted == 1 and left <= max(found.values())):
                 break
         best = sorted(found.items(), key=lambda one: -one[1])[:wanted]
         return [(token, log(probability)) for token, probability in best]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,16 +66,14 @@ class SuffixIndex:
         after = self._next[place].get(token, 0)
         return after, length + 1 if after else 0
 
-    def known(self, place: int, length: int) -> list[tuple[int, Followers]]:
-        """Return (length, followers) for a run and its suffixes, longest first, skipping those without followers."""
-        found = []
+    def known(self, place: int, length: int) -> Iterator[tuple[int, Followers]]:
+        """Yield (length, followers) for a run and its suffixes, longest first, skipping those without followers."""
         while place > 0:
             if following := self._next[place]:
                 states = sorted(following.items(), key=lambda one: self._newest[one[1]], reverse=True)
-                found.append((length, [(token, self._count[state]) for token, state in states]))
+                yield length, [(token, self._count[state]) for token, state in states]
             place = self._link[place]
             length = self._length[place] if place >= 0 else 0
-        return found
 
     def _entered(self, place: int, token: int) -> int:
         known = self._next[place].get(token)

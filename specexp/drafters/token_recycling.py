@@ -15,17 +15,17 @@ from typing_extensions import override
 from specexp.base.checked import Reference
 from specexp.base.kernels import CannotCompileError, address, library
 from specexp.core.context import Context
-from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Filled, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, TreeShape
+from specexp.drafters.token_drafter import TokenDrafter
 
 UpdateRule = Literal["last", "first", "race", "race-distinct", "merge", "accepted"]
 Initialisation = Literal["empty", "prompt"]
 StatePolicy = Literal["cold", "carry", "preloaded"]
 
 
-class TokenRecycling(Drafter):
+class TokenRecycling(TokenDrafter):
     """Proposes the ``k`` tokens that the target ranked highest when it last processed the same token.
 
     The defaults are our own; ``configs/token_recycling/published.yaml`` has the paper's values.
@@ -156,6 +156,10 @@ class TokenRecycling(Drafter):
             order = np.argsort(-scores, axis=1, kind="stable")
             tokens = tokens[np.arange(frontier.size)[:, np.newaxis], order]
         return Candidates(tokens[:, : request.k])
+
+    @override
+    def next_token(self, context: Context, path: tuple[int, ...]) -> int:
+        return int(self._matrix[path[-1] if path else context.root, 0])
 
     @override
     def observe(self, outcome: Outcome) -> None:

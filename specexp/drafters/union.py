@@ -16,9 +16,10 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.tree import NO_CANDIDATE
 from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.ranking import candidates_of
+from specexp.drafters.token_drafter import TokenDrafter
 
 
-class Union(DrafterWrapper):
+class Union(DrafterWrapper, TokenDrafter):
     """Proposes several drafters' candidates at each node: all of the first drafter's, then new ones from the others.
 
     Args:
@@ -43,6 +44,11 @@ class Union(DrafterWrapper):
         if request.length > 1:
             return self._phrases(context, request)
         return self._joined(context, request, [one.propose(context, request) for one in self.inner])
+
+    @override
+    def next_token(self, context: Context, path: tuple[int, ...]) -> int:
+        found = (one.next_token(context, path) for one in self.inner if isinstance(one, TokenDrafter))
+        return next((token for token in found if token != NO_CANDIDATE), NO_CANDIDATE)
 
     @override
     def source_of(self, context: Context, path: tuple[int, ...]) -> str:
