@@ -105,7 +105,9 @@ class SuffixAutomaton(TokenDrafter):
         walks = self._walks(context)
         if len(path) >= self._deepest(context, walks):
             return NO_CANDIDATE
-        return next((token for token, _ in self._ranked(context, self._walk(context, path, walks), 1)), NO_CANDIDATE)
+        return next(
+            (token for token, _ in self._ranked(context, self._walk(context, path, walks), 1)), NO_CANDIDATE
+        )
 
     @override
     def observe(self, outcome: Outcome) -> None:

@@ -261,6 +261,7 @@ def _take(found: Streamed, content: Any, at: float) -> None:
             raise _no_completion(choice)
         if text:
             found._add(text, at)
+        found.token_ids += (choice or {}).get("token_ids") or ()  # vLLM, if return_token_ids is set
         found.finish_reason = (choice or {}).get("finish_reason") or found.finish_reason
         _take_logprobs(found, (choice or {}).get("logprobs") or {})
     usage, metrics = content.get("usage"), content.get("metrics")

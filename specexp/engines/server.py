@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import socket
@@ -21,6 +22,8 @@ from specexp.engines.engine import EngineError
 
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path
 _LAST_BYTES = 400  # length of the server's output in an error message
+_ERROR_BYTES = 65_536  # end of the output that is searched for an error
+_ERROR = re.compile(r"\b\w*(?:Error|Exception): (?!Engine core initialization failed).+")
 _POLL_SECONDS = 0.1
 _SIGNAL_HELPS = {
     "SIGILL": "its build uses instructions that this processor lacks: use a build for any processor, such as xllamacpp",
@@ -90,10 +93,12 @@ class StartedServer:
         return f"was ended by {name} ({self.last_lines()}){helps}"
 
     def last_lines(self) -> str:
-        """Return the end of the server's output as one line."""
+        """Return the last Python error in the server's output or, if there is none, the end of the output."""
         self._log.seek(0, 2)
-        self._log.seek(max(0, self._log.tell() - _LAST_BYTES))
-        return " ".join(self._log.read().decode(errors="replace").split()) or "no output"
+        self._log.seek(max(0, self._log.tell() - _ERROR_BYTES))
+        output = self._log.read().decode(errors="replace")
+        errors = _ERROR.findall(output)
+        return " ".join((errors[-1] if errors else output)[-_LAST_BYTES:].split()) or "no output"
 
     def memory_bytes(self) -> int | None:
         """Return the resident memory of all the server's processes; None on systems without ``/proc``."""

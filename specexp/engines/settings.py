@@ -67,6 +67,7 @@ class VllmSettings(Settings):
     Args:
         num_speculative_tokens_per_batch_size: rows ``[first, last, length]``: the draft length for ``first`` to
             ``last`` concurrent requests, inclusive.
+        revision: for ``custom_class`` with ``specexp.deploy.vllm.Proposer``, the path of the artifact it drafts with.
         suffix_decoding_max_cached_requests: number of earlier answers that are kept; 0 keeps none.
         suffix_decoding_max_spec_factor: maximum number of drafted tokens per matched token.
     """
@@ -81,6 +82,7 @@ class VllmSettings(Settings):
     ]  # fmt: skip
     num_speculative_tokens: Positive
     model: str | None = None
+    revision: str | None = None
     num_speculative_tokens_per_batch_size: list[list[Annotated[int, Field(ge=0)]]] | None = None
     prompt_lookup_min: Positive | None = None
     prompt_lookup_max: Positive | None = None

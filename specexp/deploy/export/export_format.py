@@ -56,6 +56,12 @@ def sampling_of(artifact: LoadedArtifact) -> str:
     return f"not in the file: the study's verifier {name}, so requests must set {shown}" if shown else ""
 
 
+def noted(made: ExportedFile, artifact: LoadedArtifact, name: str) -> ExportedFile:
+    """Return an exported file with the note on the study's sampling, if there is one. ``name`` is the format's."""
+    note = sampling_of(artifact)
+    return replace(made, dropped=f"{made.dropped or name}; {note}") if note else made
+
+
 class ExportFormat:
     """An export format. To add a format, write a class in a file in ``specexp/deploy/export/formats``.
 
@@ -81,9 +87,7 @@ class ExportFormat:
     def make(self, request: ExportRequest) -> ExportedFile:
         """Export a request's artifact. Raises ArtifactError if that is not possible."""
         artifact = self.load(request)
-        made = self.export(artifact, **request.options)
-        note = sampling_of(artifact)
-        return replace(made, dropped=f"{made.dropped or self.name}; {note}") if note else made
+        return noted(self.export(artifact, **request.options), artifact, self.name)
 
     def load(self, request: ExportRequest) -> LoadedArtifact:
         """Load a request's artifact. Raises ArtifactError unless its kind is one of :attr:`kinds`."""

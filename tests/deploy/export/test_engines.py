@@ -1,6 +1,7 @@
 """``specexp.export`` to other engines: the settings of a chain, dropped parts, and refusals."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,6 +9,7 @@ import yaml
 from specexp.artifacts import ArtifactError
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
+from specexp.deploy.vllm import PROPOSER
 from specexp.engines.settings import engines_note, runs_in
 
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 4, "min_ngram": 2}}
@@ -36,7 +38,7 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     made = {engine: export(folder, engine) for engine in ENGINES}
     contents = {engine: content for engine, (content, _) in made.items()}
     assert contents["vllm"] == {
-        "method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 2, "prompt_lookup_max": 4,
+        "method": "custom_class", "num_speculative_tokens": 2, "model": PROPOSER, "revision": str(folder),
     }  # fmt: skip
     assert contents["sglang"].startswith("--speculative-algorithm NGRAM --speculative-num-draft-tokens 3 ")
     assert yaml.safe_load(contents["trtllm"])["speculative_config"] == {
@@ -50,25 +52,39 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
             f"{engine}: kept the tree's best chain, of length 2; dropped 1 of 3 nodes"
         ), dropped
     assert "n-grams of 2 to 3 tokens (llama.cpp looks up exactly 4 tokens)" in made["llama-cpp"][1]
-    assert "the order of matches" in made["vllm"][1]
+
+
+@pytest.mark.parametrize(
+    ("parts", "dropped"),
+    [
+        ({}, "dropped 1 of 3 nodes; vLLM's environment needs specexp"),
+        ({"controller": {"class_path": "Heuristic"}}, "dropped 1 of 3 nodes; vLLM's"),
+        (
+            {"drafter": {"class_path": "TokenRecycling"}},
+            "nodes and the target's candidates (TokenRecycling learns the",
+        ),
+        (
+            {"controller": {"class_path": "QLearning", "init_args": {"reward": "useful"}}},
+            "the QLearning controller",
+        ),
+    ],
+)
+def test_vllm_gets_the_artifact_if_its_parts_draft_from_tokens_alone(parts, dropped, tuned) -> None:
+    both = {"class_path": "Union", "init_args": {"drafters": [LOOKUP, {"class_path": "SuffixAutomaton"}]}}
+    folder = tuned(**{"drafter": both, **parts})
+    content, said = export(folder, "vllm")
+    assert content["model"] == PROPOSER
+    assert Path(content["revision"]) == folder
+    assert dropped in said
+    with pytest.raises(ArtifactError, match="must be left out"):
+        export(folder, "vllm", draft="small")
 
 
 def test_suffix_decoding_is_suffix_decoding_where_an_engine_has_it(tuned) -> None:
     cold = tuned({"class_path": "SuffixAutomaton", "init_args": {"min_run": 3}})
-    content, dropped = export(cold, "vllm")
-    assert content == {
-        "method": "suffix", "num_speculative_tokens": 2, "suffix_decoding_max_cached_requests": 0,
-        "suffix_decoding_max_spec_factor": 2.0, "suffix_decoding_min_token_prob": 0.0,
-    }  # fmt: skip
-    assert "min_run=3 and the choice between continuations" in dropped
     suffix = {"decoding_type": "SA", "max_draft_len": 2, "enable_global_pool": False}
     assert yaml.safe_load(export(cold, "trtllm")[0]) == {"speculative_config": suffix}
-    with pytest.raises(ArtifactError, match="must be left out"):
-        export(cold, "vllm", draft="small")
     carried = tuned({"class_path": "SuffixAutomaton", "init_args": {"state": "carry", "reach": 1.5}})
-    content, _ = export(carried, "vllm")
-    assert content["suffix_decoding_max_spec_factor"] == 1.5
-    assert "suffix_decoding_max_cached_requests" not in content
     content, dropped = export(carried, "trtllm")
     assert yaml.safe_load(content)["speculative_config"]["enable_global_pool"] is True
     assert "reach=1.5 and texts of earlier requests" in dropped
@@ -95,10 +111,14 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_drafter_that_an_engine_does_not_have_is_refused(engine, tuned) -> None:
-    drafters = ["TokenRecycling"] + ["SuffixAutomaton"] * (engine not in ("vllm", "trtllm"))
+    drafters = ["Lookahead"]
+    if engine != "vllm":  # which runs our own drafters
+        drafters += ["TokenRecycling"] + ["SuffixAutomaton"] * (engine != "trtllm")
     for drafter in drafters:
         with pytest.raises(ArtifactError, match=f"{engine} does not support the {drafter} drafter"):
             export(tuned({"class_path": drafter}), engine)
+    if engine == "vllm":
+        return
     both = {"class_path": "Union", "init_args": {"drafters": [LOOKUP, {"class_path": "TokenRecycling"}]}}
     with pytest.raises(ArtifactError, match=f"{engine} does not support the Union drafter"):
         export(tuned(both), engine)

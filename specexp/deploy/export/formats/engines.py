@@ -16,7 +16,8 @@ from specexp.artifacts.kinds.compositions import CONFIRMED, ConfirmedSetting
 from specexp.artifacts.manifest import read_bytes, read_json
 from specexp.artifacts.parts import PARTS
 from specexp.artifacts.validation import validated
-from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
+from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest, noted
+from specexp.drafters.token_drafter import drafts_from_tokens
 from specexp.engines.engine import EngineError
 from specexp.engines.server import filled
 from specexp.engines.settings import (
@@ -32,6 +33,7 @@ from specexp.engines.settings import (
 
 if TYPE_CHECKING:
     from specexp.config.artifacts import LoadedArtifact
+    from specexp.core.contracts import Controller
 
 Expressed = tuple[Settings, tuple[str, ...]]
 """Settings, and descriptions of the parts of the artifact that they cannot express."""
@@ -62,8 +64,11 @@ class ChainDraft:
         return tuple("the corpus" if name == "corpus" else f"{name}={value}" for name, value in given.items())
 
 
-def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
-    """Return the chain in an artifact's tree. ``name`` is the format's name in error messages.
+def chain_of(
+    artifact: LoadedArtifact, name: str, keeps: Callable[[Controller], bool] = lambda one: one.same_plan
+) -> ChainDraft:
+    """Return the chain in an artifact's tree. ``name`` is the format's name in error messages, and ``keeps`` returns
+    whether the engine runs a controller.
 
     Raises:
         ArtifactError: the artifact's trees differ from step to step.
@@ -76,7 +81,7 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
         )
     length = max((len(path) for path in paths if not any(path)), default=0)  # only paths of rank 0
     controller, lost = artifact.controller, []
-    if controller is not None and not controller.same_plan:
+    if controller is not None and not keeps(controller):
         lost.append(f"the {type(controller).__name__} controller")
     if (strategy := artifact.execution_spec) is not None:
         arguments = ", ".join(
@@ -95,6 +100,14 @@ def chain_of(artifact: LoadedArtifact, name: str) -> ChainDraft:
     drafter = artifact.recorded.get("drafter", {})
     drafter_name = drafter.get("class_path", "").rpartition(".")[2]
     return ChainDraft(max(length, 1), drafter_name, drafter.get("init_args", {}), kept, tuple(lost))
+
+
+def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
+    """Raise an ArtifactError if a draft model is named for an artifact that drafts without one."""
+    if draft is not None:
+        raise ArtifactError(
+            f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model"
+        )
 
 
 class ChainFormat(ExportFormat):
@@ -149,10 +162,8 @@ class ChainFormat(ExportFormat):
                 f"{artifact.folder}: {self.name} does not support the {chain.drafter} drafter: export the study's "
                 f"folder, runs/NAME, for its best setting that {self.name} runs, or deploy with specexp.serve"
             )
-        if chain.drafter in ("PromptLookup", "SuffixAutomaton") and draft is not None:
-            raise ArtifactError(
-                f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model"
-            )
+        if chain.drafter in ("PromptLookup", "SuffixAutomaton"):
+            check_no_draft(artifact, draft)
         if chain.drafter == "PromptLookup":
             arguments = chain.arguments
             return _LOOKUPS[self.settings](
@@ -285,6 +296,28 @@ class Vllm(ChainFormat):
 
     name, settings, read_for = "vllm", VllmSettings, VllmSettings.read_for
     deployment = 'vllm serve MODEL --speculative-config "$(cat {file})"'
+
+    @override
+    def make(self, request: ExportRequest) -> ExportedFile:
+        if (Path(request.source) / CONFIRMED).is_file():  # there is no artifact that vLLM could load
+            return super().make(request)
+        artifact = self.load(request)
+        if "drafter" not in artifact.recorded or not drafts_from_tokens(artifact.drafter):
+            return super().make(request)
+        return noted(self._proposed(artifact, **request.options), artifact, self.name)
+
+    def _proposed(self, artifact: LoadedArtifact, draft: str | None = None) -> ExportedFile:
+        """Return the settings with which specexp's own drafter loads the artifact in vLLM."""
+        from specexp.deploy.vllm import PROPOSER, controls_from_counts, lost_by  # imports torch
+
+        check_no_draft(artifact, draft)
+        chain = chain_of(artifact, self.name, controls_from_counts)
+        made = VllmSettings("custom_class", chain.length, PROPOSER, str(artifact.folder.resolve()))
+        lost = " and ".join((*chain.lost, *lost_by(artifact.drafter))) or "nothing"
+        return ExportedFile(
+            made.deployed(),
+            f"{self.name}: kept {chain.kept}; dropped {lost}; vLLM's environment needs specexp (pip install --no-deps)",
+        )
 
 
 class Sglang(ChainFormat):
