@@ -131,7 +131,7 @@ def test_a_controller_learns_how_many_tokens_were_accepted(made) -> None:
     assert next(iter(proposer._sequences.values()))[0].controller.length == 2
 
 
-def test_a_carried_drafter_learns_across_requests_and_starts_anew_in_time(made, monkeypatch) -> None:
+def test_a_carried_drafter_learns_across_requests(made, monkeypatch) -> None:
     proposer = made({"class_path": "TokenRecycling", "init_args": {"state": "carry", "k": 2}})
     proposed(proposer, ([0], [1]))
     proposed(proposer, ([0, 1], [5]))

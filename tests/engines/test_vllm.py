@@ -66,7 +66,7 @@ class TestReal:
         assert first.accepted_drafts == second.accepted_drafts > 0
         assert first.memory_bytes > 2**28
 
-    def test_a_server_that_dies_is_told_by_its_own_error(self, pair) -> None:
+    def test_the_error_of_a_dead_server_is_its_own(self, pair) -> None:
         engine = VLLM(VllmSettings("custom_class", 4, PROPOSER, "no/artifact"), PYTHON, eager=True)
         with pytest.raises(EngineError, match="no/artifact"):
             engine.start(pair)
