@@ -327,7 +327,7 @@ def test_lanes_with_the_same_fixed_tree_share_its_buffers_but_no_results() -> No
     assert all(np.array_equal(now, then) for now, then in zip(first, before, strict=True))
 
 
-def test_a_request_that_an_error_left_behind_is_replaced() -> None:
+def test_an_earlier_request_is_replaced_by_the_next_sequence() -> None:
     """The next sequence of the slot is verified by its own rule."""
     model = build("Llama", LLAMA, dtype=torch.float32)
     runtime = CompiledModel(model)
