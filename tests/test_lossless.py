@@ -226,6 +226,7 @@ def test_a_conversation_is_that_of_plain_decoding_from_the_start(name, draft_and
     prompt=prompts,
     seed=st.integers(0, 3),
 )
+@pytest.mark.slow
 def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, prompt, seed):
     """Its output depends on the drafts, except at temperature 0, but not on earlier prompts."""
     model = language_model(name, "sdpa")

@@ -63,6 +63,7 @@ def test_planted_delays_are_found_within_a_tenth(explain) -> None:
 
 
 @pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
+@pytest.mark.variants(2)
 def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
     planted = (
         "--step",
@@ -99,6 +100,7 @@ def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None
     ],
 )
 @pytest.mark.parametrize("counters", ["request", "prometheus"])
+@pytest.mark.variants(3)
 def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
     found = explain(*FREE, *planted, "--counters", counters, options=["--max-tokens", "256"])
     assert cause in found["answer"]

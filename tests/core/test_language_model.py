@@ -337,6 +337,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES)
+@pytest.mark.variants(6)
 def test_a_tree_of_eighty_nodes_decodes_as_the_model_does(name, attention):
     model = build(name, ARCHITECTURES[name], attention, torch.float32)  # experts know no float64
     prompt = torch.randint(2, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))

@@ -84,6 +84,7 @@ def test_results_and_committed_rows_are_those_of_the_tree(make, order):
 @pytest.mark.parametrize("verifier", [Greedy(), KeyedSampling(0.8), RejectionSampling(0.8)], ids=type)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("make", [RUNTIMES["eager"], RUNTIMES["graphed, blocks"]], ids=["eager", "graphed"])
+@pytest.mark.variants(2)
 def test_the_output_is_that_of_rows_as_built(make, order, verifier):
     texts = {}
     for name, runtime in (("built", eager()), (order, make())):

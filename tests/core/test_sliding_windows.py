@@ -70,6 +70,7 @@ def test_greedy_output_of_graphed_passes_equals_generate(name):
 @pytest.mark.parametrize("order", ["built", "depth-first"])
 @pytest.mark.parametrize("kind", [LanguageModel, GraphedModel])
 @pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.variants(8)
 def test_a_row_of_a_tree_sees_the_window_on_its_own_path(name, kind, order):
     """Siblings lie between a node and its ancestors in the cache, but take no place in the window."""
     model = sliding_model(name)

@@ -123,6 +123,7 @@ def test_every_answer_is_the_models_own(life, context_limit):
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
+@pytest.mark.variants(2)
 def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
     """In float64: accepted rows are kept where they are, rejected ones are gone, positions are right."""
     target = small_model(name, attention)

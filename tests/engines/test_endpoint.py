@@ -111,6 +111,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("", "lists the models fake, but model is 'fakes'; did you mean 'fake'"),
     ],
 )
+@pytest.mark.variants(4)
 def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
     seconds, model = 1.5 if "deaf" in arguments else 30, None if arguments else "fakes"
     with pytest.raises(EngineError, match=message):

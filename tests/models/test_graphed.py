@@ -562,6 +562,7 @@ def test_without_a_bug_everything_is_as_by_the_models_own_code(expected: list[An
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.variants(3)
 def test_a_planted_bug_is_found(
     plant: Callable[..., Any], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

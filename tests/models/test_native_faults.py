@@ -41,6 +41,7 @@ def planted(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("planted")
+@pytest.mark.slow
 def test_where_llama_cpp_dies_specexp_runs_the_file(caplog, monkeypatch):
     """One test, because the child process takes seconds."""
     file = str(written("Llama"))

@@ -61,6 +61,7 @@ class TestPacked(RuntimeContract):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Qwen3"])
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.variants(4)
 def test_a_packed_pass_has_the_bits_of_the_bfloat16_pass(name, precision, tied):
     model = packed(precision, name, tie_word_embeddings=tied)
     plain, small = CompiledModel(model), PackedModel(model)

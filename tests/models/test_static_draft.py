@@ -63,6 +63,7 @@ def drafted(
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+@pytest.mark.variants(2)
 def test_a_tree_in_one_replay_is_the_tree_of_its_passes(tree: Any) -> None:
     own, _ = drafted(LanguageModel(model("Llama")), tree)
     found, drafter = drafted(GraphedModel(model("Llama"), CheckedReplay), tree)
@@ -105,12 +106,14 @@ OTHERS: dict[str, tuple[TreeBuilder, dict[str, Any], Verifier]] = {
 
 
 @pytest.mark.parametrize("tree", OTHERS.values(), ids=OTHERS)
+@pytest.mark.variants(1)
 def test_a_tree_with_nodes_that_no_step_drafts_is_unchanged(tree: Any) -> None:
     own, _ = drafted(LanguageModel(model("Llama")), tree)
     assert drafted(GraphedModel(model("Llama"), CheckedReplay), tree)[0] == own
 
 
 @pytest.mark.parametrize("positions", [40, 41, 42])
+@pytest.mark.variants(1)
 def test_no_position_beyond_the_drafts_context_is_fed(positions: int) -> None:
     own, _ = drafted(LanguageModel(model("GPT2", positions)), TREES["chain"])
     assert drafted(GraphedModel(model("GPT2", positions), CheckedReplay), TREES["chain"])[0] == own

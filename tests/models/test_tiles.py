@@ -71,6 +71,7 @@ def test_a_row_has_the_same_bits_in_every_number_of_rows() -> None:
 
 @pytest.mark.usefixtures("_emulated")
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.variants(4)
 def test_logits_are_closer_to_exact_ones_than_those_of_the_models_own_code(name: str) -> None:
     runtime = tiled(name)
     logits = runtime.prefill(0, TEXT, all_logits=True).logits[0]

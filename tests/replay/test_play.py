@@ -107,6 +107,7 @@ def check_equal(setting, make, builder, controller=Fixed):
     [(one, name) for one in SETTINGS for name in COMPOSITIONS if one == "keyed" or name in EVERYWHERE],
     indirect=["setting"],
 )
+@pytest.mark.variants(4)
 def test_every_count_of_every_prompt_is_the_live_one(setting, name):
     live = check_equal(setting, lambda source: draft(source, setting[2]), *COMPOSITIONS[name])
     assert sum(one.accepted_drafts for one in live) > 0.6 * len(FEW)
@@ -151,6 +152,7 @@ def recycling(coupled, state="carry"):
     ],
     ids=["lookup", "recycling", "cold recycling", "both"],
 )
+@pytest.mark.variants(3)
 def test_drafters_that_learn_from_accepted_tokens_alone_are_exact(setting, make):
     coupled = setting[2]
     builder = ParametricTree(nodes=8, depth=4, width=min(3, make(coupled).max_candidates))

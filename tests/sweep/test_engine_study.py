@@ -80,6 +80,7 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
     assert f"crash: failed, EngineError: {FAULTS['crash']}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):
     drawing = endpoint("drawing", "--draft-tokens {tokens}", settings={"tokens": 1})
     key = "engine.init_args.settings.tokens"

@@ -79,6 +79,7 @@ def test_killed_at_random_moments(tmp_path, round_):
     check_full(study)
 
 
+@pytest.mark.slow
 def test_killed_with_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     process = start(tmp_path, url)
@@ -94,6 +95,7 @@ def test_killed_with_a_database(tmp_path):
     check_full(study)
 
 
+@pytest.mark.slow
 def test_two_workers_share_a_database(tmp_path):
     url = f"sqlite:///{tmp_path}/study.db"
     first = start(tmp_path / "a", url)

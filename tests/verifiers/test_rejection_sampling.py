@@ -203,6 +203,7 @@ def test_there_are_numbers_enough_for_any_step(builder):
 
 
 @pytest.mark.parametrize(("kind", "widths"), TREES.values(), ids=TREES)
+@pytest.mark.variants(1)
 def test_logits_on_a_device_are_verified_as_on_the_host(kind, widths, monkeypatch):
     verifier = RejectionSampling(temperature=0.8)
     verdicts = {True: [], False: []}

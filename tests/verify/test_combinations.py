@@ -171,6 +171,7 @@ def test_no_part_is_left_out():
     [pytest.param(*pair, marks=pytest.mark.slow if pair[1] in SELDOM else []) for pair in SAMPLED],
     ids=lambda name: name,
 )
+@pytest.mark.variants(3)
 def test_a_sampled_joint_is_the_targets(drafter, builder):
     assert valid(drafter, builder, RejectionSampling())
     tests = [
@@ -203,6 +204,7 @@ def test_a_sampled_joint_is_the_targets(drafter, builder):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.variants(2)
 def test_neither_the_kind_of_node_nor_a_cut_draft_changes_the_joint(builder, verifier, draft):
     make = BUILDERS[builder]
     assert joint_test(lambda model: Parts(DraftModel(model, **draft), make(), verifier), most=FEW).passed

@@ -84,6 +84,7 @@ def serve():
 
 
 @pytest.mark.parametrize("fields", [(), ("--timings",), ("--emoji",), ("--emoji", "--timings")])
+@pytest.mark.variants(1)
 def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_path, capsys) -> None:
     url = serve("--wrong", "200", "--logprobs", *fields)
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8"]
@@ -131,6 +132,7 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
+@pytest.mark.variants(3)
 def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]

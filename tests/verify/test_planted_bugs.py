@@ -290,6 +290,7 @@ def wide(builder=StaticTree):
     ],
     ids=lambda part: type(part).__name__,
 )
+@pytest.mark.variants(3)
 def test_a_broken_part_is_found(builder, verifier, temperature, most):
     """The draft is more peaked than the target, so that much is rejected."""
     make = sampled(lambda draft: DraftModel(draft, temperature), lambda: builder, verifier)

@@ -89,6 +89,7 @@ def sampled(name, verifier, samples=SAMPLES, **hot):
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.variants(1)
 def test_the_joint_of_sampled_tokens_is_the_targets(name):
     joint = law(DRAFTERS[name][0])[1]
     assert joint.sum() == pytest.approx(1.0)
@@ -103,6 +104,7 @@ def test_the_joint_under_block_verification_is_the_targets():
 @pytest.mark.parametrize(
     "name", [one if one == "Eagle3" else pytest.param(one, marks=pytest.mark.slow) for one in DRAFTERS]
 )
+@pytest.mark.variants(1)
 def test_a_planted_bias_is_found(name):
     joint = law(DRAFTERS[name][0])[1]
     found = sampled(name, TakesDrafts(COLD), 2 * SAMPLES, temperature=3.0)

@@ -103,6 +103,7 @@ def looked_up(draft):
     return Parts(PromptLookup(), StaticTree([[0]]), KeyedSampling(0.8))
 
 
+@pytest.mark.slow
 def test_several_processes_count_as_one_does():
     counts = []
     for workers in (1, 2):

@@ -33,6 +33,7 @@ def by_topic(diagnoses: object) -> dict[str, Diagnosis]:
     return {diagnosis.topic: diagnosis for diagnosis in diagnoses}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_every_line_is_a_finding(capsys, monkeypatch):
     assert main(["--json"]) == 0
     diagnoses = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -23,6 +23,7 @@ def test_without_tiles_the_reason_is_printed_and_nothing_is_measured(
     )
 
 
+@pytest.mark.slow
 def test_every_figure_has_its_bound(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
