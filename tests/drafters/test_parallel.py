@@ -113,9 +113,9 @@ def test_a_published_p_eagle_head_drafts_by_its_recipe(path):
     drafter, target = Eagle3(str(folder), layers=list(LAYERS)), LanguageModel(model)
     drafter.use_target(target)
     target.keep_hidden(drafter.wants_hidden)
-    (hidden,) = target.prefill(0, text[:-1]).hidden
+    (fed,) = target.prefill(0, text[:-1]).hidden
     context = Context(text)
-    prefill = prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), hidden)
+    prefill = prefill_outcome(context, np.array(text[:-1]), torch.empty(0, 0), fed)
     drafter.begin(context, prefill)
     found = drafter.propose(context, chain_request(context, path, KEPT, rows=range(depths)))
     with torch.no_grad():

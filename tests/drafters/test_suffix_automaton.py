@@ -121,7 +121,7 @@ def test_the_automaton_counts_what_a_search_counts(texts, random):
         places[which] = index.add(places[which], texts[which][grown[which]])
         grown[which] += 1
     for text, place in zip(texts, places, strict=True):
-        known = index.known(place, len(text))
+        known = list(index.known(place, len(text)))
         for length, followers in known:
             assert dict(followers) == occurrences(texts, text[len(text) - length :])
         longest = max(
