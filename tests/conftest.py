@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,6 @@ import hypothesis
 import pytest
 import yaml
 
-from specexp.testing.drafters import DrafterContract
-from specexp.testing.runtimes import RuntimeContract
-
-CONTRACTS, WHOLE_FOR = (DrafterContract, RuntimeContract), 2
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
 # Here and in all programs that tests start: small models are fastest on one thread, and where a program asks for more,
@@ -50,19 +45,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The README's commands first: they take longest, and no worker should begin them last.
 
-    Of tests marked ``variants(n)``, all but the first ``n`` cases are slow. Contracts of drafters and runtimes are run
-    whole for two constructors of a class. Under ``-m slow`` all properties are tried again, on all of their examples.
+    Of tests marked ``variants(n)``, all but the first ``n`` cases are slow; with ``variants(n, parameter)``, all but
+    those of the first ``n`` values of a parameter. Under ``-m slow`` all properties are tried again, on all examples.
     """
     items.sort(key=lambda item: item.path.name != "test_readme.py")
-    seen = Counter[str]()
+    seen: dict[str, dict[str, int]] = {}
     for item in items:
-        marker = item.get_closest_marker("variants")
-        contract = WHOLE_FOR if issubclass(getattr(item, "cls", None) or object, CONTRACTS) else None
-        most = contract if marker is None else marker.args[0]
-        name = item.nodeid.partition("[")[0]
-        seen[name] += 1
-        if most is not None and seen[name] > most:
-            item.add_marker("slow")
+        if marker := item.get_closest_marker("variants"):
+            most, *parameter = marker.args
+            cases = seen.setdefault(item.nodeid.partition("[")[0], {})
+            case = str(item.callspec.params[parameter[0]]) if parameter else item.nodeid
+            if cases.setdefault(case, len(cases)) >= most:
+                item.add_marker("slow")
     for item in items if config.option.markexpr == "slow" else []:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")

@@ -105,7 +105,6 @@ def commands(section: str) -> list[str]:
 
 
 RUN = [name for name in sections() if any(line.startswith("python -m") for line in commands(name))]
-TIER = {False: (), True: (pytest.mark.slow,)}  # the README's own sections are in the default tier
 PYTHON = [name for name in sections() if blocks(name, "python")]
 
 
@@ -203,7 +202,8 @@ def test_ci_runs_the_install_commands_of_the_pages() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "section", [pytest.param(name, marks=TIER[not name.startswith("README")]) for name in RUN]
+    "section",
+    [pytest.param(name, marks=() if name.startswith("README") else pytest.mark.slow) for name in RUN],
 )
 def test_the_commands_of_a_section_work(section: str, folder: Path, stand_ins: dict[str, list[str]]) -> None:
     run(section, folder, stand_ins)

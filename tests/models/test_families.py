@@ -55,6 +55,7 @@ def test_speculative_decoding_continues_as_generate(name: str) -> None:
     assert result.drafted_nodes > 40
 
 
+@pytest.mark.variants(3, "name")
 @each_family
 class TestFamilies(RuntimeContract):
     """A row has the same bits alone, in a tree, in a batch and in a prefill."""

@@ -42,6 +42,7 @@ def flat(rows: int) -> TreeShape:
     return TreeShape(np.array([-1] + [0] * (rows - 1)), np.arange(-1, rows - 1))
 
 
+@pytest.mark.variants(2, "name")
 @pytest.mark.parametrize("name", FAMILIES)
 class TestTiles(RuntimeContract):
     """A row has the same bits alone, in a tree, in a batch and in a prefill."""
