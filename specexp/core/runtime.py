@@ -129,9 +129,8 @@ class PassResult:
 
     logits: Sequence[torch.Tensor] = ()  # [m, V] each; a prefill has them only on request
     hidden: Sequence[torch.Tensor] = ()  # [m, d] each; empty if no hidden states are kept
-    tokens: Sequence[
-        TargetTokens | None
-    ] = ()  # None for a slot without a request; empty if there are no requests
+    # None for a slot without a request; empty if there are no requests
+    tokens: Sequence[TargetTokens | None] = ()
 
     def by_tree(self) -> Iterator[tuple[torch.Tensor, torch.Tensor | None, TargetTokens | None]]:
         """Iterate over the trees' logits, hidden states and tokens."""
