@@ -267,7 +267,7 @@ def speculation(to, words):
 @pytest.mark.parametrize(
     ("to", "words", "settings", "field", "value"),
     [
-        ("vllm", "serve MODEL --speculative-config", VllmSettings, "method", "ngram"),
+        ("vllm", "serve MODEL --speculative-config", VllmSettings, "method", "custom_class"),
         ("sglang", "--model-path MODEL", SglangSettings, "algorithm", "NGRAM"),
         ("trtllm", "MODEL --config", TrtllmSettings, "decoding_type", "NGram"),
         ("llama-cpp", "--models-dir FOLDER --models-preset", LlamaCppSettings, "spec_type", "ngram-map-k"),
