@@ -18,13 +18,7 @@ registered::
   ``DeterministicVerifierContract`` if it declares that property
 - controller: :class:`specexp.testing.controllers.ControllerContract`, ``make_controller()``;
   ``FrozenControllerContract`` if it does not learn
-- analysis: :class:`specexp.testing.analyses.AnalysisContract`, ``make_analysis()``
 - runtime: :class:`specexp.testing.runtimes.RuntimeContract`, ``runtime()``
-- execution strategy: :class:`specexp.testing.executions.ExecutionContract`, the fixture ``execution``;
-  ``DraftingExecutionContract`` if it uses the drafter
-- reasoning task: :class:`specexp.testing.tasks.TaskContract`, the fixture ``task``, ``solution(item)`` and
-  ``evaluations()``
-- search over thoughts: :class:`specexp.testing.searches.SearchContract`, ``make_search()``
 - prompt set: :class:`specexp.testing.prompt_sets.PromptSetContract`, the fixture ``prompt_set``
 
 ``make_...()`` returns a *new* part in its initial state, identical on every call. The tests check what a part declares,

@@ -6,8 +6,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
-from random import Random
-from time import sleep
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +19,6 @@ from specexp.core.contracts import Drafter
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.outcome import Outcome
 from specexp.core.tree import NO_CANDIDATE, NodeKind
-from specexp.core.wrappers import DrafterWrapper
 from specexp.drafters.ranking import candidates_of
 
 Question = TypeVar("Question")
@@ -140,50 +137,6 @@ def _hashed(vocab_size: int, seed: int, spread: float, tokens: tuple[int, ...]) 
 @lru_cache(maxsize=1 << 14)
 def _drawn_for(key: tuple[int, ...], size: int, spread: float) -> tuple[float, ...]:
     return tuple((np.random.default_rng(key).standard_normal(size) * spread).tolist())
-
-
-class Pause:
-    """Sleeps for a random time on every call.
-
-    Args:
-        most_ms: longest time, in milliseconds.
-        fails_at: number of the call, counted from 1, that raises RuntimeError instead of sleeping; None for no failure.
-    """
-
-    def __init__(
-        self, most_ms: float, least_ms: float = 0.0, seed: int = 0, fails_at: int | None = None
-    ) -> None:
-        self.fails_at = fails_at
-        self._range = least_ms / 1000, most_ms / 1000
-        self._random = Random(seed)
-        self.calls = 0
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.calls == self.fails_at:
-            raise RuntimeError(f"call {self.calls} was to fail")
-        if self._range[1] > 0:
-            sleep(self._random.uniform(*self._range))
-
-
-class PausingDrafter(DrafterWrapper):
-    """Wraps a drafter and pauses before each call to ``begin``, ``propose`` or ``observe``."""
-
-    def __init__(self, drafter: Drafter, pause: Callable[[], None]) -> None:
-        self.inner = (drafter,)
-        self.pause = pause
-
-    def begin(self, context: Context, prefill: Outcome | None) -> None:
-        self.pause()
-        super().begin(context, prefill)
-
-    def propose(self, context: Context, request: Request) -> Candidates:
-        self.pause()
-        return self.inner[0].propose(context, request)
-
-    def observe(self, outcome: Outcome) -> None:
-        self.pause()
-        super().observe(outcome)
 
 
 class FakeDrafter(Drafter):

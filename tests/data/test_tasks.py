@@ -4,13 +4,13 @@ import json
 from decimal import Decimal
 
 import pytest
+from helpers.task_contract import TaskContract
 
 from experiments.papers.seed.blocksworld import Action, Blocksworld
 from specexp.data import PromptSetError, TaskItems
 from specexp.data.tasks import GSM8K, CreativeWriting, Ending
 from specexp.data.tasks.creative_writing import split_sentences
 from specexp.data.tasks.gsm8k import last_number
-from specexp.testing.tasks import TaskContract
 
 pytestmark = pytest.mark.unit
 

@@ -2,9 +2,9 @@
 
 import signal
 
+from helpers.pauses import Pause
 from helpers.toy_schedules import PARTS, PausingTarget, pausing
 from specexp.scheduling import Job, Scheduled
-from specexp.testing.fakes import Pause
 
 JOBS = [Job((1, 2), "short", max_new_tokens=3), *(Job((number,), number, 1500) for number in range(5))]
 

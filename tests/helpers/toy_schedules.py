@@ -2,12 +2,12 @@
 
 from functools import cache
 
+from helpers.pauses import PausingDrafter
 from specexp.builders import Chain, KConfig
 from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident
-from specexp.testing.fakes import PausingDrafter
 from specexp.verifiers import Greedy, KeyedSampling
 from specexp.verify.toy import LIVE, ToyModel, toy_models
 

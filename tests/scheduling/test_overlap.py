@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pauses import Pause
 from helpers.toy_schedules import PARTS, PausingTarget, pausing
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -13,7 +14,6 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel
 from specexp.scheduling import Batched, Job, Scheduled, SerialSpeculative
 from specexp.scheduling.timeline import BUSY, TARGET
-from specexp.testing.fakes import Pause
 
 JOBS = [Job((1, 2), number, 12) for number in range(4)]
 pytestmark = pytest.mark.timeout(120)

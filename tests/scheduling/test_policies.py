@@ -4,12 +4,12 @@ from random import Random
 
 import numpy as np
 import pytest
+from helpers.pauses import Pause
 from helpers.toy_schedules import PARTS, PausingTarget, jobs_of, pausing
 
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.scheduling import FirstCome, Job, LeastProgress, MostConfident, QueuePolicy, Scheduled, Waiting
 from specexp.scheduling.timeline import TARGET
-from specexp.testing.fakes import Pause
 
 CHAIN = TreeShape.from_rank_paths([[0], [0, 0]])
 

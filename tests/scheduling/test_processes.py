@@ -13,13 +13,14 @@ from random import Random
 
 import pytest
 from helpers.clusters import is_alive
+from helpers.pauses import Pause
 from helpers.toy_schedules import PARTS, PausingTarget, Unlearning, fail_oddly, jobs_of, leave, pausing
 from helpers.waiting import wait_for
 
 from specexp.builders import Chain
 from specexp.core.parts import Parts
 from specexp.scheduling import Job, Scheduled
-from specexp.testing.fakes import FakeDrafter, Pause
+from specexp.testing.fakes import FakeDrafter
 
 HERE = Path(__file__).parent
 JOBS = [Job((1, 2), "short", max_new_tokens=2), *(Job((number,), number, 200) for number in range(4))]

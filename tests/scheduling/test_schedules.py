@@ -5,6 +5,7 @@ import threading
 from random import Random
 
 import pytest
+from helpers.pauses import Pause
 from helpers.toy_schedules import (
     PARTS,
     POLICIES,
@@ -17,7 +18,6 @@ from helpers.toy_schedules import (
 )
 
 from specexp.scheduling import Batched, Scheduled
-from specexp.testing.fakes import Pause
 from specexp.verify.toy import LIVE
 
 SCHEDULES = 1000

@@ -4,6 +4,8 @@ import os
 from time import monotonic, sleep
 
 import pytest
+from helpers.execution_contract import DraftingExecutionContract, ExecutionContract
+from helpers.pauses import Pause
 from helpers.small_models import small_model
 from helpers.toy_schedules import PARTS, PausingTarget, pausing
 
@@ -13,8 +15,7 @@ from specexp.core.parts import Parts
 from specexp.drafters import PromptLookup, TokenRecycling
 from specexp.scheduling import Batched, Job, LeastProgress, Scheduled, Serial, SerialSpeculative
 from specexp.scheduling.timeline import TARGET
-from specexp.testing.executions import DraftingExecutionContract, ExecutionContract
-from specexp.testing.fakes import Pause, counting_model
+from specexp.testing.fakes import counting_model
 from specexp.verifiers import KeyedSampling
 
 

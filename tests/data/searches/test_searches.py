@@ -1,11 +1,11 @@
 """Breadth-first search keeps the contract, and its choices can be worked out by hand."""
 
 import pytest
+from helpers.search_contract import SearchContract, drive, text_of
 from hypothesis import given, strategies as st
 
 from specexp.data.searches import BreadthFirst
 from specexp.data.searches.search import Continuations, State, Values
-from specexp.testing.searches import SearchContract, drive, text_of
 
 pytestmark = pytest.mark.unit
 

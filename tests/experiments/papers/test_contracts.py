@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from helpers.analysis_contract import AnalysisContract
 from helpers.made_records import record
 
 from experiments.by_task import FastestByTask
@@ -24,7 +25,6 @@ from specexp.core.loop import Decoder
 from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling
 from specexp.report.table import Table, columns
-from specexp.testing.analyses import AnalysisContract
 from specexp.testing.fakes import hashed_model
 from specexp.verifiers import Greedy, RejectionSampling
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from helpers.pauses import Pause, PausingDrafter
 from specexp.builders import Chain, DySpecGreedy, Graft, KConfig, StaticTree
 from specexp.controllers import QLearning
 from specexp.core.contracts import Verifier
@@ -20,13 +21,7 @@ from specexp.core.parts import Parts
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.scheduling import Execution, Executor, Job, Run, SerialSpeculative
 from specexp.scheduling.timeline import TARGET
-from specexp.testing.fakes import (
-    FakeCausalLM,
-    FakeDrafter,
-    Pause,
-    PausingDrafter,
-    hashed_model,
-)
+from specexp.testing.fakes import FakeCausalLM, FakeDrafter, hashed_model
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 VOCABULARY = 12
