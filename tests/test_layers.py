@@ -14,7 +14,7 @@ LAYERS = [
     {"base"},
     {"core"},
     {"drafters", "builders", "verifiers", "controllers"},
-    {"models", "scheduling", "artifacts", "tracking", "data"},
+    {"models", "scheduling", "artifacts", "tracking", "data", "constraints"},
     {"config"},
     {"bench"},
     {"report"},

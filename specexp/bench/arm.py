@@ -41,6 +41,7 @@ class Arm(ABC):
     device: str
     latency: LatencyProfile | None = None  # profile that models the seconds; None if they are measured
     state: str = "stateless"  # the drafter's state policy
+    constrains = False  # whether answers satisfy the prompts' structured_outputs
 
     @property
     def clock(self) -> str:
@@ -96,6 +97,10 @@ class Arm(ABC):
         def optional(name: str) -> list[Any]:
             return [found for one in counts if (found := getattr(one, name, None)) is not None]
 
+        if prompt.structured_outputs is not None and not self.constrains:
+            raise ValueError(
+                f"prompt {prompt.prompt_id!r} has structured_outputs, which the arm {self.name!r} does not apply"
+            )
         answers = [one.token_ids for one in counts]
         phases = dict(seconds or {})
         found: dict[str, Any] = {

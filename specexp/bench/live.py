@@ -32,6 +32,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
 )
+from specexp.constraints.grammar import ConstraintError, compiler_of
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specexp.artifacts.fingerprint import Fingerprint
+    from specexp.core.constraint import Constraint
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
     from specexp.data.task_items import Problem
@@ -51,6 +53,8 @@ class DecoderArm(LearningArm):
 
     Seconds are measured if ``latency`` is None or does not model them.
     """
+
+    constrains = True
 
     def __init__(
         self,
@@ -68,7 +72,8 @@ class DecoderArm(LearningArm):
         self.device = decoder.model.placement
         if latency is not None and latency.modelled:
             self.latency = latency.of(decoder.parts.label)
-        self.eos = eos_of(tokenizer, decoder.model.model) if generation.stop_at_eos else frozenset()
+        self._ends = eos_of(tokenizer, decoder.model.model)
+        self.eos = self._ends if generation.stop_at_eos else frozenset()
 
     @override
     def decode(self, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
@@ -89,6 +94,7 @@ class DecoderArm(LearningArm):
                 sequence=sequence_name(prompt, sample),
                 continue_conversation=turn > 0,
                 stop_at_repetition=generation.stop_at_repetition,
+                constraint=self._constraint(prompt),
                 observers=[*self.observers, sources, times],
             )
             results.append(result)
@@ -106,6 +112,16 @@ class DecoderArm(LearningArm):
             sources=tuple(sources.found),
             nodes_by_source={name: (count, sources.accepted[name]) for name, count in sources.nodes.items()},
         )
+
+    def _constraint(self, prompt: Prompt) -> Constraint | None:
+        if prompt.structured_outputs is None:
+            return None
+        compiler = compiler_of(self.tokenizer, self.decoder.model.vocab_size, self._ends)
+        try:
+            return compiler.constraint(prompt.structured_outputs)
+        except ConstraintError as error:
+            place = ".".join(("structured_outputs", *error.key))
+            raise ValueError(f"prompt {prompt.prompt_id!r}: {place}: {error}") from error
 
 
 class LiveBackend(Backend):

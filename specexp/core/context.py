@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
+    from specexp.core.constraint import Constraint
     from specexp.core.noise import GumbelStream, Key, UniformStream
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class Context:
         self.seed = seed
         self.sequence = sequence
         self.noise_temperature = noise_temperature
+        self.constraint: Constraint | None = None  # on the output of this turn
         self.continued = False  # a later turn of a conversation: the parts have already observed the rest
         self.steps = 0  # decoding steps absorbed so far
         self.lanes = 1  # sequences in the next target pass, this one included; 1 if unknown

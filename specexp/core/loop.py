@@ -20,6 +20,7 @@ from pydantic import Field
 
 from specexp.base.checked import check_arguments
 from specexp.base.messages import shown
+from specexp.core.constraint import Constraint, filtered, masked
 from specexp.core.context import Context, repeats
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
@@ -108,6 +109,8 @@ class Drafting:
         drafter = self.drafter
         if drafter is None or self.builder is None:
             return None
+        if self.context.constraint is not None:  # candidates are filtered level by level
+            return None
         if drafter.runs_model and (self._needs_requests or not unshared):
             return None
         shape = self.builder.shape_of(plan)
@@ -178,13 +181,15 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
         else:
             answers = drafter.propose_together([question for _, question in growing])
         share = (perf_counter() - started) / len(growing)
-        for (tree, _), answer in zip(growing, answers, strict=True):
+        for (tree, (_, context, request)), answer in zip(growing, answers, strict=True):
             if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
                 raise TypeError(
                     f"{type(drafter).__name__}.propose must return Candidates, got {type(answer).__name__}"
                 )
             tree.pass_tokens += answer.pass_tokens
             tree.draft_seconds += share
+            if context.constraint is not None:
+                answer = filtered(context.constraint, request, answer)
             tree.advance(answer)
     return [Draft(tree.tree, tree.pass_tokens, tree.draft_seconds, tree.build_seconds) for tree in trees]
 
@@ -233,6 +238,8 @@ class Lane:
 
     def __post_init__(self) -> None:
         self.draft: Draft | None = None  # the draft for the next target pass
+        if self.context.constraint is not None:
+            self.eos_token_ids = {*self.eos_token_ids, *self.context.constraint.eos_token_ids}
         self.result = GenerationResult(seed=self.context.seed)  # output, counters and seconds so far
         room = self.target.context_limit - len(self.context)
         self._limit: FinishReason = "length" if self.max_new_tokens <= room else "context"
@@ -258,8 +265,8 @@ class Lane:
 
     @property
     def request(self) -> TokenRequest | None:
-        """The lane's request for the target's tokens; None if the verifier needs the logits themselves."""
-        if not isinstance(self.verifier, DeterministicVerifier):
+        """The lane's request for the target's tokens; None if the verifier or a constraint needs the logits."""
+        if not isinstance(self.verifier, DeterministicVerifier) or self.context.constraint is not None:
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
         return TokenRequest(self.context, self.verifier, learned)
@@ -294,6 +301,8 @@ class Lane:
                 device; with logits on the host, the verifier decides.
         """
         started = perf_counter()
+        if self.context.constraint is not None:
+            logits = masked(self.context.constraint, self.tree, logits)
         if target is None and not on_host(logits):
             target = self._chosen(logits)
         if target is not None:
@@ -355,6 +364,8 @@ class Lane:
         self.target.commit(self.slot, [0, *accepted[: len(tokens) - 1]])
         self.context.append(tokens)
         self.context.steps += 1
+        if self.context.constraint is not None:
+            self.context.constraint.commit(tokens)
         result.seconds["commit"] += perf_counter() - started
         count_step(result, tree, len(accepted), len(tokens), len(draft.pass_tokens))
         if self.ended:
@@ -559,6 +570,7 @@ class Decoder:
         sequence: int | str | None = None,
         continue_conversation: bool = False,
         stop_at_repetition: bool = False,
+        constraint: Constraint | None = None,
         observers: Sequence[OutcomeObserver] = (),
     ) -> GenerationResult:
         """Continue one prompt. Calls from different threads that share a model wait for each other.
@@ -573,6 +585,8 @@ class Decoder:
             continue_conversation: keep the cache and the parts' state, and prefill only new tokens. ``input_ids`` must
                 begin with all tokens that the last call fed and generated.
             stop_at_repetition: end the output once it repeats itself; see :func:`~specexp.core.context.repeats`.
+            constraint: what the output may be, such as a JSON schema; used for this output only. It ends at the
+                constraint's EOS tokens, too.
             observers: called with every step's outcome, outside the measured time.
 
         Raises:
@@ -599,6 +613,7 @@ class Decoder:
                 context is not model.conversation
             ):  # the context is new, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
+            context.constraint = constraint
             self._kept = model.conversation = context
             model.keep_hidden(parts.wants_hidden)  # another decoder of the model may have changed it
             room = min(len(prompt) + min(max_new_tokens, _ROOM_AHEAD), model.context_limit)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         OpenWebText as OpenWebText,
         RawText as RawText,
         SpecBench as SpecBench,
+        StructuredTasks as StructuredTasks,
     )
     from specexp.data.own_prompts import OwnPrompts as OwnPrompts
     from specexp.data.task_items import TaskItems as TaskItems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +199,30 @@ class EverydayTasks(PromptSet):
             PromptRow(row.label("prompt_id"), row.text("category"), [row.text("prompt")]) for row in rows
         ]
         return prompt_rows(prompts, where="EverydayTasks")
+
+
+class StructuredTasks(PromptSet):
+    """Prompts with answers of a given form, twelve per task. They ship with specexp and need no network access.
+
+    The tasks alternate, as in :class:`EverydayTasks`: extract, classify, call a tool. Objects to extract have eight
+    fields. A class is one of several choices, a small object or a regular expression. A call is an object of the tool's
+    name and arguments.
+    """
+
+    @override
+    def load(self) -> Dataset:
+        where = Path(__file__).with_name("structured.jsonl")
+        rows = map(json.loads, where.read_text(encoding="utf-8").splitlines())
+        prompts = [
+            PromptRow(
+                row["prompt_id"],
+                row["category"],
+                [row["prompt"]],
+                structured_outputs=row["structured_outputs"],
+            )
+            for row in rows
+        ]
+        return prompt_rows(prompts, where="StructuredTasks")
 
 
 @dataclass(frozen=True)

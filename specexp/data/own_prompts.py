@@ -50,7 +50,8 @@ class OwnPrompts(PromptSet):
     If the row has several of these fields or none, set ``data.field``. A prompt is a text, a list of texts (turns), or
     chat messages up to the user's last one, including the system prompt and earlier answers. The prompt id is read from
     ``prompt_id``, ``question_id``, ``task_id``, ``custom_id``, ``session_id`` or ``id``, and the category from
-    ``category``, or from the field named by ``data.category``.
+    ``category``, or from the field named by ``data.category``. With ``structured_outputs``, the answer must satisfy a
+    constraint, such as ``{"json": SCHEMA}`` (see :meth:`~specexp.constraints.grammar.Compiler.constraint`).
 
     Supported files are logs and batches of OpenAI requests, and input for ``vllm bench serve`` (``custom`` and
     ShareGPT). AIPerf's single-turn and multi-turn files and the ``inputs.json`` of an AIPerf run also work.
@@ -149,7 +150,15 @@ class OwnPrompts(PromptSet):
                 found.turns,
                 found.context,
                 found.chat,
+                _structured_outputs(row),
             )
+
+
+def _structured_outputs(row: Row) -> dict[str, Any] | None:
+    found = row.values.get("structured_outputs")
+    if found is None or isinstance(found, dict):
+        return found
+    raise row.error("structured_outputs", "an object such as {json: SCHEMA}", found)
 
 
 def _requests(rows: Iterable[Row]) -> Iterator[Row]:

@@ -17,7 +17,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specexp.base.checked import Checked
 from specexp.data.chat import Message
@@ -102,6 +102,7 @@ class PromptRow(NamedTuple):
     turns: list[str]
     context: list[Message] = []  # noqa: RUF012 (never changed)
     chat: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
 
 
 class PromptSet(metaclass=Checked):
@@ -185,6 +186,11 @@ def prompt_rows(rows: Iterable[PromptRow], where: str) -> Dataset:
 
     text = Value("string")
     features = Features(  # messages have fields of their own, such as tool calls
-        prompt_id=text, category=text, turns=List(text), context=List(Json()), chat=Value("bool")
+        prompt_id=text,
+        category=text,
+        turns=List(text),
+        context=List(Json()),
+        chat=Value("bool"),
+        structured_outputs=Json(),
     )
     return Dataset.from_list(collected, features=features)

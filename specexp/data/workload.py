@@ -44,6 +44,8 @@ class Prompt:
         chat_template: whether turns are rendered with the tokenizer's chat template.
         context: messages before the first turn, such as a system prompt.
         template_arguments: variables of the chat template, such as ``enable_thinking``.
+        structured_outputs: constraint on every answer (see :class:`~specexp.constraints.grammar.Compiler`); None
+            for free answers.
 
     Example::
 
@@ -59,6 +61,7 @@ class Prompt:
     chat_template: bool = False
     context: tuple[Message, ...] = ()
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    structured_outputs: Mapping[str, Any] | None = None
 
     def turn_ids(
         self, tokenizer: PreTrainedTokenizerBase, turn: int, previous_token_ids: Sequence[int] = ()
@@ -223,8 +226,10 @@ def varying_template(tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str,
 
 
 def digest_of_prompts(prompts: Sequence[Prompt]) -> str:
-    """Return a short digest of the token ids of all first turns and the texts of all turns."""
-    found = hashlib.sha256(repr([(list(map(int, one.token_ids)), *one.turns) for one in prompts]).encode())
+    """Return a short digest of the token ids of all first turns, the texts of all turns, and the constraints."""
+    texts = [(list(map(int, one.token_ids)), *one.turns) for one in prompts]
+    constraints = [one.structured_outputs for one in prompts if one.structured_outputs is not None]
+    found = hashlib.sha256(repr([*texts, *constraints]).encode())
     return found.hexdigest()[:16]
 
 
@@ -507,7 +512,7 @@ class Workload(metaclass=Checked):
         ends_as_written = not chat_template and self.prompts.prompt_tokens is None
         if ends_as_written and any(ends_inside_a_token(tokenizer, turn) for turn in turns):
             self.preparation.end_inside_a_token.append(prompt_id)
-        given = (chat_template, context, self.chat_template_kwargs)
+        given = (chat_template, context, self.chat_template_kwargs, row.get("structured_outputs"))
         return Prompt(prompt_id, row["category"], turns, tuple(ids), row["index"], *given)
 
     def _shortened(

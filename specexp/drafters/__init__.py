@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from specexp.drafters.eagle import Eagle as Eagle
     from specexp.drafters.eagle3 import Eagle3 as Eagle3
     from specexp.drafters.early_exit import EarlyExit as EarlyExit
+    from specexp.drafters.grammar import Grammar as Grammar
     from specexp.drafters.lookahead import Lookahead as Lookahead
     from specexp.drafters.medusa import Medusa as Medusa
     from specexp.drafters.mtp import Mtp as Mtp

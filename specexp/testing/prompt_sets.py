@@ -23,7 +23,12 @@ class PromptSetContract:
     def test_rows_have_the_common_columns(self, prompt_set: PromptSet) -> None:
         text = Value("string")
         assert prompt_set.load().features == Features(
-            prompt_id=text, category=text, turns=List(text), context=List(Json()), chat=Value("bool")
+            prompt_id=text,
+            category=text,
+            turns=List(text),
+            context=List(Json()),
+            chat=Value("bool"),
+            structured_outputs=Json(),
         )
 
     def test_every_prompt_has_an_id_of_its_own_a_category_and_turns(self, prompt_set: PromptSet) -> None:

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.small_models import byte_tokenizer
 
+from specexp.constraints.grammar import compiler_of
 from specexp.data import (
     C4,
     GSM8K,
@@ -15,12 +17,14 @@ from specexp.data import (
     HumanEval,
     MTBench,
     OpenWebText,
+    OwnPrompts,
     PromptRow,
     PromptSet,
     PromptSetError,
     RawText,
     SpecBench,
     StdlibFunctions,
+    StructuredTasks,
 )
 from specexp.testing.prompt_sets import PromptSetContract
 
@@ -113,6 +117,33 @@ class TestEverydayTasks(PromptSetContract):
     def test_the_tasks_take_turns(self, prompt_set):
         tasks = [task for _, task, _ in rows_of(prompt_set)]
         assert tasks == 12 * ["edit a file", "summarise", "write code", "chat", "explain"]
+
+
+class TestStructuredTasks(PromptSetContract):
+    @pytest.fixture
+    def prompt_set(self):
+        return StructuredTasks()
+
+    def test_every_prompt_has_a_constraint_that_can_be_read(self, prompt_set):
+        tokenizer = byte_tokenizer()
+        compiler = compiler_of(tokenizer, len(tokenizer), frozenset({tokenizer.eos_token_id}))
+        for row in prompt_set.load():
+            compiler.constraint(row["structured_outputs"])
+
+    def test_the_tasks_take_turns(self, prompt_set):
+        assert [task for _, task, _ in rows_of(prompt_set)] == 12 * ["extract", "classify", "call a tool"]
+
+
+def test_own_prompts_bring_their_constraints(tmp_path: Path):
+    spec = {"json": {"type": "object", "properties": {"a": {"enum": [None, 1]}}}}
+    file = tmp_path / "my.jsonl"
+    file.write_text(
+        "\n".join(json.dumps(row) for row in [{"prompt": "A", "structured_outputs": spec}, {"prompt": "B"}])
+    )
+    assert [row["structured_outputs"] for row in OwnPrompts(str(file)).load()] == [spec, None]
+    file.write_text(json.dumps({"prompt": "A", "structured_outputs": "json"}))
+    with pytest.raises(PromptSetError, match="key 'structured_outputs': must be an object such as"):
+        OwnPrompts(str(file)).load()
 
 
 def test_the_first_texts_of_a_file_are_read_whole(tmp_path: Path):

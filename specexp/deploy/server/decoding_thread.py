@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from specexp.core.constraint import Constraint
 from specexp.core.context import Context
 from specexp.core.contracts import DeterministicVerifier
 from specexp.core.loop import Decoding, Drafting, Lane
@@ -95,6 +96,7 @@ class Output:
         speculative: False for plain decoding; a number limits the drafted tokens per step.
         log_probs: number of the target's top tokens to list for each output token; None for no log-probabilities.
         deadline: time at which an incomplete output is aborted, on the clock of :func:`time.monotonic`.
+        constraint: what the output may be; used for this output only.
         cancelled: any thread may set this; the output is then dropped before the next step.
     """
 
@@ -110,6 +112,7 @@ class Output:
     log_probs: int | None = None
     speculative: bool | int = True
     deadline: float = inf
+    constraint: Constraint | None = None
     cancelled: bool = False
 
 
@@ -392,6 +395,7 @@ class DecodingThread:
             own = self._parts[slot] if output.speculative else Parts()
             own = own._replace(verifier=output.verifier)
             context = own.context(prompt, output.seed, output.sequence)
+            context.constraint = output.constraint
             lane = Lane(
                 context,
                 self.target,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -84,11 +85,10 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
         "add_special_tokens detokenize": (True,),
         "tools functions bad_words logits_processors documents": ([],),
         "tool_choice function_call": ("none", "auto"),
-        "audio prediction web_search_options structured_outputs chat_template grammar": (),
+        "audio prediction web_search_options chat_template grammar": (),
         "guided_json guided_regex guided_choice guided_grammar": (),
         "truncate_prompt_tokens": (-1,),
         "suffix": ("",),
-        "response_format": ({"type": "text"},),
         "parallel_tool_calls": (True, False),
         "modalities": (["text"],),
         "reasoning_effort": ("none",),
@@ -122,6 +122,8 @@ class GenerationRequest(Section):
         stop: strings that end an output; a single string is accepted too. A special token ends it as a token.
         stop_token_ids: tokens that end an output.
         ignore_eos: whether to go on after an EOS token.
+        response_format: OpenAI's: ``text``, ``json_object``, or ``json_schema`` with a ``schema``.
+        structured_outputs: vLLM's: one of ``json``, ``json_object``, ``regex``, ``choice`` and ``grammar``.
         seed: random seed; None draws one.
         sequence: second part of the random key (see :meth:`~specexp.core.loop.Decoder.generate`); by default the
             output's index, from 0.
@@ -145,6 +147,8 @@ class GenerationRequest(Section):
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0, le=2**31)] = 0
     skip_special_tokens: bool = True
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     seed: _Integer | None = None
     sequence: Annotated[str, Field(max_length=1000)] | _Integer | None = None
     stream: bool = False
@@ -170,6 +174,42 @@ class GenerationRequest(Section):
                 raise RequestError(400, sentence, name)
         dropped = _UNSUPPORTED.keys() | _IGNORED
         return {name: value for name, value in body.items() if name not in dropped}
+
+    @model_validator(mode="after")
+    def _check_constraint(self) -> GenerationRequest:
+        if self.constraint is not None and self.min_tokens:
+            raise RequestError(
+                400, "min_tokens must be left out if the output has a given form", "min_tokens"
+            )
+        return self
+
+    @cached_property
+    def constraint(self) -> tuple[str, dict[str, Any]] | None:
+        """The field that gives the output's form, and the constraint as in ``structured_outputs``; None if free."""
+        form = self.response_format
+        if form is None or form == {"type": "text"}:
+            return (
+                None if self.structured_outputs is None else ("structured_outputs", self.structured_outputs)
+            )
+        if self.structured_outputs is not None:
+            raise RequestError(
+                400, "response_format must be left out if structured_outputs is given", "response_format"
+            )
+        if form == {"type": "json_object"}:
+            return "response_format", {"json_object": True}
+        described = form.get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
+        if (
+            form.keys() != {"type", "json_schema"}
+            or form["type"] != "json_schema"
+            or not isinstance(schema, dict)
+        ):
+            sentence = (
+                "response_format must be {type: text}, {type: json_object} or {type: json_schema, json_schema: {name, "
+                f"schema}}}}, got {shown(form)}"
+            )
+            raise RequestError(400, sentence, "response_format")
+        return "response_format.json_schema.schema", {"json": schema}
 
     @property
     def processors(self) -> Processors:

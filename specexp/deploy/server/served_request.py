@@ -18,6 +18,8 @@ from transformers import (
 )
 
 from specexp.base.messages import shown
+from specexp.constraints.grammar import ConstraintError, compiler_of
+from specexp.core.constraint import Constraint
 from specexp.core.contracts import DeterministicVerifier
 from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
 from specexp.deploy.server.decoding_thread import (
@@ -126,7 +128,23 @@ class ServedRequest:
             log_probs=request.top_log_probs,
             speculative=request.speculative,
             deadline=deadline,
+            constraint=self._constraint(),
         )
+
+    def _constraint(self) -> Constraint | None:
+        """Return the constraint of one output, if the request has one."""
+        if self.request.constraint is None:
+            return None
+        field, spec = self.request.constraint
+        compiler = compiler_of(
+            self._texts.tokenizer, self._thread.target.vocab_size, self._thread.eos_token_ids
+        )
+        try:
+            return compiler.constraint(spec)
+        except ConstraintError as error:
+            steps = error.key if field == "structured_outputs" else error.key[1:]
+            key = ".".join((field, *steps))[:200]
+            raise RequestError(400, f"{key}: {error}", key) from error
 
     def _stop_tokens(self) -> frozenset[int]:
         """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""

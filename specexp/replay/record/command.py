@@ -481,6 +481,12 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
         for sentence in workload.preparation.chat_template():
             print(sentence)
         for prompt in prompts:
+            if prompt.structured_outputs is not None:
+                raise config.checker.error(
+                    ("data",),
+                    f": prompt {prompt.prompt_id!r} has structured_outputs, which a recording cannot hold: measure "
+                    "such prompts live",
+                )
             known = found.setdefault(prompt.prompt_id, prompt)
             if known.token_ids != prompt.token_ids:
                 raise config.checker.error(

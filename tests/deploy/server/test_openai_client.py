@@ -236,7 +236,7 @@ REFUSED = [
         "sequence is only for requests of one output, and this request has 2",
     ),
     ({"extra_body": {"temprature": 1}}, 400, "did you mean 'temperature'?"),
-    ({"extra_body": {"response_format": {"type": "json_object"}}}, 400, "response_format"),
+    ({"extra_body": {"response_format": {"type": "xml"}}}, 400, "response_format"),
     ({"frequency_penalty": 2.5}, 400, "frequency_penalty must be <= 2, got 2.5"),
     ({"logit_bias": {"999": 1}}, 400, "logit_bias: the model's vocabulary has ids 0 to 256, got 999"),
     ({"logit_bias": {"a": 1}}, 400, "logit_bias.a must be an integer, got 'a'"),

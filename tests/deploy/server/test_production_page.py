@@ -38,7 +38,7 @@ def test_its_options_and_fields_are_there():
     named = set(re.findall(r"--[a-z][a-z-]+", serve))
     assert named <= options
     fields = ChatRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
-    table = PAGE[PAGE.index("| field of") : PAGE.index("| `response_format`")]
+    table = PAGE[PAGE.index("| field of") : PAGE.index("| `tools`")]
     named = {
         name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
     }

@@ -1,0 +1,1 @@
+"""Constraints on outputs, by grammars that a library reads."""

@@ -1,0 +1,82 @@
+"""Constraints on an output, such as a JSON schema: which tokens may come next, and which must."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specexp.core.dialogue import Candidates, Request
+from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Constraint(ABC):
+    """The rule of one output, after its committed tokens. A *path* is the tokens of a draft after them.
+
+    Attributes:
+        eos_token_ids: tokens that end the output once the rule is satisfied.
+    """
+
+    eos_token_ids: frozenset[int]
+
+    @abstractmethod
+    def mask(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+        """Return ``[V]``, true for the tokens allowed after a path; None if the path itself is not allowed."""
+
+    @abstractmethod
+    def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
+        """Return how many of the tokens, one after the other, are allowed after an allowed path."""
+
+    @abstractmethod
+    def forced(self, path: Sequence[int]) -> list[int]:
+        """Return the tokens of the text that must follow a path, as the tokenizer writes it.
+
+        An end that might share a token with the text after it is left out. Empty if the path is not allowed.
+        """
+
+    @abstractmethod
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Append allowed tokens to the output; raises ``ValueError`` if one is not allowed."""
+
+
+def masked(constraint: Constraint, tree: TokenTree, logits: torch.Tensor) -> torch.Tensor:
+    """Return ``[n + 1, V]`` logits of a tree, with ``-inf`` for tokens that are not allowed after their rows.
+
+    Rows that are not allowed themselves, or end the output, keep their logits, since no token after them counts.
+    """
+    import torch
+
+    masks = np.ones(tuple(logits.shape), dtype=np.bool_)
+    for row in range(len(masks)):
+        mask = constraint.mask(tree.tokens[list(tree.shape.path(row))].tolist())
+        if mask is not None and mask.any():
+            masks[row] = mask
+    return logits.masked_fill(~torch.from_numpy(masks).to(logits.device), -torch.inf)
+
+
+def filtered(constraint: Constraint, request: Request, answer: Candidates) -> Candidates:
+    """Return the candidates that are allowed, in the same order; phrases are cut at their first token that is not.
+
+    Drawn candidates stay: a verifier of draws must see all of them.
+    """
+    if request.kind is not NodeKind.POINT_MASS:
+        return answer
+    tokens = answer.tokens.copy()
+    phrases = tokens.reshape(*tokens.shape[:2], -1)  # [f, k, length], a view
+    for row, frontier in enumerate(request.rows.tolist()):
+        path = request.path_tokens(frontier)
+        for phrase in phrases[row]:
+            written = [token for token in phrase.tolist() if token != NO_CANDIDATE]
+            phrase[constraint.allowed(path, written) :] = NO_CANDIDATE
+    # a stable sort moves empty candidates behind the others of their row
+    order = np.argsort(phrases[:, :, 0] == NO_CANDIDATE, axis=1, kind="stable")
+    sorted_tokens = np.take_along_axis(phrases, order[:, :, np.newaxis], axis=1).reshape(tokens.shape)
+    log_probs = None if answer.log_probs is None else np.take_along_axis(answer.log_probs, order, axis=1)
+    return replace(answer, tokens=sorted_tokens, log_probs=log_probs)

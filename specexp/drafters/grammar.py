@@ -1,0 +1,52 @@
+"""Drafts from a constraint: the text that a grammar forces, and every way where it leaves few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.core.context import Context
+from specexp.core.contracts import Drafter
+from specexp.core.dialogue import Candidates, Request
+from specexp.drafters.ranking import candidates_of
+
+
+class Grammar(Drafter):
+    """Proposes what the sequence's constraint (:class:`~specexp.core.constraint.Constraint`) leaves no choice about.
+
+    After a row, that is the next token of the forced text, such as braces, keys and quotes of a JSON schema. Its tokens
+    are those that the tokenizer writes. Where nothing is forced but few tokens are allowed, all of them are candidates.
+    Sequences without a constraint get no candidates, so join it with other drafters in a ``Union``.
+
+    Args:
+        candidates: the largest number of allowed tokens that are proposed side by side.
+    """
+
+    learns_from = "nothing"
+
+    def __init__(self, candidates: Annotated[int, Field(ge=1, le=64)] = 4) -> None:
+        self.candidates = candidates
+
+    @property
+    @override
+    def max_candidates(self) -> int:
+        return self.candidates
+
+    @override
+    def propose(self, context: Context, request: Request) -> Candidates:
+        return candidates_of(
+            request, (self._after(context, request.path_tokens(row)) for row in request.rows.tolist())
+        )
+
+    def _after(self, context: Context, path: Sequence[int]) -> list[int]:
+        if context.constraint is None:
+            return []
+        if forced := context.constraint.forced(path):
+            return forced[:1]
+        mask = context.constraint.mask(path)
+        tokens = [] if mask is None else np.flatnonzero(mask).tolist()
+        return tokens if len(tokens) <= self.candidates else []

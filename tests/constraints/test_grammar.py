@@ -1,0 +1,144 @@
+"""Grammars: answers parse and validate, with drafts as without, and a schema that cannot be read is named."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from helpers.small_models import byte_tokenizer
+
+from specexp import Decoder
+from specexp.builders import Chain
+from specexp.constraints.grammar import Compiler, ConstraintError, compiler_of
+from specexp.core.language_model import LanguageModel
+from specexp.drafters import Grammar, PromptLookup, Union
+from specexp.testing.fakes import hashed_model
+
+TOKENIZER = byte_tokenizer()
+EOS = frozenset({TOKENIZER.eos_token_id})
+
+
+def compiler() -> Compiler:
+    return compiler_of(TOKENIZER, len(TOKENIZER), EOS)
+
+
+def schema_of(random: Random, depth: int = 0) -> dict[str, Any]:
+    """A random schema of the kinds that people write: nested, enum, pattern, arrays, references, numbers, unions."""
+    simple: list[dict[str, Any]] = [
+        {"type": "string", "maxLength": random.randint(0, 5)},
+        {"type": "string", "pattern": random.choice(["^[a-c]{2}$", "^x{1,4}y?z{1,3}$", "^(yes|no)$"])},
+        {"enum": random.sample(["red", "green", "blue", 3, None, True], 3)},
+        {"const": random.choice(["fixed", 7])},
+        {"type": "integer", "minimum": -5, "maximum": random.randint(0, 3000)},
+        {"type": "boolean"},
+    ]
+    if depth == 2:
+        return random.choice(simple)
+
+    def below() -> dict[str, Any]:
+        return schema_of(random, depth + 1)
+
+    names = random.sample(["id", "name", "size", "tags", "other key"], random.randint(1, 3))
+    made = {
+        "type": "object",
+        "properties": {name: below() for name in names},
+        "required": names[: random.randint(1, len(names))],
+        "additionalProperties": False,
+    }
+    array = {"type": "array", "items": below(), "minItems": 1, "maxItems": 2}
+    return random.choice([made, made, array, {"anyOf": [below(), below()]}, random.choice(simple)])
+
+
+def schema(seed: int) -> dict[str, Any]:
+    found = schema_of(Random(seed))
+    if seed % 5 == 0:
+        return {"$defs": {"part": found}, "type": "array", "items": {"$ref": "#/$defs/part"}, "maxItems": 2}
+    return found
+
+
+def answer(spec: dict[str, Any], *parts: Any) -> tuple[list[int], str]:
+    model = LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024))
+    result = Decoder(model, *parts).generate(
+        TOKENIZER("Answer: ").input_ids, max_new_tokens=400, constraint=compiler().constraint(spec)
+    )
+    assert result.finish_reason == "eos"
+    return result.token_ids, TOKENIZER.decode(result.token_ids, skip_special_tokens=True)
+
+
+@pytest.mark.variants(12)
+@pytest.mark.parametrize("seed", range(200))
+def test_every_answer_validates_and_is_that_of_plain_decoding(seed: int) -> None:
+    wanted = schema(seed)
+    tokens, text = answer({"json": wanted})
+    jsonschema.validate(json.loads(text), wanted)
+    for parts in ((Grammar(), Chain(6)), (Union([Grammar(), PromptLookup()]), Chain(4))):
+        assert answer({"json": wanted}, *parts)[0] == tokens
+
+
+@pytest.mark.parametrize(
+    ("spec", "texts"),
+    [
+        ({"choice": ["yes", "no", "not sure"]}, {"yes", "no", "not sure"}),
+        ({"regex": "a{2}b"}, {"aab"}),
+        ({"grammar": 'start: "x" "=" ("1" | "2")'}, {"x=1", "x=2"}),
+        ({"grammar": 'root ::= "on" | "off"'}, {"on", "off"}),
+    ],
+)
+def test_other_constraints_allow_their_texts_alone(spec: dict[str, Any], texts: set[str]) -> None:
+    assert answer(spec, Grammar(), Chain(4))[1] in texts
+
+
+def test_forced_text_is_drafted() -> None:
+    spec = {
+        "json": {
+            "type": "object",
+            "properties": {"a long name": {"type": "boolean"}},
+            "required": ["a long name"],
+            "additionalProperties": False,
+        }
+    }
+    constraint = compiler().constraint(spec)
+    assert TOKENIZER.decode(constraint.forced([])).startswith('{"a long name":')
+    result = Decoder(
+        LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)
+    ).generate([5, 6], max_new_tokens=40, constraint=constraint)
+    assert result.steps <= len(result.token_ids) / 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "sentence"),
+    [
+        ({}, (), "a constraint must have exactly one of the keys"),
+        ({"json": {}, "regex": "a"}, (), "a constraint must have exactly one of the keys"),
+        ({"json": {"type": "strin"}}, ("json",), "Invalid type: strin"),
+        (
+            {
+                "json": {
+                    "type": "object",
+                    "properties": {"a": {"items": {"type": "array", "uniqueItems": True}}},
+                }
+            },
+            ("json", "properties", "a", "items"),
+            "uniqueItems",
+        ),
+        (
+            {"json": {"$defs": {"ok": {"type": "null"}}, "anyOf": [{"$ref": "#/$defs/ok"}, {"not": {}}]}},
+            ("json", "anyOf", "1"),
+            "not",
+        ),
+        ({"regex": "(a"}, ("regex",), "unclosed group"),
+        ({"json": "{"}, ("json",), "Expecting property name"),
+    ],
+)
+def test_what_cannot_be_read_is_named(spec: dict[str, Any], key: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ConstraintError, match=sentence) as error:
+        compiler().constraint(spec)
+    assert error.value.key == key
+    assert "\n" not in str(error.value)
+
+
+def test_a_compiler_is_made_once_for_a_tokenizer() -> None:
+    assert compiler() is compiler()
