@@ -174,6 +174,19 @@ def compiler_of(tokenizer: PreTrainedTokenizerBase, vocab_size: int, eos: frozen
     return found
 
 
+def call_grammar(schemas: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the grammar (Lark) of a call ``{"name": ..., "arguments": ...}`` of one of several functions.
+
+    Args:
+        schemas: JSON schema of each function's arguments, by the function's name.
+    """
+    lines = [f"start: {' | '.join(f'call_{number}' for number in range(len(schemas)))}"]
+    for number, (name, schema) in enumerate(schemas.items()):
+        head = json.dumps(f'{{"name": "{name}", "arguments": ')
+        lines.append(f'call_{number}: {head} %json {json.dumps({"x-guidance": _SEPARATORS, **schema})} "}}"')
+    return "\n".join(lines)
+
+
 def _schemas_in(part: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
     """Yield the schemas directly inside a schema, each with its place."""
     for key, value in part.items():

@@ -220,6 +220,7 @@ class Executor(AbstractContextManager["Executor"]):
     def _begin(self, lanes: Lanes, job: Job, slot: int, seed: int, eos_token_ids: frozenset[int]) -> None:
         """Start a sequence in a free slot, reusing the longest prefix of its prompt that any slot holds."""
         context = self.parts.context(job.prompt, seed, job.sequence)
+        context.constraint = job.constraint
         lane = Lane(
             context,
             self.model,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from specexp.base.checked import Checked
+from specexp.core.constraint import Constraint
 from specexp.core.tree import TokenTree
 
 
@@ -21,6 +22,7 @@ class Job:
         prompt: token ids ``[p]``, at least one. Jobs share the prefill of a common prefix of their prompts.
         sequence: key of the random draws, unique within a run. The same key gives the same output.
         stop: function of the new tokens that returns whether the output ends there.
+        constraint: what the output may be; for strategies whose drafters run in this process.
     """
 
     prompt: tuple[int, ...]
@@ -28,6 +30,7 @@ class Job:
     max_new_tokens: int = 128
     stop: Callable[[Sequence[int]], bool] | None = None
     stop_at_repetition: bool = False
+    constraint: Constraint | None = None
 
 
 class Waiting(NamedTuple):

@@ -17,7 +17,7 @@ same distribution.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from threading import Lock
 from typing import Any
@@ -33,6 +33,7 @@ from transformers.generation import (
 )
 
 from specexp.config.artifacts import LoadedArtifact
+from specexp.constraints.grammar import compiler_of
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts, check_composition
 from specexp.deploy.hugging_face.request import check_request, eos_ids, hidden_arguments, left_padding, serves
@@ -75,11 +76,14 @@ class CustomGenerate:
         generation_config: GenerationConfig,
         seed: int | None = None,
         tokenizer: Any = None,
+        structured_outputs: Mapping[str, Any] | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
         """Continue each row of ``input_ids`` ``[b, p]``; return ``[b, p + new]``, padded on the right.
 
-        ``generate`` itself uses the ``tokenizer``, for ``stop_strings`` and ``token_healing``.
+        ``generate`` itself uses the ``tokenizer``, for ``stop_strings`` and ``token_healing``. ``structured_outputs``
+        is the form of the output (see :meth:`~specexp.constraints.grammar.Compiler.constraint`), such as
+        ``{"json": schema}``, and needs the ``tokenizer``.
         """
         hidden, config = hidden_arguments(), generation_config
         mask = model_kwargs.pop("attention_mask", None) if self._scheduled else None
@@ -91,8 +95,22 @@ class CustomGenerate:
             seed = int(torch.randint(2**62, ()).item()) if config.do_sample else 0
         rows = list(zip(input_ids.tolist(), padding, strict=True))
         limit = int(config.max_length) - input_ids.shape[1]
+        constraint = None
+        if structured_outputs is not None:
+            if tokenizer is None or self._scheduled:
+                why = "an artifact without a schedule" if self._scheduled else "tokenizer=..."
+                raise ValueError(f"custom_generate of specexp: structured_outputs needs {why}")
+            ends = frozenset(eos_ids(config))
+            compiler = compiler_of(tokenizer, int(model.config.get_text_config().vocab_size), ends)
+            constraint = compiler.constraint(structured_outputs)
         jobs = [
-            Job(tuple(row[masked:]), number, limit, _stop(stopping_criteria, input_ids, number))
+            Job(
+                tuple(row[masked:]),
+                number,
+                limit,
+                _stop(stopping_criteria, input_ids, number),
+                constraint=constraint,
+            )
             for number, (row, masked) in enumerate(rows)
         ]
         with self._lock:

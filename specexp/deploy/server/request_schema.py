@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
+    Tag,
     model_validator,
 )
 from starlette.exceptions import HTTPException
@@ -21,6 +23,7 @@ from specexp.base.checked import IntegerKey, Section, violation
 from specexp.base.messages import shown
 from specexp.core.sampling import Processors
 from specexp.data.chat import ROLES, ChatMessage
+from specexp.deploy.server.tool_calls import ChosenTool, Tool, form_of_calls
 
 _GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy decoding, as in vLLM."""
@@ -167,12 +170,15 @@ class GenerationRequest(Section):
             body |= {"tools": [], "functions": []}  # no call is wanted
         if body.get("logprobs") is False:
             del body["logprobs"]
-        for name, neutral in _UNSUPPORTED.items():
+        unsupported = {
+            name: neutral for name, neutral in _UNSUPPORTED.items() if name not in cls.model_fields
+        }
+        for name, neutral in unsupported.items():
             value = body.get(name)
             if value is not None and value not in neutral:
                 sentence = f"{name} is not supported by this server, got {shown(value)}; leave it out"
                 raise RequestError(400, sentence, name)
-        dropped = _UNSUPPORTED.keys() | _IGNORED
+        dropped = unsupported.keys() | _IGNORED
         return {name: value for name, value in body.items() if name not in dropped}
 
     @model_validator(mode="after")
@@ -238,14 +244,25 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
 
+# violation() drops tags in parentheses from an error's key
+_ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"] | None, Tag("(text)")]
+    | Annotated[ChosenTool, Tag("(other)")],
+    Discriminator(lambda value: "(other)" if isinstance(value, (dict, ChosenTool)) else "(text)"),
+]
+
+
 class ChatRequest(GenerationRequest):
     """The body of ``/v1/chat/completions``. ``max_completion_tokens`` is an alias of ``max_tokens``.
 
     A last message of the assistant is continued. ``chat_template_kwargs`` are variables of the chat template.
+    ``tool_choice`` is ``auto`` by default if there are ``tools``.
     """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=1000)]
     chat_template_kwargs: dict[str, Any] = Field({})
+    tools: Annotated[list[Tool], Field(max_length=128)] = Field([])
+    tool_choice: _ToolChoice = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     max_completion_tokens: _Count | None = None
@@ -256,6 +273,31 @@ class ChatRequest(GenerationRequest):
     @override
     def top_log_probs(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @cached_property
+    def calls(self) -> str | None:
+        """``auto``, ``required``, or ``=`` and the name of the function to call; None for an answer without calls."""
+        if self.tool_choice == "none" or (self.tool_choice is None and not self.tools):
+            return None
+        if isinstance(self.tool_choice, ChosenTool):
+            names = [one.function.name for one in self.tools]
+            if (name := self.tool_choice.function.name) not in names:
+                sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(name)}"
+                raise RequestError(400, sentence, "tool_choice.function.name")
+            return f"={name}"
+        if not self.tools and self.tool_choice == "required":
+            raise RequestError(400, "tools must not be empty if tool_choice is required", "tools")
+        return (self.tool_choice or "auto") if self.tools else None
+
+    @cached_property
+    @override
+    def constraint(self) -> tuple[str, dict[str, Any]] | None:
+        given = super().constraint
+        if self.calls is None:
+            return given
+        if given is not None:
+            raise RequestError(400, f"{given[0]} must be left out if a tool may be called", given[0])
+        return form_of_calls(self.tools, self.calls)
 
     @model_validator(mode="after")
     def _check_fields_together(self) -> ChatRequest:

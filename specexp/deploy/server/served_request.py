@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from specexp.base.messages import shown
-from specexp.constraints.grammar import ConstraintError, compiler_of
+from specexp.constraints.grammar import Compiler, ConstraintError, compiler_of
 from specexp.core.constraint import Constraint
 from specexp.core.contracts import DeterministicVerifier
 from specexp.deploy.processed_sampling import CountPenalties, ProcessedSampling, TokenBias
@@ -34,6 +34,7 @@ from specexp.deploy.server.decoding_thread import (
 )
 from specexp.deploy.server.request_schema import ChatRequest, GenerationRequest, Limits, RequestError
 from specexp.deploy.server.texts import OutputText, Texts, TokenTexts
+from specexp.deploy.server.tool_calls import CallText
 from specexp.verifiers import KeyedSampling
 
 _COMPLETION_TOKENS = 16
@@ -91,6 +92,12 @@ class ServedRequest:
         self.outputs = [self._output(number, deadline) for number in range(count)]
         self.ended: list[Ended | None] = [None] * count
         self._token_texts = [TokenTexts(texts, request.skip_special_tokens) for _ in range(count)]
+        choice = request.calls if isinstance(request, ChatRequest) else None
+        self._call_texts = [CallText(choice) for _ in range(count)]
+        self._calls_by_choice = choice in (
+            "auto",
+            "required",
+        )  # as OpenAI, a named function's answer ends with stop
 
     def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
@@ -142,9 +149,21 @@ class ServedRequest:
         try:
             return compiler.constraint(spec)
         except ConstraintError as error:
+            if field == "tools":  # the grammar of all calls does not tell which one is at fault
+                field, error = self._fault_of_tools(compiler) or (field, error)
             steps = error.key if field == "structured_outputs" else error.key[1:]
             key = ".".join((field, *steps))[:200]
             raise RequestError(400, f"{key}: {error}", key) from error
+
+    def _fault_of_tools(self, compiler: Compiler) -> tuple[str, ConstraintError] | None:
+        """Return the place of the first tool whose parameters cannot be read, and the error."""
+        assert isinstance(self.request, ChatRequest)
+        for number, tool in enumerate(self.request.tools):
+            try:
+                compiler.constraint({"json": tool.function.parameters})
+            except ConstraintError as error:
+                return f"tools.{number}.function.parameters", error
+        return None
 
     def _stop_tokens(self) -> frozenset[int]:
         """Return the tokens that end an output: EOS, ``stop_token_ids``, and stop strings that are special tokens."""
@@ -208,8 +227,11 @@ class ServedRequest:
         """
         choices: dict[int, dict[str, Any]] = {}
         async for number, update in self._news():
-            content = {"message": {"role": "assistant", "content": update.text, "refusal": None}}
-            choices[number] = self._choice(number, update, content)
+            fields = self._call_texts[number].add(update.text, _finish_reason(update.end))
+            for call in fields.get("tool_calls", ()):
+                del call["index"]  # only chunks have it
+            message = {"role": "assistant", "content": None, "refusal": None, **fields}
+            choices[number] = self._choice(number, update, {"message": message})
         kind = "chat.completion" if self.is_chat else "text_completion"
         ordered = [choices[number] for number in sorted(choices)]
         return {**self._about, "object": kind, "choices": ordered, "usage": self.usage(), **self._extra()}
@@ -227,9 +249,12 @@ class ServedRequest:
         async for number, update in self._news():
             if not update.text and not update.log_probs and update.end is None:  # all text is still held back
                 continue
+            fields = self._call_texts[number].add(update.text, _finish_reason(update.end))
+            if not fields and not update.log_probs and update.end is None:
+                continue
             role = {} if number in begun else {"role": "assistant"}
             begun.add(number)
-            choice = self._choice(number, update, {"delta": {**role, "content": update.text}})
+            choice = self._choice(number, update, {"delta": {**role, **fields}})
             extra = {} if include_usage or None in self.ended else self._extra()
             counts = self.usage() if options.continuous_usage_stats else None
             usage = {"usage": counts} if include_usage else {}
@@ -296,6 +321,8 @@ class ServedRequest:
             log_probs = listed(self._token_texts[number], update.log_probs)
         content = chat if self.is_chat else {"text": update.text}
         reason = _finish_reason(update.end)
+        if reason == "stop" and self._calls_by_choice and self._call_texts[number].calls:
+            reason = "tool_calls"
         return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 
     def _log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from specexp.base.messages import first_line, type_and_line
-from specexp.data.chat import check_template_arguments
+from specexp.base.messages import first_line, shown, type_and_line
+from specexp.data.chat import Message, check_template_arguments, template_text
 from specexp.data.workload import chat_ids, first_turn_ids, renders_turns, varying_template
 from specexp.deploy.server.request_schema import (
     ChatRequest,
@@ -20,6 +20,7 @@ from specexp.deploy.server.request_schema import (
     GenerationRequest,
     RequestError,
 )
+from specexp.deploy.server.tool_calls import calls_by_mark, with_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,10 +76,31 @@ class Texts:
             raise RequestError(400, first_line(error), "chat_template_kwargs") from error
         try:
             template, _ = renders_turns(self.tokenizer, read[-1]["content"], chat=True)
+            if request.calls is not None:
+                read, own = self._with_tools(request, read, own)
             return chat_ids(self.tokenizer, read, template, self._arguments | own)
+        except RequestError:
+            raise
         except Exception as error:  # a template is a program and may raise any error
             why = type_and_line(error)[:300]
             raise RequestError(400, f"the model's chat template rejects these messages ({why})") from error
+
+    def _with_tools(
+        self, request: ChatRequest, messages: list[Message], arguments: dict[str, Any]
+    ) -> tuple[list[Message], dict[str, Any]]:
+        """Return messages and template arguments that describe the request's tools."""
+        tools = [one.model_dump(exclude_none=True) for one in request.tools]
+        given = {**arguments, "tools": tools}
+        text = template_text(self.tokenizer, self._arguments | given) if self.tokenizer.chat_template else ""
+        if request.calls == "auto" and not calls_by_mark(text):
+            sentence = (
+                "tool_choice must be none, required or a function, since this model's chat template has no calls in "
+                f"<tool_call>, got {shown(request.tool_choice)}"
+            )
+            raise RequestError(400, sentence, "tool_choice")
+        if re.search(r"\btools\b", text):
+            return messages, given
+        return with_tools(messages, tools), arguments
 
     def text(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Decode tokens to text, without special tokens unless ``special`` is set."""

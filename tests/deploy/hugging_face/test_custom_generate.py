@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from specexp import Decoder
 from specexp.artifacts import ArtifactError, fingerprint
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
+from specexp.constraints.grammar import compiler_of
+from specexp.core.language_model import LanguageModel
 from specexp.deploy.hugging_face import custom_generate as module, request
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.deploy.hugging_face.request import HIDDEN_ARGUMENTS, hidden_arguments
@@ -295,6 +298,27 @@ def test_a_tokenizer_may_be_given_as_to_plain_generate(model_folder, recycling, 
     given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "pad_token_id": 0, **settings}
     ours = model.generate(ids, custom_generate=recycling, **given)
     assert torch.equal(ours, model.generate(ids, **given))
+
+
+def test_an_output_of_a_given_form_equals_constrained_plain_decoding(model_folder, recycling):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    ids = tokenizer("Who?", return_tensors="pt").input_ids
+    form = {"json": {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"],
+                     "additionalProperties": False}}  # fmt: skip
+    given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "eos_token_id": tokenizer.eos_token_id}
+    ours = model.generate(ids, custom_generate=recycling, structured_outputs=form, **given)[
+        0, ids.shape[1] :
+    ].tolist()
+    compiler = compiler_of(tokenizer, model.config.vocab_size, frozenset([tokenizer.eos_token_id]))
+    plain = Decoder(LanguageModel(model))
+    expected = plain.generate(ids, max_new_tokens=60, constraint=compiler.constraint(form))
+    assert ours == expected.token_ids
+    assert json.loads(tokenizer.decode(ours, skip_special_tokens=True))["size"] in ("S", "L")
+    with pytest.raises(ValueError, match="structured_outputs needs tokenizer"):
+        model.generate(
+            ids, custom_generate=recycling, structured_outputs=form, **{**given, "tokenizer": None}
+        )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,150 @@
+"""Tools that an answer may call: their part of the prompt, the form of a call, and calls in the answer's text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from secrets import token_hex
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specexp.base.checked import Section
+from specexp.constraints.grammar import call_grammar
+from specexp.data.chat import Message
+
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_MARK = "<tool_call>"
+"""The beginning of a call in the output and the chat template of many families: Qwen, Hermes, SmolLM3, Granite."""
+_HEAD = re.compile(r'\{"name": "([^"]*)", "arguments": ')
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class Function(Section):
+    """A function that the client can run. ``parameters`` is the JSON schema of its arguments."""
+
+    name: _Name
+    description: str = ""
+    parameters: dict[str, Any] = Field({"type": "object", "properties": {}, "additionalProperties": False})
+    strict: bool | None = None
+
+
+class Tool(Section):
+    """A tool in OpenAI's format."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(Section):
+    """The name of the function that must be called."""
+
+    name: _Name
+
+
+class ChosenTool(Section):
+    """A tool that must be called, in OpenAI's format."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+def form_of_calls(tools: Sequence[Tool], choice: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the place of a constraint in the request, and the constraint as in ``structured_outputs``.
+
+    Args:
+        choice: ``auto``, for which there is no constraint; ``required``; or ``=`` and a function's name, for which the
+            output is its arguments alone.
+    """
+    if choice == "auto":
+        return None
+    if choice == "required":
+        schemas = {one.function.name: one.function.parameters for one in tools}
+        return "tools", {"grammar": call_grammar(schemas)}
+    (number,) = (number for number, one in enumerate(tools) if f"={one.function.name}" == choice)
+    return f"tools.{number}.function.parameters", {"json": tools[number].function.parameters}
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return messages with a description of tools in the system message, for templates that do not read ``tools``."""
+    lines = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in tools)
+    about = f'You can call these tools. Answer as JSON with the keys "name" and "arguments".\n\n{lines}'
+    given = list(messages)
+    if given[0]["role"] == "system":
+        about = f"{given.pop(0)['content']}\n\n{about}"
+    return [Message(role="system", content=about), *given]
+
+
+def calls_by_mark(template: str) -> bool:
+    """Return whether a chat template shows calls in the format that :class:`CallText` reads."""
+    return _MARK in template
+
+
+class CallText:
+    """Splits an output's text into content and tool calls, in the form of OpenAI's ``delta``, as the text grows.
+
+    Args:
+        choice: as in :func:`form_of_calls`; None for an output without calls.
+    """
+
+    def __init__(self, choice: str | None) -> None:
+        self._choice = choice
+        self._waiting = ""  # not given yet
+        self.calls = 0
+
+    def add(self, text: str, reason: str | None) -> dict[str, Any]:
+        """Return the fields that new text adds to a message. ``reason`` is why the output ended; None if it goes on."""
+        if self._choice is None:
+            return {"content": text}
+        self._waiting += text
+        if self._choice == "auto":
+            return self._marked(reason)
+        name = None if self.calls else self._choice[1:]
+        if self._choice == "required" and not self.calls:
+            head = _HEAD.match(self._waiting)
+            if head is None:
+                return {}
+            name, self._waiting = head[1], self._waiting[head.end() :]
+        # the last brace of a required call closes the call, and not its arguments
+        last = self._choice == "required" and reason != "length"
+        end = len(self._waiting) - last
+        arguments, self._waiting = self._waiting[:end], self._waiting[end:]
+        return {"tool_calls": [self._call(name, arguments)]}
+
+    def _call(self, name: str | None, arguments: str) -> dict[str, Any]:
+        """Return a new call, or the continuation of the last one if there is no name."""
+        if name is None:
+            return {"index": self.calls - 1, "function": {"arguments": arguments}}
+        self.calls += 1
+        function = {"name": name, "arguments": arguments}
+        return {
+            "index": self.calls - 1,
+            "id": f"call_{token_hex(12)}",
+            "type": "function",
+            "function": function,
+        }
+
+    def _marked(self, reason: str | None) -> dict[str, Any]:
+        """Give text in front of the first mark; at the end, give the calls behind it, unless they cannot be read."""
+        start = self._waiting.find(_MARK)
+        if start < 0 and reason is None:  # the end of the text may begin a mark
+            lengths = range(len(_MARK) - 1, 0, -1)
+            start = len(self._waiting) - next((n for n in lengths if self._waiting.endswith(_MARK[:n])), 0)
+        start = len(self._waiting) if start < 0 else start
+        content, self._waiting = self._waiting[:start], self._waiting[start:]
+        if reason is None:
+            return {"content": content}
+        calls = [call for one in _CALL.findall(self._waiting) if (call := _read(one)) is not None]
+        if not calls:
+            return {"content": content + self._waiting}
+        return {"content": content or None, "tool_calls": [self._call(*one) for one in calls]}
+
+
+def _read(text: str) -> tuple[str, str] | None:
+    """Return the name and the arguments, as JSON, of a call; None if it is not one."""
+    try:
+        found = json.loads(text)
+        return str(found["name"]), json.dumps(found.get("arguments", {}), ensure_ascii=False)
+    except (ValueError, KeyError):
+        return None

@@ -1,0 +1,194 @@
+"""Tools: a required call validates, drafts and chunks do not change it, and calls that a model marks are read."""
+
+import json
+from random import Random
+
+import httpx
+import jsonschema
+import openai
+import pytest
+
+from specexp.deploy.server.request_schema import ChatRequest
+from specexp.deploy.server.tool_calls import CallText
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"enum": [1, 2, 3]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"city": {"enum": ["Oslo", "Rome"]}},
+}
+TIMER = {
+    "type": "object",
+    "properties": {"minutes": {"enum": [5, 10]}},
+    "required": ["minutes"],
+    "additionalProperties": False,
+}
+SCHEMAS = {
+    "get_weather": WEATHER,
+    "set_timer": TIMER,
+    "stop": {"type": "object", "additionalProperties": False},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": schema}}
+    for name, schema in SCHEMAS.items()
+]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+USER = [{"role": "user", "content": "Weather in Oslo?"}]
+
+
+TURNS = "{% for m in messages %}{{ m.content }}{% endfor %}"
+SHORT = "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}" + TURNS
+
+
+@pytest.fixture(autouse=True)
+def _template_of_few_tokens(tiny, monkeypatch):
+    monkeypatch.setattr(tiny[1], "chat_template", SHORT)
+
+
+def ask(address, **fields):
+    body = {"messages": USER, "tools": TOOLS, "temperature": 0, "max_tokens": 120, **fields}
+    return httpx.post(f"{address}/v1/chat/completions", json=body, timeout=60)
+
+
+def call_of(answer):
+    """The only call of an answer, as its name and its arguments, and why the answer ended."""
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call.keys() == {"id", "type", "function"}
+    return call["function"]["name"], call["function"]["arguments"], choice["finish_reason"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_required_call_validates_and_does_not_depend_on_drafts(address, seed):
+    given = {"tool_choice": "required", "temperature": 1, "seed": seed}
+    name, arguments, reason = call_of(ask(address, **given))
+    jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+    assert reason == "tool_calls"
+    assert call_of(ask(address, **given, speculative=False)) == (name, arguments, reason)
+
+
+def test_a_named_function_is_called(address):
+    name, arguments, reason = call_of(ask(address, tool_choice=NAMED))
+    assert (name, reason) == ("get_weather", "stop")
+    jsonschema.validate(json.loads(arguments), WEATHER)
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_chunks_of_a_call_are_the_call(address, choice):
+    lines = ask(address, tool_choice=choice, stream=True).text.splitlines()
+    chunks = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    calls = [call for one in chunks for call in one["delta"].get("tool_calls", ())]
+    whole = call_of(ask(address, tool_choice=choice))
+    assert calls[0]["function"]["name"] == whole[0]
+    assert calls[0]["id"].startswith("call_")
+    assert {call["index"] for call in calls} == {0}
+    assert "".join(call["function"]["arguments"] for call in calls) == whole[1]
+    assert chunks[-1]["finish_reason"] == whole[2]
+
+
+def test_openais_client_reads_a_call_in_chunks(address):
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
+    fields = {"model": "tiny", "messages": USER, "tools": TOOLS, "tool_choice": "required", "temperature": 0}
+    with client.chat.completions.stream(**fields, max_tokens=120) as stream:
+        (choice,) = stream.get_final_completion().choices
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, call.function.arguments) == call_of(ask(address, tool_choice="required"))[:2]
+
+
+def test_tools_that_must_not_be_called_change_nothing(address):
+    none, without = ask(address, tool_choice="none"), ask(address, tools=None)
+    assert none.json()["choices"] == without.json()["choices"]
+
+
+TEXTS = {
+    "no call": ("Fine < today, <tool", None),
+    "one call": (
+        'Let me see.\n<tool_call>\n{"name": "f", "arguments": {"x": "}"}}\n</tool_call>',
+        [("f", {"x": "}"})],
+    ),
+    "two calls": (
+        '<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {"é": [1]}}</tool_call>',
+        [("f", {}), ("g", {"é": [1]})],
+    ),
+    "no JSON": ("<tool_call>{name: f}</tool_call>", None),
+    "cut": ('So <tool_call>{"name": "f", "argu', None),
+}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("text", "calls"), TEXTS.values(), ids=TEXTS)
+def test_marked_calls_are_read_from_chunks_of_any_length(text, calls, seed):
+    random, reader, found, content = Random(seed), CallText("auto"), [], ""
+    rest = text
+    while rest:
+        length = random.randint(1, len(rest))
+        delta = reader.add(rest[:length], None if length < len(rest) else "stop")
+        rest = rest[length:]
+        found += [one["function"] for one in delta.get("tool_calls", ())]
+        content += delta.get("content") or ""
+    expected = text if calls is None else text[: text.index("<tool_call>")]
+    assert content == expected
+    assert [(one["name"], json.loads(one["arguments"])) for one in found] == (calls or [])
+
+
+READS_TOOLS = (
+    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}{% if tools %}<tool_call>{% endif %}"
+)
+ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(("reads", "choice"), [(True, "auto"), (True, "required"), (False, "required")])
+def test_the_prompt_describes_the_tools(served, tiny, monkeypatch, reads, choice):
+    monkeypatch.setattr(tiny[1], "chat_template", READS_TOOLS + ROLES if reads else ROLES)
+    request = ChatRequest(
+        messages=[{"role": "system", "content": "Brief."}, *USER], tools=TOOLS, tool_choice=choice
+    )
+    (ids,) = served[0].texts.prompts(request)
+    text = tiny[1].decode(ids)
+    if reads:
+        assert text == "(get_weather)(set_timer)(stop)<tool_call>[system]Brief.[user]Weather in Oslo?"
+    else:
+        assert text.startswith("[system]Brief.\n\nYou can call")
+        assert all(f'"name": "{name}"' in text for name in SCHEMAS)
+        assert text.endswith("[user]Weather in Oslo?")
+
+
+def with_parameters(schema):
+    return [TOOLS[0], {"type": "function", "function": {"name": "f", "parameters": schema}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "words"),
+    [
+        ({"tool_choice": "always"}, "tool_choice", "must be"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tool_choice.function.name",
+            "got 'f'",
+        ),
+        ({"tools": [{"type": "function"}]}, "tools.0.function", "is missing"),
+        ({"tools": [], "tool_choice": "required"}, "tools", "must not be empty"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format",
+            "left out",
+        ),
+        (
+            {
+                "tool_choice": "required",
+                "tools": with_parameters({"properties": {"a": {"uniqueItems": True}}}),
+            },
+            "tools.1.function.parameters.properties.a",
+            "uniqueItems",
+        ),
+        ({"tools": TOOLS}, "tool_choice", "must be none, required or a function"),
+    ],
+)
+def test_what_cannot_be_called_is_named(address, fields, key, words):
+    answer = ask(address, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == key
+    assert words in answer.json()["error"]["message"]
