@@ -203,8 +203,8 @@ def _answers(record: RowRecord) -> Iterator[str]:
             others = f", of other arms up to {max(loops[1:]):.1%}" if loops[1:] else ""
             yield f"Loops{where}: {loops[0]:.1%} of plain decoding's answers{others}"
         for label, cells in run["tables"].get("reasoning_table_answers", {}).items():
-            if unread := cells.get("evaluations unparsable"):
-                yield f"Evaluations that could not be read, {label}: {unread:g} in {cells['items']:g} items"
+            if unread := cells.get("unparsable"):
+                yield f"Evaluations that could not be read, {label}: {unread:g} of {cells['evaluations']:g}"
 
 
 def _section(one: Finding, pictures: str) -> Iterator[str]:

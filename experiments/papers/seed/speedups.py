@@ -117,7 +117,7 @@ class ReasoningTable(MultiSequenceAnalysis):
 def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
     table = table_of(
         "Answers by task",
-        "task | arm | items | failed | correct | accuracy:.1% | sequences/item:.1 | evaluations unparsable",
+        "task | arm | items | failed | correct | accuracy:.1% | sequences/item:.1 | evaluations | unparsable",
         "An evaluation that cannot be parsed gives its state the lowest value.",
     )
     for task, records in tasks.items():
@@ -130,8 +130,11 @@ def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
             correct = [sum(judged), over(sum(judged), len(judged))] if judged else [None, None]
             sequences = over(sum(group.sequences for group in groups), len(groups))
             failed = sum(record.error is not None for record in own)
+            evaluations = sum(
+                group.roles["evaluator"].sequences for group in groups if "evaluator" in group.roles
+            )
             unparsable = sum(group.unparsable for group in groups)
-            table.rows.append([task, arm, len(own), failed, *correct, sequences, unparsable])
+            table.rows.append([task, arm, len(own), failed, *correct, sequences, evaluations, unparsable])
     return table
 
 

@@ -97,7 +97,7 @@ def test_other_answers_refuse_a_speedup():
 def test_answers_are_counted_and_failed_searches_have_no_speedup():
     (row,) = reasoning("reasoning_table_answers", arm="seed", task="GSM8K")
     assert (row["items"], row["failed"], row["correct"], row["accuracy"]) == (2, 0, 1, 0.5)
-    assert (row["sequences/item"], row["evaluations unparsable"]) == (3, 2)
+    assert (row["sequences/item"], row["unparsable"]) == (3, 2)
     assert reasoning(arm="seed", task="Creative Writing") == []
     (row,) = reasoning("reasoning_table_answers", arm="seed", task="Creative Writing")
     assert (row["items"], row["failed"], row["correct"]) == (1, 1, None)
