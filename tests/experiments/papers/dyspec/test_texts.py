@@ -46,6 +46,6 @@ def test_a_text_gives_its_first_128_tokens(sets):
 def test_the_paper_has_an_arm_for_each_method_and_temperature():
     experiment = load_config("experiments/dyspec/paper.yaml")
     arms = {arm.title: arm.config.get("verifier.class_path") for arm in check_experiment(experiment)}
-    for method in ("DySpec, greedy", "Sequoia", "SpecInfer, 8 x 8"):
+    for method in ("DySpec, greedy, a node a pass", "Sequoia", "SpecInfer, 8 x 8"):
         assert arms[method] == "Greedy"
         assert arms[f"{method}, temperature 0.6"] == "RejectionSampling"
