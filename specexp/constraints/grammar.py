@@ -51,20 +51,19 @@ class ConstraintError(ValueError):
 class GrammarConstraint(Constraint):
     """A constraint by one of llguidance's matchers. Masks of a step are kept until its tokens are committed."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer, eos_token_ids: frozenset[int]) -> None:
         self.eos_token_ids = eos_token_ids
         self._matcher = matcher
-        self._size = vocab_size
+        self._tokenizer = tokenizer
         self._path: list[int] = []  # the matcher has read these tokens after the committed ones
-        self._masks: dict[tuple[int, ...], NDArray[np.bool_] | None] = {}
+        self._masks: dict[tuple[int, ...], NDArray[np.uint8] | None] = {}
 
     @override
-    def mask(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+    def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
         key = tuple(path)
         if key not in self._masks:
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8) if self._go(path) else None
-            found = None if bits is None else np.unpackbits(bits, bitorder="little")[: self._size]
-            self._masks[key] = None if found is None else found.view(np.bool_)
+            bits = self._matcher.compute_bitmask() if self._go(path) else None
+            self._masks[key] = None if bits is None else np.frombuffer(bits, np.uint8)
         return self._masks[key]
 
     @override
@@ -73,7 +72,8 @@ class GrammarConstraint(Constraint):
 
     @override
     def forced(self, path: Sequence[int]) -> list[int]:
-        return self._matcher.compute_ff_tokens() if self._go(path) else []
+        # compute_ff_tokens() leaves out the end of the text, which is nearly always right
+        return self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
 
     @override
     def commit(self, tokens: Sequence[int]) -> None:
@@ -139,7 +139,7 @@ class Compiler:
             key, why = next(inside, ((), why))
             raise ConstraintError(why, (kind, *key))
         matcher = LLMatcher(self._tokenizer, _grammar(kind, value), log_level=0)
-        return GrammarConstraint(matcher, self.vocab_size, self.eos_token_ids)
+        return GrammarConstraint(matcher, self._tokenizer, self.eos_token_ids)
 
     def _fault(self, kind: str, value: Any) -> str:
         """Return in one line why llguidance cannot read a constraint; empty if it can."""

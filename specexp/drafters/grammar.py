@@ -48,5 +48,5 @@ class Grammar(Drafter):
         if forced := context.constraint.forced(path):
             return forced[:1]
         mask = context.constraint.mask(path)
-        tokens = [] if mask is None else np.flatnonzero(mask).tolist()
+        tokens = [] if mask is None else np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
         return tokens if len(tokens) <= self.candidates else []

@@ -57,9 +57,9 @@ class Rule(Constraint):
         return set(range(V)) - {*text[-1:]} - ({END} if len(text) < 4 else set())
 
     @override
-    def mask(self, path: Sequence[int]) -> NDArray[np.bool_] | None:
+    def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
         found = self._next(path)
-        return None if found is None else np.isin(np.arange(V), list(found))
+        return None if found is None else np.packbits(np.isin(np.arange(V), list(found)), bitorder="little")
 
     @override
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
@@ -121,13 +121,11 @@ def law(count: int) -> dict[tuple[int, ...], float]:
         for place, token in enumerate(output):
             with torch.inference_mode():
                 logits = model(torch.tensor([[*PROMPT, *output[:place]]])).logits[0, -1]
-            mask = rule.mask(output[:place])
-            if mask is None or not mask[token]:
+            allowed = sorted(rule._next(output[:place]) or ())
+            if token not in allowed:
                 chance = 0.0
                 break
-            chance *= float(
-                logits.masked_fill(~torch.from_numpy(mask), -torch.inf).double().softmax(-1)[token]
-            )
+            chance *= float(logits[allowed].double().softmax(-1)[allowed.index(token)])
         if chance:
             found[output] = chance
     return found
