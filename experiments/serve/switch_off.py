@@ -1,4 +1,4 @@
-"""Seconds per token of mixed requests: plain, always drafting, and with drafts that each request switches off.
+"""Seconds per token of mixed requests: plain, always drafting, and as the server drafts.
 
 All arms decode the same greedy requests to edit, summarise, write code, chat and explain, in turns and in the server's
 decoding thread. They decode as many at once as there are lanes. Requests of a group start together, so that the prefill
@@ -31,7 +31,7 @@ from specexp.deploy.server.texts import OutputText
 from specexp.drafters import PromptLookup
 from specexp.verifiers import KeyedSampling
 
-PLAIN, ALWAYS, SWITCHED = "plain", "always drafting", "switched off per request"
+PLAIN, ALWAYS, SERVED = "plain", "always drafting", "as served"
 
 
 class Client:
@@ -89,12 +89,10 @@ def main() -> None:
     print(*lines, sep="\n")
     for lanes in options.lanes:
         found: dict[str, list[list[Client]]] = defaultdict(list)
-        controllers = {PLAIN: BuilderLimits(), ALWAYS: BuilderLimits(), SWITCHED: NodeBudget()}
-        decode(
-            target, prompts, options.max_tokens, lanes, SWITCHED, controllers[SWITCHED]
-        )  # learns, as a server
+        controllers = {PLAIN: BuilderLimits(), ALWAYS: BuilderLimits(), SERVED: NodeBudget(from_lanes=2)}
+        decode(target, prompts, options.max_tokens, lanes, SERVED, controllers[SERVED])  # learns, as a server
         for number in range(options.rounds):
-            for arm in np.random.default_rng(number).permutation([PLAIN, ALWAYS, SWITCHED]).tolist():
+            for arm in np.random.default_rng(number).permutation([PLAIN, ALWAYS, SERVED]).tolist():
                 found[arm].append(decode(target, prompts, options.max_tokens, lanes, arm, controllers[arm]))
         rows = rows_of(lanes, found, prompts)
         print(*rows, sep="\n", flush=True)
@@ -107,7 +105,7 @@ def main() -> None:
 def rows_of(lanes: int, found: dict[str, list[list[Client]]], prompts: Sequence[Prompt]) -> list[str]:
     """Return the table's rows of a load: each arm's speed over plain decoding, by task."""
     rows = []
-    for arm in (ALWAYS, SWITCHED):
+    for arm in (ALWAYS, SERVED):
         logs = np.log(
             [
                 [a.seconds_per_token / b.seconds_per_token for a, b in zip(plain, own, strict=True)]

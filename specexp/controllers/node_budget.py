@@ -53,6 +53,7 @@ class NodeBudget(Controller):
         least_steps: number of drafting steps before drafts are limited.
         probe_every: one pass in this many is a probe, in which a lane drafts two extra nodes.
         margin: relative amount by which a node's value must exceed the value of the time it costs.
+        from_lanes: with fewer lanes, drafts are the builder's own.
     """
 
     sees_load = True
@@ -74,11 +75,13 @@ class NodeBudget(Controller):
         least_steps: Annotated[int, Field(ge=1)] = 8,
         probe_every: Annotated[int, Field(ge=2)] = 32,
         margin: Annotated[float, Field(ge=0)] = 0.15,
+        from_lanes: Annotated[int, Field(ge=1)] = 1,
     ) -> None:
         self.shared_steps = shared_steps
         self.least_steps = least_steps
         self.probe_every = probe_every
         self.margin = margin
+        self.from_lanes = from_lanes
         self._profile: LatencyProfile | None = None
         self.reset()
 
@@ -96,6 +99,8 @@ class NodeBudget(Controller):
 
     @override
     def plan(self, context: Context) -> Plan:
+        if context.lanes < self.from_lanes:
+            return Plan()
         if self._observed:  # the first plan of a pass
             self._observed = False
             self._step += 1

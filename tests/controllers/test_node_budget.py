@@ -177,3 +177,16 @@ def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_al
     assert profile.lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile("b", {1: 10.0, 4: 16.0}).lanes_seconds(2, 2) == pytest.approx(0.016)
     assert LatencyProfile.from_dict(profile.to_dict()) == profile
+
+
+def test_fewer_lanes_than_the_least_draft_as_the_builder_does():
+    controller, together, plans = NodeBudget(from_lanes=2), [Context([0]), Context([1])], []
+    for lanes in (1, 2, 2, 1, 1):
+        contexts = together[:lanes]
+        for one in contexts:
+            one.lanes = lanes
+        plans.append([controller.plan(one) for one in contexts])
+        step(controller, [0] * lanes, contexts)
+    alone = [plans[number] for number in (0, 3, 4)]
+    assert alone == [[Plan()]] * 3
+    assert all(OFF in both for both in plans[1:3])

@@ -50,8 +50,8 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("max-prompt", int, None, "TOKENS", "maximal length of a prompt; default: the model's context"),
     ("api-key-file", str, None, "FILE", f"file with the API key, in place of {KEY}"),
     ("latency", str, None, "PROFILE",
-     "latency-profile artifact of this machine; the draft length of a request then follows its "
-     "acceptance, the other requests and the cost of passes (profile.lanes)"),
+     "latency-profile artifact of this machine (profile.lanes), from which drafts at several lanes take the cost of "
+     "passes; by default the server measures it"),
     ("save-state", str, None, "FOLDER", "at shutdown, write the learned state to this folder as an artifact"),
 )  # fmt: skip
 """The name, type, default, metavar and help of each option."""
@@ -171,7 +171,6 @@ def _serve(
         waiting=options.queue,
         deterministic=options.deterministic,
         latency=options.latency,
-        switch_off=options.switch_off,
     )
     if options.save_state is not None and not thread.parts.keeps_learning:
         raise ArtifactError(
@@ -241,8 +240,6 @@ def _parser() -> argparse.ArgumentParser:
         "a compiled target needs no extra passes"
     )
     add("--deterministic", action="store_true", help=deterministic)
-    switch_off = "draft only where measured times say that it pays: for each request, and at the present load"
-    add("--switch-off", action="store_true", help=switch_off)
     trust = "an installed package from which parts of the artifact may be imported"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=trust)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from specexp.artifacts import ArtifactError, fingerprint, value_of
 from specexp.artifacts.kinds.compositions import CompositionArtifact
@@ -20,6 +21,8 @@ from specexp.core.runtime import Runtime
 from specexp.deploy.server.decoding_thread import DecodingThread
 from specexp.models.pair import ModelPair
 
+_BUDGET: dict[str, Any] = {"class_path": "NodeBudget", "init_args": {"from_lanes": 2}}
+
 
 def decoding_thread_of(
     artifact: LoadedArtifact,
@@ -29,13 +32,13 @@ def decoding_thread_of(
     waiting: int,
     deterministic: bool = False,
     latency: str | None = None,
-    switch_off: bool = False,
 ) -> DecodingThread:
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
-    ``latency`` is the folder of a latency profile, from which the controller takes the cost of passes. If it or
-    ``switch_off`` is given and the artifact has no controller, :class:`~specexp.controllers.NodeBudget` adapts drafts
-    to the load. Outputs for which drafting does not pay off are then decoded without drafts.
+    A single output is decoded as the artifact was measured. If there are several, and the artifact has no controller,
+    :class:`~specexp.controllers.NodeBudget` adapts drafts to the load, except where ``deterministic``. Outputs for
+    which drafting does not pay off are then decoded without drafts. ``latency`` is the folder of a latency profile,
+    from which the controller takes the cost of passes; otherwise it measures them.
 
     Raises:
         ArtifactError: the artifact was made for other models, its parts cannot be served, or ``latency`` is not a
@@ -45,9 +48,8 @@ def decoding_thread_of(
     artifact.content.check(model, pair.tokenizer)
     try:
         parts = artifact.new_parts(pair.draft)
-        budget = parts.controller.changes_nothing and parts.drafter is not None
-        if budget and (switch_off or latency is not None):
-            parts = parts._replace(controller=NodeBudget())
+        if parts.controller.changes_nothing and parts.drafter is not None and lanes > 1 and not deterministic:
+            parts = parts._replace(controller=NodeBudget(**_BUDGET["init_args"]))
         if latency is not None:
             parts.controller.use_latency(_latency_profile(latency))
         return DecodingThread(
@@ -72,7 +74,7 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
     """
     specs = artifact.content.specs()
     if isinstance(parts.controller, NodeBudget) and specs.get("controller") is None:  # not the artifact's own
-        specs["controller"] = {"class_path": "NodeBudget"}
+        specs["controller"] = _BUDGET
     states = {
         family: part.state_dict()
         for family, part in (("drafter", parts.drafter), ("controller", parts.controller))

@@ -87,8 +87,22 @@ def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_f
     saved = load_artifact(save_state(loaded, thread.parts, pair, str(tmp_path / "learned")))
     again = decoding_thread_of(saved, pair, lanes=2, waiting=4)
     assert isinstance(again.parts.controller, NodeBudget)
+    assert again.parts.controller.from_lanes == 2
     assert (again.parts.controller.state_dict()["sums"][1] > 0).all()
     assert (again.parts.drafter.state_dict()["matrix"] != 0).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget"),
+    [({"lanes": 2}, True), ({"lanes": 1}, False), ({"lanes": 2, "deterministic": True}, False)],
+)
+def test_drafts_adapt_to_the_load_unless_outputs_are_alone_or_deterministic(
+    model_folder, tmp_path, settings, budget
+):
+    pair = load_pair(model_folder, target_dtype="float32", mode="eager")
+    folder = save_artifact(tmp_path / "lookup", "composition", {"parts.json": LOOKUP}).folder
+    thread = decoding_thread_of(load_artifact(folder), pair, waiting=4, **settings)
+    assert isinstance(thread.parts.controller, NodeBudget) == budget
 
 
 def test_the_key_is_of_the_file_or_of_the_environment(tmp_path, monkeypatch):
@@ -115,7 +129,7 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
     [
         (PARTS, ["--target", "stdlib"], "the artifact belongs to another"),
         (DRAFTED, [], "needs a draft model"),
-        (LOOKUP, ["--save-state", "state"], "keeps learned state between requests: leave the option out"),
+        (LOOKUP, ["--lanes", "1", "--save-state", "state"], "keeps learned state between requests: leave"),
         (PARTS, ["--latency", "{artifact}"], "kind must be 'latency-profile' here, got 'composition'"),
         (PARTS, ["--device", "cuda:7"], "cuda"),
         (PARTS, ["--lanes", "0"], "--lanes must be an integer >= 1, got 0"),

@@ -33,12 +33,12 @@ def commands(page):
 
 
 def test_its_options_and_fields_are_there():
-    serve = PAGE[PAGE.index("| option |") : PAGE.index("### Draft length by load")]
+    serve = PAGE[PAGE.index("| option |") : PAGE.index("### Drafts by load")]
     options = {option for action in _parser()._actions for option in action.option_strings}
     named = set(re.findall(r"--[a-z][a-z-]+", serve))
     assert named <= options
     fields = ChatRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
-    table = PAGE[PAGE.index("| field of") : PAGE.index("| `tools`")]
+    table = PAGE[PAGE.index("| field of") : PAGE.index("| `echo`")]
     named = {
         name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
     }
