@@ -18,6 +18,7 @@ import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name, package_versions
+from specexp.base.messages import counted
 from specexp.config import CommandError, Config, ConfigError
 from specexp.config.command import current_result
 from specexp.models.smollm2 import described
@@ -132,6 +133,8 @@ def publish(
             console.print(table.to_rich())
         for text in part.closing():
             console.print(text, **plain)
+    for line in conditions_of(folder) if any(part.tables for part in parts) else ():
+        console.print(line, style="dim", **plain)
     folder.mkdir(parents=True, exist_ok=True)
     files = files_of(report)
     for name, content in files.items():
@@ -151,6 +154,29 @@ def publish(
     console.print(f"Results in {folder}; open {PAGE} to see them", **plain)
     if tracker is not None and (hint := tracker.sync_hint()):
         console.print(f"W&B: {hint}", **plain)
+
+
+def conditions_of(folder: Path) -> list[str]:
+    """Return the conditions of a folder's results in two lines, to be pasted with a table; none if they are unknown."""
+    if not (folder / "environment.json").exists():
+        return []
+    known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    pair, prompts, versions = config["pair"], config["data"]["prompts"], known["packages"]
+    commit = (
+        f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
+    )
+    packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
+    kind = prompts["class_path"] if isinstance(prompts, dict) else prompts
+    how = [pair["target_dtype"], *([] if pair["mode"] == "auto" else [pair["mode"]])]
+    if (engine := config.get("engine")) is not None:
+        how.append(engine["class_path"].rpartition(".")[2])
+    return [
+        f"specexp {versions.get('specexp', '')}{commit}, {packages}, {known['device_name']}, "
+        f"{counted(known['threads'] or 0, 'thread')}",
+        f"{described(pair['target'])}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}, "
+        f"at most {counted(config['generation']['max_new_tokens'], 'token')} each",
+    ]
 
 
 def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) -> str:

@@ -116,6 +116,28 @@ def test_sixty_columns_are_enough_and_no_color_is_heeded(
     assert not re.search(r"\x1b\[(?:3|4|9)[0-7]m|\x1b\[38", text.getvalue())
 
 
+def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, capsys) -> None:
+    config = {
+        "pair": {"target": "smollm2", "target_dtype": "bfloat16", "mode": "packed"},
+        "data": {"prompts": {"class_path": "my.Prompts"}},
+        "generation": {"max_new_tokens": 64},
+    }
+    known = {"git_commit": "0123456789abcdef", "git_dirty": True, "device_name": "A CPU", "threads": 2}
+    known |= {
+        "packages": {"specexp": "1.0", "torch": "2.13", "numpy": "2"},
+        "device": "cpu",
+        "python": "3.11",
+    }
+    known |= {"command": ["specexp"], "time": "2030-01-02T03:04:05"}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "environment.json").write_text(json.dumps(known))
+    publish(Report({"arms": table()}), tmp_path)
+    assert capsys.readouterr().out.splitlines()[-3:-1] == [
+        "specexp 1.0 (012345678-dirty), torch 2.13, A CPU, 2 threads",
+        "smollm2 (weights from Q4_1), bfloat16, packed; prompts of Prompts, at most 64 tokens each",
+    ]
+
+
 def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch, capsys) -> None:
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
