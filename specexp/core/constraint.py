@@ -70,22 +70,33 @@ def masked(constraint: Constraint, tree: TokenTree, logits: torch.Tensor) -> tor
     return logits + torch.from_numpy(bias).to(logits)
 
 
-def filtered(constraint: Constraint, request: Request, answer: Candidates) -> Candidates:
+def constrained(constraint: Constraint, request: Request, answer: Candidates) -> Candidates:
     """Return the candidates that are allowed, in the same order; phrases are cut at their first token that is not.
 
-    Drawn candidates stay: a verifier of draws must see all of them.
+    A row that is left without candidates gets the text that must follow it, if any. So every drafter drafts what the
+    constraint forces. Drawn candidates stay: a verifier of draws must see all of them.
     """
     if request.kind is not NodeKind.POINT_MASS:
         return answer
-    tokens = answer.tokens.copy()
+    tokens, log_probs = answer.tokens.copy(), answer.log_probs
+    log_probs = None if log_probs is None else log_probs.copy()
+    if not tokens.shape[1]:  # no row has candidates
+        tokens = np.full((len(tokens), 1, *tokens.shape[2:]), NO_CANDIDATE)
+        log_probs = None if log_probs is None else np.full((len(tokens), 1), -np.inf, dtype=np.float32)
     phrases = tokens.reshape(*tokens.shape[:2], -1)  # [f, k, length], a view
     for row, frontier in enumerate(request.rows.tolist()):
         path = request.path_tokens(frontier)
         for phrase in phrases[row]:
             written = [token for token in phrase.tolist() if token != NO_CANDIDATE]
             phrase[constraint.allowed(path, written) :] = NO_CANDIDATE
+        if (phrases[row, :, 0] == NO_CANDIDATE).all() and (forced := constraint.forced(path)):
+            forced = forced[: phrases.shape[2]]
+            phrases[row, 0, : len(forced)] = forced
+            if log_probs is not None:
+                log_probs[row, 0] = 0.0
     # a stable sort moves empty candidates behind the others of their row
     order = np.argsort(phrases[:, :, 0] == NO_CANDIDATE, axis=1, kind="stable")
     sorted_tokens = np.take_along_axis(phrases, order[:, :, np.newaxis], axis=1).reshape(tokens.shape)
-    log_probs = None if answer.log_probs is None else np.take_along_axis(answer.log_probs, order, axis=1)
+    if log_probs is not None:
+        log_probs = np.take_along_axis(log_probs, order, axis=1)
     return replace(answer, tokens=sorted_tokens, log_probs=log_probs)

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from specexp.base.checked import check_arguments
 from specexp.base.messages import shown
-from specexp.core.constraint import Constraint, filtered, masked
+from specexp.core.constraint import Constraint, constrained, masked
 from specexp.core.context import Context, repeats
 from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
@@ -189,7 +189,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
             tree.pass_tokens += answer.pass_tokens
             tree.draft_seconds += share
             if context.constraint is not None:
-                answer = filtered(context.constraint, request, answer)
+                answer = constrained(context.constraint, request, answer)
             tree.advance(answer)
     return [Draft(tree.tree, tree.pass_tokens, tree.draft_seconds, tree.build_seconds) for tree in trees]
 

@@ -20,7 +20,8 @@ class Grammar(Drafter):
 
     After a row, that is the next token of the forced text, such as braces, keys and quotes of a JSON schema. Its tokens
     are those that the tokenizer writes. Where nothing is forced but few tokens are allowed, all of them are candidates.
-    Sequences without a constraint get no candidates, so join it with other drafters in a ``Union``.
+    Other drafters draft forced text as well, but only where they have no candidates that are allowed. Sequences without
+    a constraint get no candidates, so join it with other drafters in a ``Union``.
 
     Args:
         candidates: the largest number of allowed tokens that are proposed side by side.

@@ -18,7 +18,7 @@ from typing_extensions import override
 from specexp import Decoder
 from specexp.builders import Chain, SpecInfer, StaticTree
 from specexp.core import constraint as constraints, loop
-from specexp.core.constraint import Constraint, filtered, masked
+from specexp.core.constraint import Constraint, constrained, masked
 from specexp.core.dialogue import Candidates, Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
@@ -166,18 +166,37 @@ def test_draws_that_were_filtered_would_have_another_law(monkeypatch: pytest.Mon
     """The planted mistake: a drawn candidate is dropped, and its verifier never sees it."""
 
     def mistaken(constraint: Constraint, request: Request, answer: Candidates) -> Candidates:
-        return filtered(constraint, replace(request, kind=NodeKind.POINT_MASS), answer)
+        return constrained(constraint, replace(request, kind=NodeKind.POINT_MASS), answer)
 
-    monkeypatch.setattr(loop, "filtered", mistaken)
+    monkeypatch.setattr(loop, "constrained", mistaken)
     assert fit(400, careless_draft(), Chain(2, candidates="drawn"), RejectionSampling()) < 1e-6
 
 
 def test_candidates_keep_their_order_and_phrases_are_cut() -> None:
     request = Request(np.array([1]), np.array([-1]), np.array([-1]), np.array([0]), k=3, length=3)
     answer = Candidates(np.array([[[END, 0, 1], [3, 0, 0], [2, 1, 2]]]))
-    found = filtered(Rule(), request, answer).tokens.tolist()
+    found = constrained(Rule(), request, answer).tokens.tolist()
     none = NO_CANDIDATE
     assert found == [[[3, 0, none], [2, 1, 2], [none] * 3]]
+
+
+@pytest.mark.parametrize("columns", [0, 2])
+def test_a_row_without_candidates_gets_the_forced_text(columns: int) -> None:
+    request = Request(np.array([1, 3]), np.array([-1, -1]), np.array([-1, -1]), np.array([0, 1]), k=2)
+    none = np.full((2, columns), NO_CANDIDATE)
+    answer = Candidates(none, np.full((2, columns), -np.inf, dtype=np.float32))
+    found = constrained(Rule(), request, answer)
+    assert found.tokens[:, 0].tolist() == [NO_CANDIDATE, 0]  # only 3 forces a token
+    assert found.log_probs is not None
+    assert found.log_probs[1, 0] == 0
+    drafted = Decoder(LanguageModel(hashed_model(V)), PromptLookup(min_ngram=3), Chain(2)).generate(
+        PROMPT, max_new_tokens=24, seed=0, constraint=Rule()
+    )
+    plain = Decoder(LanguageModel(hashed_model(V))).generate(
+        PROMPT, max_new_tokens=24, seed=0, constraint=Rule()
+    )
+    assert drafted.token_ids == plain.token_ids
+    assert drafted.accepted_drafts >= 2 * plain.token_ids[:-2].count(3) > 0
 
 
 def test_logits_are_masked_after_each_row() -> None:
