@@ -236,9 +236,20 @@ def reordered(prompts: Sequence[Prompt], shuffle_seed: int | None) -> list[Promp
 
 
 def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) -> None:
-    """Raise ConfigError, with a suggested fix, if a prompt and its answers do not fit in the target's context."""
+    """Raise ConfigError if a prompt and its answers do not fit in the target's context, or its constraint is wrong."""
+    from specexp.constraints.grammar import ConstraintError, compiler_of
     from specexp.core.cache import context_limit
 
+    for prompt in prompts:
+        if prompt.structured_outputs is not None:
+            size = pair.target.config.get_text_config().vocab_size
+            try:
+                compiler_of(pair.tokenizer, size, frozenset()).constraint(prompt.structured_outputs)
+            except ConstraintError as error:
+                place = ".".join(("structured_outputs", *error.key))
+                raise config.checker.error(
+                    ("data", "prompts"), f": prompt {prompt.prompt_id!r}: {place}: {error}"
+                ) from error
     limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
     if most > limit:
         raise config.checker.error(

@@ -62,6 +62,13 @@ ROWS = [
         {"model/config.json": "{}", "model/model.safetensors": ""},
     ),
     file(f'{{"prompt": "{"a " * 9000}"}}\n', "command line: data.prompts: prompt '0' may need", "long.jsonl"),
+    file(
+        {"prompt": "a", "structured_outputs": {"json": {"properties": {"x": {"type": "strin"}}}}},
+        "prompt '0': structured_outputs.json.properties.x: Invalid type: strin",
+    ),
+    file(
+        {"prompt": "a", "structured_outputs": "json"}, "must be an object such as {json: SCHEMA}, got 'json'"
+    ),
     typed(
         "my.jsonl --data.prompts.init_args.split test",
         "data.prompts.init_args.split ... split must be left out for a file",
