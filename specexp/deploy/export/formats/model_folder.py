@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from specexp.artifacts import ArtifactError
 from specexp.deploy.export.export_format import ExportedFile, ExportFormat, ExportRequest
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class HuggingFaceModel(ExportFormat):
     """An ordinary model folder in bfloat16, with a model such as ``stdlib`` or ``stdlib-draft`` and its tokenizer.
 
-    Other programs cannot read the embedded models' own 8-bit format.
+    Other programs cannot read the embedded models' own 8-bit format. A draft or a head such as ``smollm2:eagle3`` also
+    gets the weights that it shares with its target.
     """
 
     name = "hf"
@@ -24,6 +29,7 @@ class HuggingFaceModel(ExportFormat):
 
     @override
     def make(self, request: ExportRequest) -> ExportedFile:
+        from specexp.core.packed import has_embeddings, is_packed
         from specexp.models.pair import load_pair
         from specexp.models.sources import PairError, checked_sources
 
@@ -32,11 +38,35 @@ class HuggingFaceModel(ExportFormat):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ArtifactError(f"--output: {folder} already exists; choose a new or an empty folder")
         try:
-            checked_sources(source, None)
+            family, _, head = source.partition(":")
+            first = checked_sources(family, None)[0]
             print(f"Loading {source} ...", file=sys.stderr, flush=True)
-            pair = load_pair(source)
+            if head:
+                _save_head(source, load_pair(family).target, folder)
+                return ExportedFile([folder])
+            shares = is_packed(first) and not has_embeddings(first)
+            target = family.partition("-")[0]
+            pair = load_pair(target, target) if shares else load_pair(source)
         except PairError as error:
             raise ArtifactError(f"--to {self.name}: {error}") from error
-        pair.target.save_pretrained(folder)
+        (pair.draft if shares else pair.target).save_pretrained(folder)
         pair.tokenizer.save_pretrained(folder)
         return ExportedFile([folder])
+
+
+def _save_head(source: str, target: PreTrainedModel, folder: Path) -> None:
+    """Write an EAGLE-3 head with its own output rows, which engines expect of a head with few tokens."""
+    from torch import nn
+
+    from specexp.drafters.eagle3 import folder_of
+    from specexp.drafters.eagle3_network import Eagle3Network
+
+    try:
+        network = Eagle3Network.load(folder_of(source))
+    except ValueError as error:
+        raise ArtifactError(f"--to hf: {error}") from error
+    if network.lm_head is None:
+        rows = target.get_output_embeddings().weight[network.kept].to(network.fc.weight)
+        network.lm_head = nn.Linear(*reversed(rows.shape), bias=False)
+        network.lm_head.weight = nn.Parameter(rows, requires_grad=False)
+    network.save(folder)

