@@ -26,6 +26,7 @@ from specexp.config.next_step import (
 ENDPOINT = "--endpoint"
 USAGE = """usage: python -m specexp.verify CONFIG.yaml [--dry-run] [--key value ...]
        python -m specexp.verify --endpoint URL [--plain URL] [--plain-body JSON] [--help]
+       python -m specexp.verify --endpoint URL --concurrency N
 
 Tests whether the compositions of an experiment leave the target's output unchanged on its models and device.
 Greedy and KeyedSampling must give the tokens of plain decoding and, on toy targets, the known output. Verifiers that
@@ -34,7 +35,8 @@ configured models. The toy samples suffice to find a deviation of verify.total_v
 The target is float32 unless the file sets another dtype. Exit code 0: no deviation was found and the stated one is
 excluded, or the verifier is labelled lossy; 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found,
 but the stated one is not excluded.
-With --endpoint, a server's answers with and without speculation are compared instead, at temperature 0.
+With --endpoint, a server's answers with and without speculation are compared instead, at temperature 0. With
+--concurrency, its answers among N other requests are compared with its answers to lone requests.
 --dry-run checks the file and lists the tests; any other --dotted.key overrides the file,
 e.g. --verify.total_variation 0.02 --data.max_prompts 8 --verifier.init_args.temperature 0.3."""
 

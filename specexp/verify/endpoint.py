@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -33,6 +35,7 @@ _INCOMPLETE = "\ufffd".encode()
 """The end of a text whose last character is cut by the token limit."""
 _ROUNDING = 1e-3
 """A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
+_SPECULATION, _NEIGHBOURS = ("off", "on"), ("alone", "among others")
 
 Ask = Callable[[str], Streamed]
 
@@ -62,12 +65,13 @@ class Compared:
         gap: float | None,
         *,
         source: str,  # source of the gap, for the message
+        reference: str = "plain decoding",  # what gave the first answer, for the message
         tolerance: float,  # largest gap that rounding may reverse
     ) -> Compared:
         """Return the verdict on two answers that differ."""
         verdict: Verdict = "cannot tell"
         if not repeats:
-            gap, why = None, "plain decoding does not reproduce its own answer"
+            gap, why = None, f"{reference} does not reproduce its own answer"
         elif gap is None:
             why = (
                 "the token's log-probabilities are missing, so a near tie cannot be distinguished from an error "
@@ -79,9 +83,7 @@ class Compared:
             )
         else:
             verdict = "near tie" if gap <= tolerance else "wrong"
-            why = (
-                f"plain decoding prefers its own token by {gap:.3g} in log-probability, according to {source}"
-            )
+            why = f"{reference} prefers its own token by {gap:.3g} in log-probability, according to {source}"
         around = slice(max(0, at - _AROUND), at + _AROUND)
         return cls(prompt, verdict, at, gap, why, plain[around], speculative[around], tokens)
 
@@ -92,6 +94,7 @@ class EndpointReport:
 
     compared: Sequence[Compared]
     settings: Mapping[str, Any] = field(default_factory=dict)  # addresses, model and limits
+    sides: tuple[str, str] = _SPECULATION  # how the two answers of each prompt were made
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of prompts with this verdict."""
@@ -110,8 +113,10 @@ class EndpointReport:
     def write(self, file: Path) -> None:
         """Print a Markdown report and write it to a file that can be attached to an issue."""
         tokens = sum(one.tokens for one in self.compared)
+        off, on = self.sides
+        subject = "Speculation" if self.sides == _SPECULATION else "Requests"
         lines = [
-            f"# Speculation on against off, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
+            f"# {subject} {on} against {off}, temperature 0: {counted(len(self.compared), 'prompt')}, {tokens} tokens",
             *("", self.counts(), "", f"Settings: `{json.dumps(dict(self.settings))}`"),
         ]
         for one in self.compared:
@@ -119,7 +124,7 @@ class EndpointReport:
                 lines += [
                     *("", f"## {one.verdict}: {shown(one.prompt)}"),
                     f"The answers differ after {counted(one.at, 'character')}: {one.why}.",
-                    *(f"- off: `{one.plain!r}`", f"- on: `{one.speculative!r}`"),
+                    *(f"- {off}: `{one.plain!r}`", f"- {on}: `{one.speculative!r}`"),
                 ]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -127,7 +132,7 @@ class EndpointReport:
 
 
 def compare_endpoints(
-    prompts: Iterable[str], speculative: Ask, plain: Ask, tolerance: float
+    prompts: Iterable[str], speculative: Ask, plain: Ask, tolerance: float, reference: str = "plain decoding"
 ) -> Iterator[Compared]:
     """Compare the answers to all prompts, one prompt at a time.
 
@@ -143,7 +148,35 @@ def compare_endpoints(
         pairs = enumerate(zip(off.text, on.text, strict=False))
         at = next((place for place, (one, other) in pairs if one != other), min(len(off.text), len(on.text)))
         given = (prompt, at, off.text, on.text, tokens, plain(prompt).text == off.text, _gap(off, on, at))
-        yield Compared.judge(*given, source="the server's own log-probabilities", tolerance=tolerance)
+        source = "the server's own log-probabilities"
+        yield Compared.judge(*given, source=source, reference=reference, tolerance=tolerance)
+
+
+def answers_among_others(
+    prompts: Sequence[str], ask: Callable[..., Streamed], others: int
+) -> dict[str, Streamed]:
+    """Return the answers to all prompts, by prompt. Each is asked while up to ``others`` other requests run.
+
+    Half of the requests are unverified: the beginnings of prompts, sampled at several temperatures and seeds or
+    cancelled half way.
+
+    Args:
+        ask: called with a prompt and, for an unverified request, with its fields and whether it is cancelled.
+
+    Raises:
+        EngineError: the server fails.
+    """
+    draw = random.Random(0)
+    with ThreadPoolExecutor(others + 1) as pool:
+        verified, unverified = {}, []
+        for seed, prompt in enumerate(prompts):
+            verified[prompt] = pool.submit(ask, prompt)
+            beginning = prompt[: draw.randint(1, len(prompt))]
+            body = {"temperature": draw.choice((0.3, 0.7, 1.2)), "seed": seed}
+            unverified.append(pool.submit(ask, beginning, body, bool(seed % 2)))
+        for one in unverified:
+            one.result()
+        return {prompt: one.result() for prompt, one in verified.items()}
 
 
 def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
@@ -181,6 +214,8 @@ def verify_endpoint(arguments: Sequence[str]) -> int:
     parser = endpoint_parser("verify", about, max_prompts=50)
     rounding = "largest log-probability gap that counts as a near tie; the default suits bfloat16"
     parser.add_argument("--tolerance", type=amount, default=0.125, metavar="GAP", help=rounding)
+    among = "compare requests among N others with lone requests instead, with the server's own speculation"
+    parser.add_argument("--concurrency", type=positive_integer, metavar="N", help=among)
 
     def act(given: argparse.Namespace) -> int:
         report, result = _compare_servers(given), current_result()
@@ -218,7 +253,9 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     url, plain_url = (
         one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
     )
-    if plain_url == url and not given.plain_body:
+    if given.concurrency and (given.plain or given.plain_body):
+        raise EngineError("--concurrency compares a server with itself: leave --plain and --plain-body out")
+    if plain_url == url and not given.plain_body and not given.concurrency:
         raise EngineError(NO_PLAIN)
     texts = prompts_of(given)
     model = model_of(url, given.model, given.seconds, "--model")
@@ -226,18 +263,32 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     logprobs = {"logprobs": True, "top_logprobs": 5} if given.chat else {"logprobs": 5}
     path = CHAT if given.chat else COMPLETIONS
 
-    def ask(address: str, body: Mapping[str, Any], prompt: str) -> Streamed:
+    def ask(
+        address: str, body: Mapping[str, Any], prompt: str, stopped: Callable[[], bool] = lambda: False
+    ) -> Streamed:
         whole = {"model": model, **prompt_fields(prompt, given.chat), **limits, **logprobs, **body}
-        return complete(address, whole, given.seconds, path=path)
+        return complete(address, whole, given.seconds, stopped, path)
 
-    speculative, plain = partial(ask, url, {}), partial(ask, plain_url, given.plain_body)
+    def ask_beside(prompt: str, body: Mapping[str, Any] | None = None, cancelled: bool = False) -> Streamed:
+        pieces = iter(range(given.max_tokens // 2))
+        return ask(url, body or {}, prompt, lambda: cancelled and next(pieces, None) is None)
+
+    speculative: Ask = partial(ask, url, {})
+    plain = partial(ask, plain_url, given.plain_body)
+    sides, reference = _SPECULATION, "plain decoding"
+    if given.concurrency:
+        sides, reference = _NEIGHBOURS, "the lone request"
+        speculative = answers_among_others(texts, ask_beside, given.concurrency).__getitem__
     compared = []
-    for number, one in enumerate(compare_endpoints(texts, speculative, plain, given.tolerance), 1):
+    found = compare_endpoints(texts, speculative, plain, given.tolerance, reference)
+    for number, one in enumerate(found, 1):
         compared.append(one)
         if one.verdict != "equal":
             print(f"prompt {number} of {len(texts)}: {one.verdict}, {one.why}", flush=True)
     settings = {"on": url, "off": plain_url, "off_body": given.plain_body, "model": model, **limits}
-    return EndpointReport(compared, {**settings, "path": path, "tolerance": given.tolerance})
+    if given.concurrency:
+        settings = {"server": url, "others": given.concurrency, "model": model, **limits}
+    return EndpointReport(compared, {**settings, "path": path, "tolerance": given.tolerance}, sides)
 
 
 def positive_integer(text: str) -> int:

@@ -2,8 +2,11 @@
 
 import json
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from helpers import drafting_server, fake_server
 
@@ -140,6 +143,71 @@ def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path
     error = capsys.readouterr().err
     assert sentence in error
     assert error.count("\n") == 1
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Forwards requests, and swaps the third token of two concurrent greedy streams once."""
+
+    url = ""
+
+    def log_message(self, *arguments) -> None: ...
+
+    def do_GET(self) -> None:
+        self._send(httpx.get(f"{self.url}{self.path}").content)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        greedy = json.loads(body)["temperature"] == 0
+        lines = httpx.post(f"{self.url}{self.path}", content=body).content.split(b"\n\n")
+        if greedy and not self.server.swapped:
+            with self.server.lock:
+                waits = self.server.places
+                waits.append((lines, threading.Event()))
+                if len(waits) == 2:
+                    self.server.swapped = True
+                    (one, ready), (other, _) = waits
+                    one[2], other[2] = other[2], one[2]
+                    ready.set()
+            if len(waits) == 1:
+                waits[0][1].wait(20)
+        self._send(b"\n\n".join(lines))
+
+    def _send(self, data: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def swapping(serve):
+    """The address of a proxy that swaps two tokens, before a server."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("To", (Proxy,), {"url": serve("--logprobs")}))
+    server.lock, server.places, server.swapped = threading.Lock(), [], False
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_a_token_that_goes_to_another_request_is_found(swapping, tmp_path, capsys) -> None:
+    arguments = ["--endpoint", swapping, "--concurrency", "3", "--max-prompts", "6", "--max-tokens", "8"]
+    assert main([*arguments, "--output", str(tmp_path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["answer"].startswith(
+        "4 equal, 0 near tie, 2 wrong"
+    )
+    report = Path(tmp_path, "endpoint.md").read_text()
+    assert report.startswith("# Requests among others against alone, temperature 0: 6 prompts, 48 tokens\n")
+    assert "the lone request prefers its own token by" in report
+    assert "- among others: `'" in report
+
+
+def test_requests_among_others_are_answered_as_alone(serve, tmp_path, capsys) -> None:
+    url = serve("--logprobs")
+    arguments = ["--endpoint", url, "--concurrency", "4", "--max-prompts", "6", "--max-tokens", "8"]
+    assert main([*arguments, "--output", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == "6 equal, 0 near tie, 0 wrong, 0 cannot tell"
+    assert main([*arguments, "--plain", url, "--output", str(tmp_path)]) == 2
+    assert "--concurrency compares a server with itself: leave --plain" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -59,6 +59,22 @@ def test_an_embedded_model_becomes_an_ordinary_folder(tmp_path: Path) -> None:
         export("stdlib-small", "hf", tmp_path / "small")
 
 
+@pytest.mark.slow
+def test_what_shares_weights_with_its_target_becomes_whole(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from specexp.drafters.eagle3_network import Eagle3Network
+
+    pair = load_pair("smollm2", "smollm2", mode="eager")
+    output = pair.target.get_output_embeddings().weight
+    (folder,), _ = export("smollm2-draft", "hf", tmp_path / "draft")
+    draft = AutoModelForCausalLM.from_pretrained(folder)
+    assert torch.equal(draft.get_output_embeddings().weight, output.to(torch.bfloat16))
+    (folder,), _ = export("smollm2:eagle3", "hf", tmp_path / "head")
+    head = Eagle3Network.load(folder)
+    assert torch.equal(head.lm_head.weight, output[head.kept].to(torch.bfloat16))
+
+
 def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path: Path) -> None:
     strategy = {"class_path": "Scheduled", "init_args": {"n": 3, "policy": {"class_path": "FirstCome"}}}
     parts = {

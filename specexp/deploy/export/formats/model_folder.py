@@ -47,9 +47,11 @@ class HuggingFaceModel(ExportFormat):
             shares = is_packed(first) and not has_embeddings(first)
             target = family.partition("-")[0]
             pair = load_pair(target, target) if shares else load_pair(source)
+            model = pair.draft if shares else pair.target
         except PairError as error:
             raise ArtifactError(f"--to {self.name}: {error}") from error
-        (pair.draft if shares else pair.target).save_pretrained(folder)
+        assert model is not None
+        model.save_pretrained(folder)
         pair.tokenizer.save_pretrained(folder)
         return ExportedFile([folder])
 
@@ -67,6 +69,6 @@ def _save_head(source: str, target: PreTrainedModel, folder: Path) -> None:
         raise ArtifactError(f"--to hf: {error}") from error
     if network.lm_head is None:
         rows = target.get_output_embeddings().weight[network.kept].to(network.fc.weight)
-        network.lm_head = nn.Linear(*reversed(rows.shape), bias=False)
+        network.lm_head = nn.Linear(rows.shape[1], rows.shape[0], bias=False)
         network.lm_head.weight = nn.Parameter(rows, requires_grad=False)
     network.save(folder)
