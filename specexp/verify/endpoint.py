@@ -155,7 +155,7 @@ def compare_endpoints(
 def answers_among_others(
     prompts: Sequence[str], ask: Callable[..., Streamed], others: int
 ) -> dict[str, Streamed]:
-    """Return the answers to all prompts, by prompt. Each is asked while up to ``others`` other requests run.
+    """Return the answers to all prompts, by prompt. Each is sent while up to ``others`` other requests run.
 
     Half of the requests are unverified: the beginnings of prompts, sampled at several temperatures and seeds or
     cancelled half way.
