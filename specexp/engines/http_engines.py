@@ -136,6 +136,9 @@ class _Endpoint(RunningEngine):
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
                 raise EngineError(f"the server {self._server.end()}: {error}") from error
+            # vLLM lives a few seconds longer than its engine's processes
+            if self._server is not None and (last := self._server.last_error()):
+                raise EngineError(f"{error}; the last error in its output is {last}") from error
             raise
         tokens = found.token_ids or self._tokenizer(found.text, add_special_tokens=False).input_ids
         if not tokens or not found.times:

@@ -23,7 +23,13 @@ from specexp.engines.engine import EngineError
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path
 _LAST_BYTES = 400  # length of the server's output in an error message
 _ERROR_BYTES = 65_536  # end of the output that is searched for an error
-_ERROR = re.compile(r"\b\w*(?:Error|Exception): (?!Engine core initialization failed).+")
+# pydantic names the value in a second line; vLLM logs errors that only point to the first one, and harmless warnings
+_ERROR = re.compile(
+    r"^(?!.*\bWARNING\b).*?(\b\w*(?:Error|Exception): "
+    r"(?!Engine core initialization failed|EngineCore encountered|cancelled)(?:\d+ validation errors? for .+\n)?.+"
+    r"|\bWorker proc .+ died unexpectedly)",
+    re.MULTILINE,
+)
 _POLL_SECONDS = 0.1
 _SIGNAL_HELPS = {
     "SIGILL": "its build uses instructions that this processor lacks: use a build for any processor, such as xllamacpp",
@@ -92,13 +98,19 @@ class StartedServer:
         helps = f"; {_SIGNAL_HELPS[name]}" if name in _SIGNAL_HELPS else ""
         return f"was ended by {name} ({self.last_lines()}){helps}"
 
+    def last_error(self) -> str:
+        """Return the last error in the server's output; empty if there is none."""
+        errors = _ERROR.findall(self._output())
+        return " ".join(errors[-1].split())[:_LAST_BYTES] if errors else ""
+
     def last_lines(self) -> str:
-        """Return the last Python error in the server's output or, if there is none, the end of the output."""
+        """Return the last error in the server's output or, if there is none, the end of the output."""
+        return self.last_error() or " ".join(self._output()[-_LAST_BYTES:].split()) or "no output"
+
+    def _output(self) -> str:
         self._log.seek(0, 2)
         self._log.seek(max(0, self._log.tell() - _ERROR_BYTES))
-        output = self._log.read().decode(errors="replace")
-        errors = _ERROR.findall(output)
-        return " ".join((errors[-1] if errors else output)[-_LAST_BYTES:].split()) or "no output"
+        return self._log.read().decode(errors="replace")
 
     def memory_bytes(self) -> int | None:
         """Return the resident memory of all the server's processes; None on systems without ``/proc``."""

@@ -243,6 +243,26 @@ def test_a_server_that_a_signal_ends_is_named_with_what_helps(name, help_text) -
         StartedServer([sys.executable, "-c", code], "http://127.0.0.1:9", 30)
 
 
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        ("ValueError: first\nKeyError: 'last'\nshutting down", "KeyError: 'last'"),
+        ("(A pid=1) a.ValidationError: 1 validation error for B\n(A pid=1)   Value error, c must be d",
+         "ValidationError: 1 validation error for B (A pid=1) Value error, c must be d"),
+        ("KeyError: 1\nWARNING falling back. Exception: none\nEngineDeadError: EngineCore encountered an issue.",
+         "KeyError: 1"),
+        ("ERROR Worker proc Worker-0 died unexpectedly (exit code: None)\nRuntimeError: cancelled",
+         "Worker proc Worker-0 died unexpectedly"),
+        ("no model", "no model"),
+    ],
+)  # fmt: skip
+def test_the_last_error_in_a_servers_output_is_named(output, error) -> None:
+    code = f"print({output!r}, flush=True); raise SystemExit(1)"
+    with pytest.raises(EngineError) as found:
+        StartedServer([sys.executable, "-c", code], "http://127.0.0.1:9", 30)
+    assert str(found.value).endswith(f"exited with status 1 ({error})")
+
+
 class TestLlamaCppServer:
     """By a program that stands in for ``llama-server`` and writes down its arguments."""
 

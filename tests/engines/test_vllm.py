@@ -4,6 +4,8 @@ Its environment needs vLLM and, by ``pip install --no-deps``, specexp.
 """
 
 import os
+import signal
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,13 @@ def answers(engine, pair, prompts):
         running.close()
 
 
+def is_worker(process):
+    try:
+        return (process / "comm").read_text().startswith("VLLM::Worker")
+    except OSError:  # it has just ended
+        return False
+
+
 def test_an_interpreter_that_is_missing_is_named() -> None:
     with pytest.raises(
         EngineError, match=r"must be the interpreter of an environment with vLLM, got 'no/python'"
@@ -66,7 +75,24 @@ class TestReal:
         assert first.accepted_drafts == second.accepted_drafts > 0
         assert first.memory_bytes > 2**28
 
-    def test_the_error_of_a_dead_server_is_its_own(self, pair) -> None:
-        engine = VLLM(VllmSettings("custom_class", 4, PROPOSER, "no/artifact"), PYTHON, eager=True)
-        with pytest.raises(EngineError, match="no/artifact"):
-            engine.start(pair)
+    @pytest.mark.parametrize(
+        ("settings", "why"),
+        [
+            (VllmSettings("custom_class", 4, PROPOSER, "no/artifact"), "no/artifact"),
+            (VllmSettings("ngram", 4, prompt_lookup_min=5, prompt_lookup_max=2), "prompt_lookup_min=5"),
+        ],
+    )
+    def test_the_error_of_a_server_that_cannot_start_is_its_own(self, settings, why, pair) -> None:
+        with pytest.raises(EngineError, match=f"it exited with status 1 .*{why}"):
+            VLLM(settings, PYTHON, eager=True).start(pair)
+
+    def test_the_error_of_a_server_names_the_process_that_died(self, pair) -> None:
+        engine = VLLM(None, PYTHON, eager=True)
+        running = engine.start(pair)
+        try:
+            workers = [one for one in Path("/proc").glob("[0-9]*") if is_worker(one)]
+            os.kill(int(workers[-1].name), signal.SIGKILL)
+            with pytest.raises(EngineError, match="Worker proc .* died unexpectedly"):
+                running.answer(engine, [1, 2, 3], 64, frozenset())
+        finally:
+            running.close()
