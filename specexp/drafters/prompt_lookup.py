@@ -66,8 +66,10 @@ class PromptLookup(TokenDrafter):
     def next_token(self, context: Context, path: tuple[int, ...]) -> int:
         index = self._indexes[context]
         index.extend_to(context)
-        tail = (*context.token_ids[-self.max_ngram :].tolist(), *path)
-        return next(iter(index.continuations(tail, 1)), NO_CANDIDATE)
+        missing = self.max_ngram - len(path)
+        tail = (*context.token_ids[-missing:].tolist(), *path) if missing > 0 else path
+        found = index.continuations(tail, 1)
+        return found[0] if found else NO_CANDIDATE
 
     @override
     def reset(self) -> None:
@@ -83,6 +85,8 @@ class _SuffixIndex:
         self._indexed = 0
 
     def extend_to(self, context: Context) -> None:
+        if self._indexed == len(context):
+            return
         start = max(0, self._indexed - self._lengths[0])
         tokens = context.token_ids[start:].tolist()
         for end in range(max(1, self._indexed - start), len(tokens)):

@@ -80,8 +80,8 @@ class SuffixAutomaton(TokenDrafter):
         if context not in self._texts:
             if self.state == "cold":
                 self._kept.clear()
-                self._indexes[context] = SuffixIndex()
-            self._texts[context] = text = _Text()
+            index = self._index if self.state == "carry" else SuffixIndex()
+            self._texts[context] = text = _Text(index)
             self._kept.append(text)
         self._extend(context)
 
@@ -89,25 +89,26 @@ class SuffixAutomaton(TokenDrafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         tokens = np.full((request.rows.size, request.k), NO_CANDIDATE, dtype=np.int64)
         log_probs = np.full(tokens.shape, -inf, dtype=np.float32)
-        wanted, walks = min(request.k, self.max_candidates), self._walks(context)
-        deepest = self._deepest(context, walks)
+        wanted, text = min(request.k, self.max_candidates), self._texts[context]
+        walks = self._walks(text)
+        deepest = self._deepest(text, walks)
         for number, row in enumerate(request.rows.tolist()):
             path = request.path_tokens(row)
             if len(path) >= deepest:
                 continue
-            found = self._ranked(context, self._walk(context, path, walks), wanted)
+            found = self._ranked(text, self._walk(text, path, walks), wanted)
             tokens[number, : len(found)] = [token for token, _ in found]
             log_probs[number, : len(found)] = [value for _, value in found]
         return Candidates(tokens, log_probs)
 
     @override
     def next_token(self, context: Context, path: tuple[int, ...]) -> int:
-        walks = self._walks(context)
-        if len(path) >= self._deepest(context, walks):
+        text = self._texts[context]
+        walks = self._walks(text)
+        if len(path) >= self._deepest(text, walks):
             return NO_CANDIDATE
-        return next(
-            (token for token, _ in self._ranked(context, self._walk(context, path, walks), 1)), NO_CANDIDATE
-        )
+        found = self._ranked(text, self._walk(text, path, walks), 1)
+        return found[0][0] if found else NO_CANDIDATE
 
     @override
     def observe(self, outcome: Outcome) -> None:
@@ -117,7 +118,6 @@ class SuffixAutomaton(TokenDrafter):
     def reset(self) -> None:
         self._index = SuffixIndex()  # index of all texts, if state is "carry"
         self._kept: list[_Text] = []  # in the order in which they began
-        self._indexes: PerSequence[SuffixIndex] = PerSequence()  # index per text, if state is "cold"
         self._texts: PerSequence[_Text] = PerSequence()
 
     @override
@@ -147,25 +147,22 @@ class SuffixAutomaton(TokenDrafter):
         under_way = list(self._texts)
         self.reset()
         for end, length in zip(lengths.cumsum().tolist(), lengths.tolist(), strict=True):
-            self._kept.append(text := _Text())
-            text.extend(self._index, tokens[end - length : end].tolist())
+            self._kept.append(text := _Text(self._index))
+            text.extend(tokens[end - length : end].tolist())
         known = {tuple(text.tokens): text for text in self._kept}
         for context in under_way:
-            self._texts[context] = known.get(tuple(context.token_ids.tolist())) or _Text()
+            self._texts[context] = known.get(tuple(context.token_ids.tolist())) or _Text(self._index)
             if not self._texts[context].tokens:
                 self._kept.append(self._texts[context])
             self._extend(context)
 
     def _extend(self, context: Context) -> None:
         text = self._texts[context]
-        text.extend(self._index_of(context), context.token_ids[len(text.tokens) :].tolist())
+        text.extend(context.token_ids[len(text.tokens) :].tolist())
 
-    def _index_of(self, context: Context) -> SuffixIndex:
-        return self._index if self.state == "carry" else self._indexes[context]
-
-    def _walks(self, context: Context) -> dict[tuple[int, ...], _Walk]:
+    def _walks(self, text: _Text) -> dict[tuple[int, ...], _Walk]:
         """Return this step's lookups, including the root's, keyed by path."""
-        text, clock = self._texts[context], self._index_of(context).clock
+        clock = text.index.clock
         if text.walked != clock:  # any sequence may have added to the index, which makes lookups stale
             text.walks.clear()
             text.walked = clock
@@ -173,38 +170,36 @@ class SuffixAutomaton(TokenDrafter):
             text.walks[()] = (text.place, len(text.tokens), corpus)
         return text.walks
 
-    def _walk(self, context: Context, path: tuple[int, ...], walks: dict[tuple[int, ...], _Walk]) -> _Walk:
+    def _walk(self, text: _Text, path: tuple[int, ...], walks: dict[tuple[int, ...], _Walk]) -> _Walk:
         known = walks.get(path)
         if known is None:
-            place, length, run = self._walk(context, path[:-1], walks)
-            place, length = self._index_of(context).step(place, length, path[-1])
+            place, length, run = self._walk(text, path[:-1], walks)
+            place, length = text.index.step(place, length, path[-1])
             corpus = self._corpus
             if corpus is not None and run is not None:
-                run = corpus.step(run, path[-1]) or corpus.longest(
-                    [*self._texts[context].tokens[-64:], *path]
-                )
+                run = corpus.step(run, path[-1]) or corpus.longest([*text.tokens[-64:], *path])
             known = walks[path] = (place, length, run)
         return known
 
-    def _levels(self, context: Context, walk: _Walk) -> Iterator[tuple[int, Followers]]:
+    def _levels(self, text: _Text, walk: _Walk) -> Iterator[tuple[int, Followers]]:
         """Return the length and followers of each run that ends at a node, longest first. On ties, texts come first."""
         place, length, run = walk
-        levels = self._index_of(context).known(place, length)
+        levels = text.index.known(place, length)
         if self._corpus is not None and run is not None and run[2] > 0:
             both = [*levels, (run[2], self._corpus.followers(run))]
             levels = iter(sorted(both, key=lambda level: -level[0]))
         return (level for level in levels if level[0] >= self.min_run and level[1])
 
-    def _deepest(self, context: Context, walks: dict[tuple[int, ...], _Walk]) -> float:
-        return inf if self.reach is None else self.reach * self._run_at(context, walks[()])
+    def _deepest(self, text: _Text, walks: dict[tuple[int, ...], _Walk]) -> float:
+        return inf if self.reach is None else self.reach * self._run_at(text, walks[()])
 
-    def _run_at(self, context: Context, walk: _Walk) -> int:
-        return next((length for length, _ in self._levels(context, walk)), 0)
+    def _run_at(self, text: _Text, walk: _Walk) -> int:
+        return next((length for length, _ in self._levels(text, walk)), 0)
 
-    def _ranked(self, context: Context, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
+    def _ranked(self, text: _Text, walk: _Walk, wanted: int) -> list[tuple[int, float]]:
         found: dict[int, float] = {}
         left = 1.0  # probability not yet assigned by longer runs
-        for _, followers in self._levels(context, walk):
+        for _, followers in self._levels(text, walk):
             fresh = [(token, count) for token, count in followers if token not in found]
             if not fresh:
                 continue
@@ -225,15 +220,16 @@ _Walk = tuple[int, int, Run | None]
 
 
 class _Text:
-    """A text and its position in the index."""
+    """A text and its position in an index of this text or of all texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: SuffixIndex) -> None:
+        self.index = index
         self.tokens: list[int] = []
         self.place = 0
         self.walks: dict[tuple[int, ...], _Walk] = {}  # lookups by path, valid until the index grows
         self.walked = -1
 
-    def extend(self, index: SuffixIndex, tokens: list[int]) -> None:
+    def extend(self, tokens: list[int]) -> None:
         self.tokens += tokens
         for token in tokens:
-            self.place = index.add(self.place, token)
+            self.place = self.index.add(self.place, token)
