@@ -92,7 +92,7 @@ class TestReal:
         try:
             workers = [one for one in Path("/proc").glob("[0-9]*") if is_worker(one)]
             os.kill(int(workers[-1].name), signal.SIGKILL)
-            with pytest.raises(EngineError, match="Worker proc .* died unexpectedly"):
+            with pytest.raises(EngineError, match=r"Worker proc .* died unexpectedly"):
                 running.answer(engine, [1, 2, 3], 64, frozenset())
         finally:
             running.close()
