@@ -32,7 +32,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
 )
-from specexp.constraints.grammar import ConstraintError, compiler_of
+from specexp.constraints.grammar import compiler_of
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult
 from specexp.core.runtime import Runtime
@@ -117,11 +117,7 @@ class DecoderArm(LearningArm):
         if prompt.structured_outputs is None:
             return None
         compiler = compiler_of(self.tokenizer, self.decoder.model.vocab_size, self._ends)
-        try:
-            return compiler.constraint(prompt.structured_outputs)
-        except ConstraintError as error:
-            place = ".".join(("structured_outputs", *error.key))
-            raise ValueError(f"prompt {prompt.prompt_id!r}: {place}: {error}") from error
+        return compiler.constraint(prompt.structured_outputs)
 
 
 class LiveBackend(Backend):

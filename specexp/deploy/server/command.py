@@ -49,9 +49,6 @@ _OPTIONS: tuple[tuple[str, type, Any, str, str], ...] = (
     ("max-body", int, 1_000_000, "BYTES", "maximal size of a request's body"),
     ("max-prompt", int, None, "TOKENS", "maximal length of a prompt; default: the model's context"),
     ("api-key-file", str, None, "FILE", f"file with the API key, in place of {KEY}"),
-    ("latency", str, None, "PROFILE",
-     "latency-profile artifact of this machine (profile.lanes), from which drafts at several lanes take the cost of "
-     "passes; by default the server measures it"),
     ("save-state", str, None, "FOLDER", "at shutdown, write the learned state to this folder as an artifact"),
 )  # fmt: skip
 """The name, type, default, metavar and help of each option."""
@@ -73,10 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from specexp.artifacts import ArtifactError
-    from specexp.artifacts.store import resolve
     from specexp.config.artifacts import load_artifact
-    from specexp.config.named_artifacts import local
     from specexp.deploy.server.http_server import listen
     from specexp.models.sources import checked_sources
 
@@ -84,11 +78,6 @@ def _run(options: argparse.Namespace) -> int:
     key = _key(options.api_key_file)
     artifact = load_artifact(options.artifact, options.trust)
     options.target = options.target or _target_of(artifact)
-    if options.latency is not None:  # read before the models are loaded, which takes seconds
-        try:
-            resolve(local(options.latency))
-        except ArtifactError as error:
-            raise ArtifactError(f"--latency: {error}") from error
     with listen(options.host, options.port) as listener:
         checked_sources(options.target, options.draft, options.mode)
         from specexp.bench.trainer import quiet_libraries
@@ -170,7 +159,6 @@ def _serve(
         lanes=options.lanes,
         waiting=options.queue,
         deterministic=options.deterministic,
-        latency=options.latency,
     )
     if options.save_state is not None and not thread.parts.keeps_learning:
         raise ArtifactError(

@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from specexp.artifacts import ArtifactError, fingerprint, value_of
+from specexp.artifacts import ArtifactError, fingerprint
 from specexp.artifacts.kinds.compositions import CompositionArtifact
 from specexp.artifacts.parts import state_payloads
 from specexp.base.messages import first_line
 from specexp.bench.arm import eos_of
 from specexp.config.artifacts import LoadedArtifact, save_artifact
-from specexp.config.named_artifacts import local
 from specexp.controllers import NodeBudget
-from specexp.core.latency import LatencyProfile
 from specexp.core.parts import Parts
 from specexp.core.runtime import Runtime
 from specexp.deploy.server.decoding_thread import DecodingThread
@@ -31,18 +29,15 @@ def decoding_thread_of(
     lanes: int,
     waiting: int,
     deterministic: bool = False,
-    latency: str | None = None,
 ) -> DecodingThread:
     """Return a thread that decodes with an artifact's parts and a pair's models.
 
     A single output is decoded as the artifact was measured. If there are several, and the artifact has no controller,
     :class:`~specexp.controllers.NodeBudget` adapts drafts to the load, except where ``deterministic``. Outputs for
-    which drafting does not pay off are then decoded without drafts. ``latency`` is the folder of a latency profile,
-    from which the controller takes the cost of passes; otherwise it measures them.
+    which drafting does not pay off are then decoded without drafts.
 
     Raises:
-        ArtifactError: the artifact was made for other models, its parts cannot be served, or ``latency`` is not a
-            latency profile.
+        ArtifactError: the artifact was made for other models, or its parts cannot be served.
     """
     model = _model(pair)
     artifact.content.check(model, pair.tokenizer)
@@ -50,8 +45,6 @@ def decoding_thread_of(
         parts = artifact.new_parts(pair.draft)
         if parts.controller.changes_nothing and parts.drafter is not None and lanes > 1 and not deterministic:
             parts = parts._replace(controller=NodeBudget(**_BUDGET["init_args"]))
-        if latency is not None:
-            parts.controller.use_latency(_latency_profile(latency))
         return DecodingThread(
             artifact.runtime(pair.target),
             parts,
@@ -99,11 +92,3 @@ def save_state(artifact: LoadedArtifact, parts: Parts, pair: ModelPair, folder: 
 
 def _model(pair: ModelPair) -> object:
     return pair.target.model if isinstance(pair.target, Runtime) else pair.target
-
-
-def _latency_profile(folder: str) -> LatencyProfile:
-    try:
-        profile: LatencyProfile = value_of("latency-profile", local(folder))
-    except ArtifactError as error:
-        raise ArtifactError(f"--latency: {error}") from error
-    return profile

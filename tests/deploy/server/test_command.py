@@ -75,10 +75,8 @@ def test_an_artifact_of_a_model_by_name_brings_its_target(tmp_path, monkeypatch,
 
 def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_folder, tmp_path):
     pair = load_pair(model_folder, target_dtype="float32", mode="eager")
-    content = {"name": "a", "source": "assumed", "target_ms": {"1": 1.0}, "draft_ms": {}}
-    folder = save_artifact(tmp_path / "costs", "latency-profile", {"profile.json": content}).folder
     loaded = load_artifact(artifact)
-    thread = decoding_thread_of(loaded, pair, lanes=2, waiting=4, latency=str(folder))
+    thread = decoding_thread_of(loaded, pair, lanes=2, waiting=4)
     clients = [Client([97, 98, 97, 98, number], most=90) for number in range(4)]
     thread.submit([client.output for client in clients])
     with torch.inference_mode():
@@ -130,7 +128,6 @@ DRAFTED, LOOKUP = ({**PARTS, "drafter": {"class_path": name}} for name in ("Draf
         (PARTS, ["--target", "stdlib"], "the artifact belongs to another"),
         (DRAFTED, [], "needs a draft model"),
         (LOOKUP, ["--lanes", "1", "--save-state", "state"], "keeps learned state between requests: leave"),
-        (PARTS, ["--latency", "{artifact}"], "kind must be 'latency-profile' here, got 'composition'"),
         (PARTS, ["--device", "cuda:7"], "cuda"),
         (PARTS, ["--lanes", "0"], "--lanes must be an integer >= 1, got 0"),
         (PARTS, ["--port", "70000"], "--port must be an integer from 0 (any free port) to 65535, got 70000"),
