@@ -68,14 +68,6 @@ class Sized(StaticTree):
     def __init__(self, size: Annotated[int, Reference("tree-size")] = 1):
         super().__init__([[rank] for rank in range(size)])
 """,
-    "models/patient.py": """
-from specexp.core.language_model import LanguageModel
-
-
-class Patient(LanguageModel):
-    kind = "patient"
-    mode_rank = -1  # auto never takes it
-""",
 }
 METRIC = '''
 
@@ -178,7 +170,7 @@ def test_one_file_adds_a_part_of_any_kind(package: Path, model_folder: str) -> N
     greetings = {"prompts": "Greetings"}
     sections = {
         "parts": {
-            "pair": {"target": model_folder, "target_dtype": "float32", "mode": "patient"},
+            "pair": {"target": model_folder, "target_dtype": "float32"},
             "verifier": "Never",
             "controller": "EverySecond",
             "data": greetings,
@@ -214,7 +206,6 @@ def test_one_file_adds_a_part_of_any_kind(package: Path, model_folder: str) -> N
         return [json.loads(line) for line in (runs / name / "records.jsonl").read_text().splitlines()]
 
     assert {record["prompt_id"] for record in read("parts")} == {"0", "1"}
-    assert "mode: patient" in (runs / "parts" / "config.yaml").read_text()
     assert any("wasted_nodes" in file.read_text() for file in (runs / "parts").glob("*.csv"))
     assert {record["category"] for record in read("thoughts")} == {"Vowels"}
     assert json.loads(exported["out"]) == {"nodes": 2}

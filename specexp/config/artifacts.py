@@ -203,10 +203,9 @@ class LoadedArtifact:
 
     def _mode(self, model: PreTrainedModel | Runtime) -> str:
         """Return the mode in which a model was loaded; ``auto`` becomes ``eager`` if the study ran in ``eager``."""
-        from specexp.core.runtime import Runtime
-        from specexp.models.runtime import mode_of
+        from specexp.core.language_model import mode_of
 
-        mode = "auto" if isinstance(model, Runtime) else mode_of(model)
+        mode = mode_of(model)
         return "eager" if (mode, self.content.provenance.get("runtime")) == ("auto", "eager") else mode
 
     def _make(self, specs: Mapping[str, Spec]) -> dict[str, Any]:

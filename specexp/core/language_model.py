@@ -27,12 +27,17 @@ from specexp.core.cache import (
 from specexp.core.runtime import Growth, PassResult, Runtime, check_model
 from specexp.core.tree import TokenTree, TreeShape
 
-_MAKERS: WeakKeyDictionary[torch.nn.Module, Callable[[Any], Runtime]] = WeakKeyDictionary()
+_LOADED: WeakKeyDictionary[torch.nn.Module, tuple[str, Callable[[Any, str], Runtime]]] = WeakKeyDictionary()
 
 
-def set_runtime(model: torch.nn.Module, make: Callable[[Any], Runtime]) -> None:
-    """Set the function that makes a runtime whenever this model is passed instead of a runtime."""
-    _MAKERS[model] = make
+def set_runtime(model: torch.nn.Module, mode: str, make: Callable[[Any, str], Runtime]) -> None:
+    """Set the mode of a model, and the function that makes its runtime if it is passed instead of a runtime."""
+    _LOADED[model] = mode, make
+
+
+def mode_of(model: object) -> str:
+    """Return the mode that :func:`set_runtime` set for a model, or ``auto``."""
+    return _LOADED[model][0] if isinstance(model, torch.nn.Module) and model in _LOADED else "auto"
 
 
 def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
@@ -41,8 +46,10 @@ def runtime_for(model: PreTrainedModel | Runtime) -> Runtime:
     """
     if isinstance(model, Runtime):
         return model
-    make = _MAKERS.get(model) if isinstance(model, torch.nn.Module) else None
-    return LanguageModel(model) if make is None else make(model)
+    if not isinstance(model, torch.nn.Module) or model not in _LOADED:
+        return LanguageModel(model)
+    mode, make = _LOADED[model]
+    return make(model, mode)
 
 
 class HuggingFaceRuntime(Runtime):
@@ -122,9 +129,7 @@ class LanguageModel(HuggingFaceRuntime):
     """
 
     kind = "eager"
-    mode_rank = 0
     prefill_chunk = 1024
-    takes_device_map = True
     cache: SlotCache
 
     def __init__(self, model: PreTrainedModel, *, self_check: bool = True) -> None:

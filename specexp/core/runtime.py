@@ -188,19 +188,13 @@ class Target(ABC):
 class Runtime(Target):
     """A model that can be run, as a target or as a draft model.
 
-    A class in :mod:`specexp.models` with a :attr:`mode_rank` provides the ``pair.mode`` named by its :attr:`kind`.
+    :data:`specexp.models.modes.MODES` lists those that are a ``pair.mode``, named by their :attr:`kind`.
     """
 
     kind: ClassVar[str]  # name of the runtime in artifacts, and of its mode, e.g. compiled
-    # auto tries modes from the highest rank down to 0; a mode with a negative rank must be set by name. None: not a
-    # mode of Hugging Face models
-    mode_rank: ClassVar[int | None] = None
-    # device types on which auto tries the mode; None: all
-    auto_devices: ClassVar[frozenset[str] | None] = None
     refusal: ClassVar[type[ValueError]] = CannotRunError  # raised if the self-check of a model fails
     prefill_chunk: ClassVar[int] = 512  # maximum number of tokens in a prefill pass
     pads_rows: ClassVar[bool] = False  # passes cost as if their rows were rounded up to a power of two
-    takes_device_map: ClassVar[bool] = False  # it can run models spread over several devices
     draft_source: ClassVar[Any] = None  # class of a draft model's DraftSource; None: separate passes
     model: Any  # model object of the library that runs it
     vocab_size: int

@@ -195,7 +195,6 @@ class CompiledModel(HuggingFaceRuntime):
 
     cache: SlotCache
     kind = "compiled"
-    mode_rank = 1
     refusal = CannotCompileError
     prefill_chunk = 256
     independent_rows = True
@@ -519,7 +518,6 @@ class PackedModel(CompiledModel):
     """
 
     kind = "packed"
-    mode_rank = -1
     packs = True
     _shared: ClassVar[WeakKeyDictionary[PreTrainedModel, LlamaWeights]] = WeakKeyDictionary()
 

@@ -73,8 +73,6 @@ class GraphedModel(HuggingFaceRuntime):
     """
 
     kind = "graphed"
-    mode_rank = 2
-    auto_devices = frozenset({"cuda"})
     pads_rows = True
     draft_source = GraphedSource
     cache: StaticSlots

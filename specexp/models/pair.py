@@ -15,7 +15,8 @@ from specexp.base.messages import counted, did_you_mean, first_line, type_and_li
 from specexp.core.packed import has_embeddings, is_packed, load_packed
 from specexp.core.runtime import RowOrder, Runtime
 from specexp.models.gguf import check_tensors, gguf_tokenizer, is_gguf, is_unpacked, why_no_llama_cpp
-from specexp.models.runtime import AUTO, check_mode, modes, runtime_of, set_mode, tell_fallback, tell_once
+from specexp.models.modes import AUTO, MODES
+from specexp.models.runtime import check_mode, runtime_of, set_mode, tell_fallback, tell_once
 from specexp.models.sources import PairError, check_reachable, checked_sources, sources_of
 
 if TYPE_CHECKING:
@@ -319,8 +320,8 @@ def _placement(
         why = f"must be a placement or a mapping of modules to devices, got {device_map!r}{hint}"
     elif is_gguf(target):
         why = f"must be left out for the GGUF file {target!r}, because llama.cpp places its layers itself"
-    elif mode != AUTO and not modes()[mode].takes_device_map:
-        allowed = " or ".join((*(name for name, kind in modes().items() if kind.takes_device_map), AUTO))
+    elif mode != AUTO and not MODES[mode].takes_device_map:
+        allowed = " or ".join((*(name for name, one in MODES.items() if one.takes_device_map), AUTO))
         key, why = "mode", f"must be {allowed} if a device_map spreads the target, got {mode!r}"
     elif is_packed(target):
         why = "must be left out for an embedded model: export it first with python -m specexp.export --to hf"

@@ -9,13 +9,12 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-import specexp.models
 from specexp.base.messages import did_you_mean, first_line, near_file
 from specexp.models.gguf import is_gguf, is_local, runs_in_llama_cpp, unpacked
+from specexp.models.modes import AUTO, MODES
 from specexp.models.smollm2 import SMOLLM2, fetch_smollm2, smollm2_file
 
 PAIRS = Path(__file__).parent
-_KIND = re.compile(r'^    kind = "(\w+)"$', re.M)
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _INDEX = "model.safetensors.index.json"
 _PATIENCE_SECONDS = 5.0  # timeout for one hub request; by default, the client retries for most of a minute
@@ -71,14 +70,14 @@ def _embedded(role: str, name: str) -> str | None:
 
 
 def checked_sources(
-    target: str, draft: str | None = None, mode: str = "auto", unpacks: bool = True
+    target: str, draft: str | None = None, mode: str = AUTO, unpacks: bool = True
 ) -> tuple[str, str | None]:
     """Return the checked result of :func:`sources_of`. GGUF files are unpacked unless ``mode`` runs them in llama.cpp.
 
     Raises:
         PairError: a source is invalid or unreachable.
     """
-    if mode not in (known := mode_names()):
+    if mode not in (known := (AUTO, *MODES)):
         raise PairError(
             "mode", f"mode must be one of {', '.join(known)}, got {mode!r}{did_you_mean(mode, known)}"
         )
@@ -87,16 +86,6 @@ def checked_sources(
         _checked("target", target, first, mode, unpacks),
         second and _checked("draft", draft or "", second, mode, unpacks),
     )
-
-
-def mode_names() -> list[str]:
-    """Return the names of the modes, found in the text of this folder's files: importing them takes seconds."""
-    files = (file for folder in specexp.models.__path__ for file in Path(folder).glob("*.py"))
-    return [
-        "auto",
-        "eager",
-        *(kind for file in files for kind in _KIND.findall(file.read_text(encoding="utf-8"))),
-    ]
 
 
 def _checked(role: str, name: str, source: str, mode: str, unpacks: bool) -> str:
