@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 
 from specexp.base.messages import counted, type_and_line
 from specexp.bench.arm import decode_safely
@@ -281,18 +280,15 @@ def _why_no_copy(pair: ModelPair) -> str:
     needed = 4 * sum(weights.numel() for weights in pair.target.parameters())
     device = torch.device(str(pair.target.device))
     free = _free_bytes(device)
-    if free is None or needed * _SPARE <= free:
+    if needed * _SPARE <= free:
         return ""
     return f"a copy of the target takes {needed / 1e9:.1f} GB, but {device} has {free / 1e9:.1f} GB left"
 
 
-def _free_bytes(device: torch.device) -> int | None:
+def _free_bytes(device: torch.device) -> int:
     import torch
 
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:  # on a CPU, a copy that does not fit kills the process without an exception
-        known = re.search(r"MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(encoding="utf-8"))
-    except OSError:  # not Linux
-        return None
-    return 1024 * int(known[1]) if known else None
+    # on a CPU, a copy that does not fit kills the process without an exception
+    return int(psutil.virtual_memory().available)

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from packaging.requirements import Requirement
 
 from specexp.base.cores import usable_cores
@@ -99,10 +100,8 @@ def processor() -> Iterator[Diagnosis]:
 
 def memory() -> Iterator[Diagnosis]:
     """Check the free memory, and the disk space for results and temporary files."""
-    known = _lines("/proc/meminfo")
-    if "MemTotal" in known:
-        total, free = (int(known[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-        yield Diagnosis("memory", f"{_giga(free)} of {_giga(total)} free")
+    known = psutil.virtual_memory()
+    yield Diagnosis("memory", f"{_giga(known.available)} of {_giga(known.total)} free")
     folders = {"results": Path.cwd(), "temporary files": Path(os.environ.get("TMPDIR", "/tmp"))}
     for use, folder in folders.items():
         free = shutil.disk_usage(folder).free if folder.is_dir() else 0
@@ -113,16 +112,6 @@ def memory() -> Iterator[Diagnosis]:
             yield Diagnosis("disk", finding, "note", "recordings may not fit")
         else:
             yield Diagnosis("disk", finding)
-
-
-def _lines(file: str) -> dict[str, str]:
-    """Return the first value of each name in a file of ``name: value`` lines; empty if the file does not exist."""
-    found: dict[str, str] = {}
-    path = Path(file)
-    for line in path.read_text().splitlines() if path.exists() else ():
-        name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    return found
 
 
 def _giga(size: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import signal
@@ -11,10 +10,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from tempfile import TemporaryFile
 
 import httpx
+import psutil
 
 from specexp.base import supervisor
 from specexp.base.messages import did_you_mean
@@ -113,15 +112,12 @@ class StartedServer:
         return self._log.read().decode(errors="replace")
 
     def memory_bytes(self) -> int | None:
-        """Return the resident memory of all the server's processes; None on systems without ``/proc``."""
+        """Return the resident memory of all the server's processes; None if one has just ended."""
         try:
-            # the command is the supervisor's only child and the leader of the session of all its processes
-            pid = self._process.pid
-            session = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").strip()
-            page = os.sysconf("SC_PAGE_SIZE")
-            folders = [folder for folder in Path("/proc").glob("[0-9]*") if _session_of(folder) == session]
-            return sum(int((one / "statm").read_text(encoding="utf-8").split()[1]) * page for one in folders)
-        except (OSError, ValueError, IndexError):
+            # the supervisor, their common ancestor, is not part of the server
+            processes = psutil.Process(self._process.pid).children(recursive=True)
+            return int(sum(one.memory_info().rss for one in processes))
+        except psutil.Error:
             return None
 
     def close(self) -> None:
@@ -146,12 +142,3 @@ class StartedServer:
                 if httpx.get(f"{self.url}{path}", timeout=5, trust_env=False).status_code == 200:  # no proxy
                     return True
         return False
-
-
-def _session_of(folder: Path) -> str:
-    """Return the session id of a process; empty if the process has exited."""
-    try:
-        # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last ")"
-        return (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[3]
-    except (OSError, IndexError):
-        return ""
