@@ -74,9 +74,9 @@ def run(config: Config, names: Sequence[str] = BACKENDS) -> None:
     quiet_libraries()
     use_threads(config)
     pair = build_pair(config)
-    section, name = config.get("profile"), config.get("name")
+    section, name = config.get("profile"), config.name
     prompts = load_prompts(config, pair).prompts[: section["prompts"]]
-    folder, console = Path(config.get("output")) / name, terminal()
+    folder, console = config.output / name, terminal()
 
     def tell(line: str) -> None:
         console.print(line, style="dim")

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import kind_for
@@ -120,9 +119,9 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
     for prompt in prompts:
         teacher.decode(prompt)
     if kept is not None and drafter is not None:
-        study, arm = config.get("name"), re.sub(r"[/\\:]|^\.+", "_", spec.name)
+        study, arm = config.name, re.sub(r"[/\\:]|^\.+", "_", spec.name)
         payloads = kept.payloads_of(composition, {"learned": {"drafter": drafter.state_dict()}}) or {}
-        folder = Path(config.get("output")) / study / "preloaded" / arm
+        folder = config.output / study / "preloaded" / arm
         made_by = {"study": study, "config": preload.to_dict()}
         loaded = save_artifact(folder, kept.kind, payloads, made_by, backend.fingerprint()).drafter
         loaded.use_draft_model(backend.draft)

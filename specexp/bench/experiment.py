@@ -23,7 +23,6 @@ from specexp.config import (
     build_data,
     build_engine,
     build_execution,
-    build_generation,
     build_latency,
     build_outline,
     build_task_items,
@@ -118,7 +117,7 @@ def baselines_of(config: Config) -> list[str]:
     given, verifier = config.get("baselines"), build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
-        foreign = runs_in_llama_cpp(config.get("pair.target"), config.get("pair.mode"))
+        foreign = runs_in_llama_cpp(config.pair.target, config.pair.mode)
         return [PLAIN, EAGER] if follows and not foreign else [PLAIN]
     if len(given) > len(set(given)):
         raise config.checker.error(("baselines",), f" must name each baseline once, got {given}")
@@ -152,7 +151,7 @@ def arm_specs(config: Config, composed: Sequence[ComposedArm] | None = None) -> 
 
     composed = check_experiment(config) if composed is None else composed
     several = is_multi_sequence(config)
-    shared: dict[str, Any] = {"generation": build_generation(config)}
+    shared: dict[str, Any] = {"generation": config.generation}
     if not several:
         shared["latency"] = build_latency(config)
     plain = Parts(verifier=build_verifier(config))
@@ -250,7 +249,7 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
                 raise config.checker.error(
                     ("data", "prompts"), f": prompt {prompt.prompt_id!r}: {place}: {error}"
                 ) from error
-    limit, most = context_limit(pair.target.config), config.get("generation.max_new_tokens")
+    limit, most = context_limit(pair.target.config), config.generation.max_new_tokens
     if most > limit:
         raise config.checker.error(
             ("generation", "max_new_tokens"),
@@ -324,7 +323,7 @@ def use_threads(config: Config) -> None:
     """Make torch use ``generation.threads`` threads if this is set."""
     import torch
 
-    if (threads := config.get("generation.threads")) is not None:
+    if (threads := config.generation.threads) is not None:
         torch.set_num_threads(threads)
 
 

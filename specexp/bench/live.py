@@ -26,7 +26,6 @@ from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
 from specexp.config import (
     Config,
-    build_generation,
     build_pair,
     build_reasoning,
     build_task_items,
@@ -150,7 +149,7 @@ class LiveBackend(Backend):
         pair = pair or build_pair(config)
         if not is_multi_sequence(config) and problems is None:
             return cls(pair)
-        generation, reasoning = build_generation(config), build_reasoning(config)
+        generation, reasoning = config.generation, build_reasoning(config)
         solver = Solver(
             reasoning.search,
             pair.tokenizer,

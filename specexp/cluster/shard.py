@@ -132,8 +132,8 @@ def run_shards(
         run_workers,
         options,
         folder=whole.parent / f".{whole.name}-workers",  # not inside ``whole``, which must be empty at first
-        gpus=options.gpus_on(config.get("pair.device")),
-        threads=config.get("generation.threads") or 1,
+        gpus=options.gpus_on(config.pair.device),
+        threads=config.generation.threads or 1,
     )
     count = options.workers
     status = run({f"{whole.name} {n} of {count}": (*start, OPTION, f"{n}/{count}") for n in range(count)})

@@ -45,16 +45,16 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
             f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare"
         )
     check_tracking(config)
-    entity, project = config.get("tracking.entity"), project_of(config.get("tracking.project"))
+    entity, project = config.tracking.entity, project_of(config.tracking.project)
     if not entity and not dry_run:
         raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
     owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
     if studies:
         dashboard = describe_studies(owner, project, modelled)
     elif arms:
-        dashboard = describe_comparison(config.get("name"), arms, owner, project, modelled)
+        dashboard = describe_comparison(config.name, arms, owner, project, modelled)
     else:
-        dashboard = describe_dashboard(config.get("name"), list(sweep["space"]), owner, project, modelled)
+        dashboard = describe_dashboard(config.name, list(sweep["space"]), owner, project, modelled)
     if dry_run:
         print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
         for name, panels in dashboard.sections.items():

@@ -90,7 +90,7 @@ def against_itself(config: Config) -> Config:
     """Return the experiment with plain decoding as its only arm."""
     plain = dict.fromkeys((*PARTS, "execution", "engine")) | {"verifier": config.get("verifier")}
     changed = {
-        "name": f"{config.get('name')}-a-a",
+        "name": f"{config.name}-a-a",
         "question": "Does plain decoding differ from itself here?",
         "paper": None,
         "arms": {**dict.fromkeys(config.get("arms") or {}), AGAIN: plain},
@@ -141,7 +141,7 @@ def _exit_code(config: Config, records: Sequence[PromptRecord]) -> int:
 
 
 def _folder_of(config: Config) -> Path:
-    return Path(config.get("output"), config.get("name"))
+    return Path(config.output, config.name)
 
 
 def _rehearse(config: Config) -> None:
@@ -195,7 +195,7 @@ def run(config: Config, pair: ModelPair | None = None) -> list[PromptRecord]:
         found = report(config, experiment, records, data, backend.tokenizer, exact)
         if AGAIN in {record.arm for record in records}:
             found = replace(found, next_steps={})  # nothing follows from a comparison with itself
-        publish(found, folder, tracker_of(config, config.get("name"), folder), config=tracked_config(config))
+        publish(found, folder, tracker_of(config, config.name, folder), config=tracked_config(config))
         forget_shards(folder)
     return records if exact is None else [*records, *exact.records]
 
@@ -280,7 +280,7 @@ def _decode(
     module = EvaluationModule(
         experiment.arms,
         records_path=path,
-        samples=config.get("generation.samples") if one_by_one else 1,
+        samples=config.generation.samples if one_by_one else 1,
         orders={name: reordered(data.prompts, seed) for name, seed in experiment.shuffle_seeds.items()},
         analyses=experiment.analyses,
     )
@@ -315,7 +315,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         rendered = data.digest
         folder.mkdir(parents=True, exist_ok=True)
         _decode(config, experiment, data, folder / RECORDS, trainer)
-    place = "" if is_replayed(config) else device_name(config.get("pair.device"))
+    place = "" if is_replayed(config) else device_name(config.pair.device)
     atomic_write(folder / WHOLE, f"{_digest(config)} {rendered} {place}")
     return backend.pair if isinstance(backend, LiveBackend) else None
 

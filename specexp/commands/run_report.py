@@ -134,7 +134,7 @@ def report(
 
 
 def _title(config: Config, paper: str = "") -> str:
-    question: str = config.get("question") or config.get("name")
+    question: str = config.question or config.name
     return question + paper + (", replayed" if is_replayed(config) else "")
 
 

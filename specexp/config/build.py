@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specexp.base.messages import counted, first_line
-from specexp.config.config import SECTIONS, Config, is_replayed, recording_folder
+from specexp.config.config import Config, is_replayed, recording_folder
 from specexp.config.layers import PARTS, ConfigError
-from specexp.config.schema import Generation
 from specexp.core.parts import Parts, check_composition
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _build(config: Config, *, section: str) -> Any:
-    return config.checker.build(config.get(section), SECTIONS[section].annotation, (section,))
+    return config.section(section)
 
 
 build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
@@ -42,16 +41,6 @@ build_execution: Callable[[Config], Execution | None] = partial(_build, section=
 build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
 build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
 """Return the latency profile, or None if seconds are measured."""
-
-
-def build_generation(config: Config) -> Generation:
-    """Return the ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
-    generation: Generation = _build(config, section="generation")
-    arms = ({"engine": config.get("engine")}, *(config.get("arms") or {}).values())
-    # engines cannot stop at a repetition, and all arms must have the same outputs
-    if any((arm or {}).get("engine") for arm in arms):
-        return generation.model_copy(update={"stop_at_repetition": False})
-    return generation
 
 
 def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = None) -> Parts:

@@ -269,12 +269,12 @@ def check_here(config: Config, *written: str) -> None:
     """
     for dotted in ("generation.threads", "execution.init_args.threads", "engine.init_args.threads"):
         check_threads(config.get(dotted, None), config.checker.error(tuple(dotted.split(".")), ""))
-    if config.get("tracking.mode") != "disabled":
+    if config.tracking.mode != "disabled":
         check_tracking(config)
     if not is_replayed(config):
         try:
             checked_sources(*(config.get(f"pair.{key}") for key in ("target", "draft", "mode")))
-            if (device := config.get("pair.device")) != "cpu":
+            if (device := config.pair.device) != "cpu":
                 check_device(device)  # before transformers is imported, which takes seconds
         except PairError as error:
             raise config.checker.error(("pair", error.argument), f": {error}") from error
@@ -287,7 +287,7 @@ def check_here(config: Config, *written: str) -> None:
     for dotted in ("output", *written):
         folder = config.get(dotted, None)
         if folder is not None:
-            below = (config.get("name"),) if dotted == "output" else ()
+            below = (config.name,) if dotted == "output" else ()
             check_writable(Path(folder, *below), config.checker.error(tuple(dotted.split(".")), ""))
 
 
@@ -309,7 +309,7 @@ def _file_names(value: Any, at: Key) -> Iterator[tuple[Key, str]]:
 def check_tracking(config: Config) -> None:
     """Raise a ConfigError if W&B would reject the mode, the project name or the entity name."""
     try:
-        wanted_mode(config.get("tracking.mode"))
+        wanted_mode(config.tracking.mode)
     except ValueError as error:  # WANDB_MODE is wrong; the file's mode was checked with the file
         raise ConfigError(str(error)) from error
     for key in ("project", "entity"):

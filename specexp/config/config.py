@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
-from specexp.config.schema import Experiment
+from specexp.config.schema import Experiment, Fit, Generation, Pair, Profile, Record, Tracking, Verify
 
 SECTIONS = arguments_of(Experiment) or {}
 """The annotation and default of each section of a file."""
@@ -83,6 +84,72 @@ class Config:
                 source = self.source_of(key)
                 free = source == COMMAND_LINE or dotted == "recording"  # a recording is usually only read
                 check_written(path, self.checker.error(key, ""), None if free else Path(source))
+
+    def section(self, name: str) -> Any:
+        """Return a section as a new object of the type that it has in :class:`Experiment`."""
+        return self.checker.build(copied(self._values[name]), SECTIONS[name].annotation, (name,))
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the run and its folder."""
+        return str(self._values["name"])
+
+    @cached_property
+    def output(self) -> Path:
+        """The folder of the results of all runs."""
+        return Path(self._values["output"])
+
+    @cached_property
+    def question(self) -> str | None:
+        """The question that the experiment answers."""
+        question: str | None = self._values["question"]
+        return question
+
+    @cached_property
+    def pair(self) -> Pair:
+        """The ``pair`` section."""
+        pair: Pair = self.section("pair")
+        return pair
+
+    @cached_property
+    def generation(self) -> Generation:
+        """The ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
+        generation: Generation = self.section("generation")
+        arms = ({"engine": self._values["engine"]}, *self._values["arms"].values())
+        # engines cannot stop at a repetition, and all arms must have the same outputs
+        if any((arm or {}).get("engine") for arm in arms):
+            return generation.model_copy(update={"stop_at_repetition": False})
+        return generation
+
+    @cached_property
+    def tracking(self) -> Tracking:
+        """The ``tracking`` section."""
+        tracking: Tracking = self.section("tracking")
+        return tracking
+
+    @cached_property
+    def verify(self) -> Verify:
+        """The ``verify`` section."""
+        verify: Verify = self.section("verify")
+        return verify
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The ``profile`` section."""
+        profile: Profile = self.section("profile")
+        return profile
+
+    @cached_property
+    def record(self) -> Record:
+        """The ``record`` section."""
+        record: Record = self.section("record")
+        return record
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        """The ``fit`` section; None if the file has none."""
+        fit: Fit | None = self.section("fit")
+        return fit
 
     def source_of(self, key: Key) -> str:
         """Return the file that set a key, or ``command line``."""

@@ -122,7 +122,7 @@ class ComposedArm:
 def arms_of(config: Config) -> list[ComposedArm]:
     """Return the arms in file order, one per grid point. Without ``arms:``, the file's composition is the only arm."""
     if not config.get("arms"):
-        return [ComposedArm(config.get("name"), config.get("name"), config, None, {})]
+        return [ComposedArm(config.name, config.name, config, None, {})]
     found = []
     for name, arm in config.get("arms").items():
         title, reference = arm.get("title") or name, arm.get("reference")

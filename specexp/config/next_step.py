@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
 
 def model_options(config: Config) -> list[str]:
     """Return a deployment's options for the experiment's models and device, leaving out defaults."""
-    drafts = config.get("pair.draft") is not None or config.get("pair.target") == "stdlib"
+    drafts = config.pair.draft is not None or config.pair.target == "stdlib"
     return _options(config, [key for key in _MODEL_KEYS if drafts or key != "draft_dtype"])
 
 

@@ -168,9 +168,9 @@ def _learn(config: Config, dry: bool) -> int:
             from specexp.bench.experiment import rehearse
 
             rehearse(config)
-        fitted = config.get("fit")
+        assert config.fit is not None
         learner = config.get("controller")["class_path"]
-        print(f"{config.get('name')}: {learner} learns from the prompts of data, {fitted['epochs']} x")
+        print(f"{config.name}: {learner} learns from the prompts of data, {config.fit.epochs} x")
         return 0
     from specexp.artifacts import ArtifactError
     from specexp.report.publish import publish
@@ -186,10 +186,10 @@ def _learn(config: Config, dry: bool) -> int:
             return fail(f"{why}; nothing is exported", 1)
     try:
         found = report(config, module)
-        publish(found, Path(config.get("output")) / config.get("name"))
+        publish(found, config.output / config.name)
         if found.artifacts:
             current_result().artifact = str(found.artifacts[0].folder)
-            name = f"{config.get('name')}_learned"  # another name, because this folder holds the results of learning
+            name = f"{config.name}_learned"  # another name, because this folder holds the results of learning
             again = experiment_again(config)
             current_result().next = command_line(
                 "run", *again, "--artifact", current_result().artifact, "--name", name

@@ -41,7 +41,8 @@ def check_learning(config: Config) -> None:
     where = f"{config.source_of(('controller',))}: controller is {given['class_path']}"
     if controller is None or not controller.learns:
         raise ConfigError(f"{where}, which does not learn; name one that does, such as QLearning")
-    if config.get("fit")["export"] is not None and kind_for("controller", composition_of(config)) is None:
+    assert config.fit is not None  # only an experiment with this section gets here
+    if config.fit.export is not None and kind_for("controller", composition_of(config)) is None:
         raise ConfigError(f"{where}, and no artifact kind holds its state: leave fit.export out")
 
 
@@ -65,11 +66,12 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
     from specexp.bench.experiment import use_threads
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_data, build_generation, build_latency, is_replayed, prompts_error
+    from specexp.config import build_data, build_latency, is_replayed, prompts_error
     from specexp.data import PromptSetError
     from specexp.fit.budgeted import ControllerLearning, checkpoints_in, run
 
-    section, name = config.get("fit"), config.get("name")
+    section, name = config.fit, config.name
+    assert section is not None
     use_threads(config)
     backend: Backend
     if is_replayed(config):
@@ -87,7 +89,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         raise prompts_error(config, error) from error
     spec = ArmSpec(
         name,
-        build_generation(config),
+        config.generation,
         config=config,
         latency=build_latency(config),
         where=f"{config.source_of(('backend',))}: backend",
@@ -95,21 +97,21 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     arm = make_arm(spec, backend)
     assert isinstance(arm, LearningArm)
     module = ControllerLearning(arm, prompts, backend)
-    folder = Path(config.get("output")) / name
+    folder = config.output / name
     folder.mkdir(parents=True, exist_ok=True)
     arguments: dict[str, Any] = {
-        "max_steps": section["epochs"] * len(module.prompts),
+        "max_steps": section.epochs * len(module.prompts),
         "max_epochs": -1,
         "log_every_n_steps": 1,  # each step is one prompt
         "enable_progress_bar": False,
         "enable_checkpointing": True,
-        "callbacks": [checkpoints_in(folder, section["checkpoint_every"])],
+        "callbacks": [checkpoints_in(folder, section.checkpoint_every)],
         "default_root_dir": folder,
     }
     if "logger" not in config.get("trainer"):
-        tracked = wanted_mode(config.get("tracking.mode")) != "disabled"
-        project = project_of(config.get("tracking.project"))
-        take_over(config.get("tracking.project"))
+        tracked = wanted_mode(config.tracking.mode) != "disabled"
+        project = project_of(config.tracking.project)
+        take_over(config.tracking.project)
         arguments["logger"] = (
             WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
         )
@@ -123,7 +125,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
     from specexp.config.artifacts import save_artifact
     from specexp.report.publish import Attached, Report
 
-    arm, name = module.arm, config.get("name")
+    arm, name = module.arm, config.name
     controller: Any = arm.parts.controller
     answers = f"{module.done} answers to {min(module.done, len(module.prompts))} prompts"
     learned = controller.learned()
@@ -133,7 +135,8 @@ def report(config: Config, module: ControllerLearning) -> Report:
         where, worth = provenance["recording"]["folder"], provenance["recording"]["fidelity"]
         sentences.append(f"The steps were replayed from the recording {where} ({worth}).")
     artifacts = []
-    export = config.get("fit")["export"]
+    assert config.fit is not None
+    export = config.fit.export
     if export is not None:
         composition = composition_of(config)
         kind = kind_for("controller", composition)
@@ -142,9 +145,7 @@ def report(config: Config, module: ControllerLearning) -> Report:
         payloads, metrics = kind.payloads_of(composition, state) or {}, {"steps": module.steps}
         made_by = {"study": name, "config": config.to_dict(), "metrics": metrics, **provenance}
         fingerprint = module.backend.fingerprint()
-        artifact = save_artifact(
-            Path(export["to"]), export["kind"], payloads, made_by, fingerprint, name=name
-        )
+        artifact = save_artifact(Path(export.to), export.kind, payloads, made_by, fingerprint, name=name)
         sentences.append(f"Its learned state is in {artifact.folder}, a {artifact.kind}.")
         artifacts.append(Attached(artifact.folder, name, artifact.kind))
     figures = {}

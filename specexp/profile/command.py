@@ -75,7 +75,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
             " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
         )
         raise config.checker.error(("execution",), why)
-    if not config.get("profile.prefixes"):
+    if not config.profile.prefixes:
         raise config.checker.error(("profile", "prefixes"), " must have at least one prefix length, got none")
     check_here(config, "profile.to")
     if not config.get("arms") and config.get("drafter") is None:
@@ -92,9 +92,9 @@ def list_measurements(config: Config, arms: Sequence[ComposedArm]) -> None:
     from specexp.profile.passes import sizes_up_to
 
     check_prefixes(config, LiveBackend(rehearse(config).pair))
-    section = config.get("profile")
-    print(f"new tokens: {', '.join(map(str, sizes_up_to(section['max_tokens'])))}")
-    print(f"prefixes: {', '.join(map(str, section['prefixes']))}")
+    section = config.profile
+    print(f"new tokens: {', '.join(map(str, sizes_up_to(section.max_tokens)))}")
+    print(f"prefixes: {', '.join(map(str, section.prefixes))}")
     print("plain decoding", *(arm.title for arm in arms), sep="\n")
 
 
@@ -116,9 +116,9 @@ def run(config: Config) -> Profiled:
     warn_of_load(config)
     use_threads(config)
     pair = build_pair(config)
-    section, name = config.get("profile"), config.get("name")
-    prompts = load_prompts(config, pair).prompts[: section["prompts"]]
-    folder, console = Path(config.get("output")) / name, terminal()
+    section, name = config.profile, config.name
+    prompts = load_prompts(config, pair).prompts[: section.prompts]
+    folder, console = config.output / name, terminal()
     timed = time_backend(config, LiveBackend(pair), text_of(config, prompts))
     save_resolved(config, folder)
     samples = [*timed.passes.values()]
@@ -137,11 +137,11 @@ def save_profile(config: Config, timed: TimedBackend, prompts: Sequence[Prompt])
     from specexp.profile.check import check_live
     from specexp.profile.fit import profile_of
 
-    section, study = config.get("profile"), config.get("name")
+    section, study = config.profile, config.name
     profile, measured = profile_of(timed)
-    checks = check_live(timed, profile, prompts, section["max_new_tokens"])
+    checks = check_live(timed, profile, prompts, section.max_new_tokens)
     artifact = save_artifact(
-        Path(section["to"]) / timed.name,
+        Path(section.to) / timed.name,
         "latency-profile",
         {"profile.json": {**profile.to_dict(), "measured": asdict(measured)}},
         provenance={

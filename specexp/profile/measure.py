@@ -160,14 +160,14 @@ def time_backend(config: Config, backend: LiveBackend, text: NDArray[np.int64]) 
     Raises ConfigError if the parts do not work with the models, or a prefix is too long.
     """
     check_prefixes(config, backend)
-    section = config.get("profile")
+    section = config.profile
     passes = {"target": pass_samples(config, TargetPass(backend.model, text))}
-    for lanes in section["lanes"]:
-        prefixes = sorted(section["prefixes"])
+    for lanes in section.lanes:
+        prefixes = sorted(section.prefixes)
         passes[f"{lanes} lanes"] = pass_samples(
             config,
             TargetPass(backend.model, text, lanes),
-            sizes=sizes_up_to(min(section["max_tokens"], _MOST_OF_A_LANE)),
+            sizes=sizes_up_to(min(section.max_tokens, _MOST_OF_A_LANE)),
             prefixes=[prefixes[(len(prefixes) - 1) // 2]],
         )
     if backend.draft is not None:
@@ -196,31 +196,31 @@ def pass_samples(
     prefixes: Sequence[int] | None = None,
 ) -> PassSamples:
     """Return a sampler for a pass, by default with all configured sizes and prefixes."""
-    section, seed = config.get("profile"), config.get("generation.seed")
-    prefixes = prefixes or sorted(set(section["prefixes"]))
-    return PassSamples(timed, prefixes, sizes or sizes_up_to(section["max_tokens"]), seed)
+    section, seed = config.profile, config.generation.seed
+    prefixes = prefixes or sorted(set(section.prefixes))
+    return PassSamples(timed, prefixes, sizes or sizes_up_to(section.max_tokens), seed)
 
 
 def text_of(config: Config, prompts: Iterable[Prompt]) -> NDArray[np.int64]:
     """Return the prompts' tokens ``[p]``, repeated or cut to one more than the longest prefix."""
     known = np.fromiter(chain.from_iterable(prompt.token_ids for prompt in prompts), dtype=np.int64)
-    return np.resize(known, max(config.get("profile.prefixes")) + 1)
+    return np.resize(known, max(config.profile.prefixes) + 1)
 
 
 def check_prefixes(config: Config, backend: LiveBackend) -> None:
     """Raise ConfigError if a prefix is too long for a model's context. The weights are not needed."""
-    section = config.get("profile")
+    section = config.profile
     limit = min(model.context_limit for model in (backend.model, backend.draft) if model is not None)
     try:
-        longest = longest_prefix(limit, section["max_tokens"])
+        longest = longest_prefix(limit, section.max_tokens)
     except ValueError as error:
         source = config.source_of(("profile", "max_tokens"))
         raise ConfigError(f"{source}: {first_line(error)}") from error
-    for number, prefix in enumerate(section["prefixes"]):
+    for number, prefix in enumerate(section.prefixes):
         if prefix > longest:
             raise config.checker.error(
                 ("profile", "prefixes", str(number)),
-                f" must be at most {longest}, so that a pass of {counted(section['max_tokens'], 'token')} "
+                f" must be at most {longest}, so that a pass of {counted(section.max_tokens, 'token')} "
                 f"(profile.max_tokens) fits the context of {limit} tokens, got {prefix}",
             )
 
@@ -233,15 +233,15 @@ def measure(
     tell: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Interleave passes and decoding in random order, so that disturbances affect all of them alike."""
-    section, seed = config.get("profile"), config.get("generation.seed")
+    section, seed = config.profile, config.generation.seed
     with torch.inference_mode():
         for one in samples:
             one.warm_up()
         for arm in arms:
-            arm.warm_up(prompts[0], min(_WARM_UP_TOKENS, section["max_new_tokens"]))
-        tell(f"profiling: warm-up done, measuring each pass {counted(section['repeats'], 'time')}")
+            arm.warm_up(prompts[0], min(_WARM_UP_TOKENS, section.max_new_tokens))
+        tell(f"profiling: warm-up done, measuring each pass {counted(section.repeats, 'time')}")
         measuring: list[Callable[[], None]] = []
-        for repetition in range(section["repeats"]):
+        for repetition in range(section.repeats):
             blocks = [block for one in samples for block in one.blocks(repetition)]
             order = np.random.default_rng([seed, repetition]).permutation(len(blocks))
             measuring += [blocks[place] for place in order]
@@ -249,7 +249,7 @@ def measure(
         for number, prompt in enumerate(prompts):
             order = np.random.default_rng([seed, number]).permutation(len(arms))
             for place, chosen in enumerate(order, start=number * len(arms) + 1):
-                arms[chosen].decode(prompt, section["max_new_tokens"])
+                arms[chosen].decode(prompt, section.max_new_tokens)
                 until = len(measuring) * place // (len(prompts) * len(arms))
                 for measure_block in measuring[done:until]:
                     measure_block()

@@ -16,7 +16,6 @@ from specexp.bench.arm_spec import ArmSpec, Backend
 from specexp.config import (
     Config,
     ConfigError,
-    build_generation,
     build_verifier,
     build_workload,
     is_replayed,
@@ -217,7 +216,7 @@ def open_recording(config: Config) -> Recording:
         if recording.manifest.made_of.get("scoring") is not None:  # the draft model was recorded too
             pair += ["draft", "draft_dtype"]
         recording.check_made_of("pair", config.get("pair"), pair)
-        generation, same = build_generation(config), ("seed", "stop_at_eos", "stop_at_repetition")
+        generation, same = config.generation, ("seed", "stop_at_eos", "stop_at_repetition")
         recording.check_made_of("generation", generation.model_dump(), same)
         _check_length(recording, generation)
         settings = build_verifier(config).sampling_settings
@@ -265,7 +264,7 @@ def tokenizer_of(config: Config) -> PreTrainedTokenizerBase | None:
     from specexp.models.sources import PairError
 
     try:
-        return load_tokenizer(config.get("pair.target"))
+        return load_tokenizer(config.pair.target)
     except PairError:
         return None
 
@@ -303,7 +302,7 @@ def recorded_data(
     workload = build_workload(config)
     data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
     try:
-        missing = first_not_recorded(data.prompts, recording, config.get("generation.samples"))
+        missing = first_not_recorded(data.prompts, recording, config.generation.samples)
     except PromptSetError as error:
         raise prompts_error(config, error) from error
     except ValueError as error:  # without a tokenizer: a prompt was not recorded

@@ -209,7 +209,7 @@ def run_study_workers(
         options,
         {f"{config.name} {number}": command for number in range(options.workers)},
         folder,
-        gpus=options.gpus_on(config.get("pair.device")),
+        gpus=options.gpus_on(config.pair.device),
         threads=config.generation.threads or 1,
     )
     study = f"{config.name}{CONFIRMATIONS}"

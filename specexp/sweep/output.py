@@ -67,7 +67,7 @@ def next_steps(
         form = build_engine(config).exported_as
         return {"write the engine's own settings": command_line("export", best, "--to", form)}
     trust = trust_options(config)
-    pair = ", ".join(repr(one) for one in (config.get("pair.target"), config.get("pair.draft")) if one)
+    pair = ", ".join(repr(one) for one in (config.pair.target, config.pair.draft) if one)
     trusted = f", trust={trusted_packages(config)!r}" if trust else ""
     again = experiment_again(config, artifact_again(config, best))
     return {

@@ -61,7 +61,7 @@ class StudyPlan:
             outside = sum(space.params_of(one.overrides) is None for one in known)
             others = outside + (len(entry.choices) if isinstance(entry, Categorical) else 0)
         sizes = len(study.data().prompts), prompts("count_acceptances"), prompts("learn")
-        eager = EAGER if study.config.get("pair.device") == "cpu" else 1
+        eager = EAGER if study.config.pair.device == "cpu" else 1
         arms = OTHERS + (eager if study.other_arms() else 0)
         return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), len(known), arms)
 

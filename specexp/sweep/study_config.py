@@ -14,9 +14,7 @@ from specexp.artifacts.environment import device_name
 from specexp.config import (
     CommandError,
     Config,
-    Generation,
     apply_overrides,
-    build_generation,
     build_latency,
     build_task_items,
     build_workload,
@@ -78,9 +76,7 @@ class StudyConfig(Config):
 
     def __init__(self, config: Config) -> None:
         vars(self).update(vars(config))
-        self.name: str = config.get("name")
-        self.question: str | None = config.get("question")
-        self.folder: Path = Path(config.get("output")) / self.name
+        self.folder = self.output / self.name
         # True if a recording replaces the models, or an engine replaces our parts.
         self.replayed = is_replayed(config)
         self.of_engine: bool = config.get("engine") is not None
@@ -88,7 +84,7 @@ class StudyConfig(Config):
     @property
     def clock(self) -> str:
         """The device on which seconds are measured, or ``a recording`` for a replay."""
-        return "a recording" if self.replayed else device_name(self.get("pair.device"))
+        return "a recording" if self.replayed else device_name(self.pair.device)
 
     @cached_property
     def acceptance_counts(self) -> Path | None:
@@ -133,11 +129,6 @@ class StudyConfig(Config):
             one_by_one = "Serial" if found["drafter"] is None else "SerialSpeculative"
             found["execution"] = config.get("execution") or {"class_path": one_by_one, "init_args": {}}
         return found
-
-    @cached_property
-    def generation(self) -> Generation:
-        """The ``generation`` section."""
-        return build_generation(self)
 
     def latency(self) -> LatencyProfile | None:
         """Return the profile that models the seconds of the study; None if they are measured."""

@@ -382,7 +382,7 @@ def verify_engine(config: Config) -> EndpointReport:
     from specexp.bench.arm import eos_of
     from specexp.bench.equality import NEAR_TIE, first_difference
     from specexp.bench.experiment import load_prompts, use_threads
-    from specexp.config import apply_overrides, build_generation, build_pair
+    from specexp.config import apply_overrides, build_pair
     from specexp.core.runtime import Runtime
     from specexp.engines.served_arm import EnginePool
 
@@ -393,11 +393,11 @@ def verify_engine(config: Config) -> EndpointReport:
     exact: ModelPair | None = pair
     if isinstance(pair.target, Runtime):  # llama.cpp's
         exact = None  # its logits cannot be read
-    elif config.get("pair.target_dtype") != "float32":
+    elif config.pair.target_dtype != "float32":
         exact = build_pair(apply_overrides(config, {"pair.target_dtype": "float32"}, "verify"))
-    generation = build_generation(config)
+    generation = config.generation
     eos = eos_of(pair.tokenizer, pair.target) if generation.stop_at_eos else frozenset()
-    tolerance = max(NEAR_TIE[config.get("pair.target_dtype")], _ROUNDING)
+    tolerance = max(NEAR_TIE[config.pair.target_dtype], _ROUNDING)
     pool, plain, decode = EnginePool(pair), engine.plain(), pair.tokenizer.decode
 
     def answer(one: ForeignEngine, prompt: Prompt) -> list[int]:
@@ -432,8 +432,8 @@ def verify_engine(config: Config) -> EndpointReport:
     settings = {
         **{"engine": type(engine).__name__, "version": engine.version},
         **{"on": engine.deployed_settings(), "off": plain.deployed_settings()},
-        **{"target": config.get("pair.target"), "max_tokens": generation.max_new_tokens},
+        **{"target": config.pair.target, "max_tokens": generation.max_new_tokens},
     }
     report = EndpointReport(found, settings)
-    report.write(Path(config.get("output"), "verify", config.get("name"), "engine.md"))
+    report.write(Path(config.output, "verify", config.name, "engine.md"))
     return report

@@ -62,6 +62,7 @@ from specexp.verify.toy import (
 
 if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
+    from specexp.config.schema import Verify
     from specexp.core.contracts import Verifier
     from specexp.data import Prompt
     from specexp.models.pair import ModelPair
@@ -161,7 +162,7 @@ def folder_of(config: Config) -> Path:
     if config.artifact and "output" not in dict(config.typed) and config.artifact not in embedded:
         version = resolve(local(config.artifact))
         return version.parent / "verify" / version.name
-    return Path(config.get("output")) / "verify" / str(config.get("name"))
+    return config.output / "verify" / config.name
 
 
 def run(config: Config, pair: ModelPair | None = None) -> LosslessReport:
@@ -199,24 +200,24 @@ def _verify(
     print_line: Callable[[str], None],
 ) -> LosslessReport:
     """Test every composition, with half of its level for the toy targets and half for the configured models."""
-    settings = config.get("verify")
-    few = list(prompts)[: settings["prompts"]]
+    settings = config.verify
+    few = list(prompts)[: settings.prompts]
     specs = [replace(spec, latency=None) for spec in arm_specs(config)]
     if len(specs) == 1:  # the file is plain decoding itself
         specs.append(replace(specs[0], name=claims[0].arm.title))
     arms = [make_arm(spec, backend) for spec in specs[1:]]
     findings = []
-    with chunk_runner(settings["workers"]) as run_chunks:
+    with chunk_runner(settings.workers) as run_chunks:
         references: dict[str, _Reference] = {}
         toys = []  # all are started here, so that workers sample them while the models decode
         for claim in claims:
             if (name := describe(claim.verifier)) not in references:
                 references[name] = _Reference(claim, specs[0], backend, few, settings)
             toys.append(_Toys(claim, references[name], backend.model.vocab_size, run_chunks, bar))
-        answers = len(prompts) * config.get("generation.samples") * (len(references) + len(claims))
+        answers = len(prompts) * config.generation.samples * (len(references) + len(claims))
         plain = next((one for one in references.values() if one.claim.deterministic), None)
         of_models = 0.0 if plain is None else answers * plain.seconds_of(prompts[0])
-        of_toys = sum(toy.seconds for toy in toys) / (settings["workers"] or usable_cores().number)
+        of_toys = sum(toy.seconds for toy in toys) / (settings.workers or usable_cores().number)
         minutes = max(round((of_models + of_toys) / 60), 1)
         print_line(f"This takes about {counted(minutes, 'minute')}: {of_toys:.0f} s of them for toy targets.")
         for number, (claim, toy, arm) in enumerate(zip(claims, toys, arms, strict=True), 1):
@@ -224,14 +225,14 @@ def _verify(
             print_line(f"{number} of {len(claims)}: {claim.arm.title}: {', '.join(claim.checks)}")
             bar.stage(claim.arm.title, sum(test.chunks for test in toy.tests))
             reference = references[describe(claim.verifier)]
-            findings.append(_finding(claim, toy, arm, reference, prompts, config.get("generation.samples")))
+            findings.append(_finding(claim, toy, arm, reference, prompts, config.generation.samples))
     return LosslessReport(
-        name=config.get("name"),
+        name=config.name,
         findings=tuple(findings),
         plain=tuple(control for reference in references.values() for control in reference.control()),
         skipped=tuple(skipped),
-        level=settings["level"],
-        total_variation=settings["total_variation"],
+        level=settings.level,
+        total_variation=settings.total_variation,
         setting=f"target in {arms[0].dtype} on {arms[0].device}",
     )
 
@@ -298,7 +299,7 @@ class _Reference:
         spec: ArmSpec,
         backend: LiveBackend,
         few: Sequence[Prompt],
-        settings: Mapping[str, Any],
+        settings: Verify,
     ) -> None:
         self.claim = claim
         self.settings = settings
@@ -331,14 +332,14 @@ class _Reference:
     @cached_property
     def starts(self) -> list[Starts]:
         """The most likely beginnings of answers to the first prompts."""
-        processors, tokens = Processors(*self.claim.law), int(self.settings["first_tokens"])
+        processors, tokens = Processors(*self.claim.law), self.settings.first_tokens
         return [likely_starts(self.model, *prompt, processors, tokens) for prompt in self._few]
 
     def test_starts(self, starts: Sequence[Starts], parts: Parts, seed_offset: int = 0) -> LosslessCheck:
         """Sample the first tokens of a composition and test their distribution."""
-        samples, seed = int(self.settings["samples"]), self.seed + seed_offset
+        samples, seed = self.settings.samples, self.seed + seed_offset
         drawn = [sample_starts(self.model, parts, one, samples, seed) for one in starts]
-        return first_tokens(starts, drawn, self.settings["level"] * SHARE)
+        return first_tokens(starts, drawn, self.settings.level * SHARE)
 
     def control(self) -> list[Finding]:
         """Return the first-token test of plain decoding, which must pass; empty if ``starts`` was never used."""
@@ -401,13 +402,13 @@ class _Toys:
             tallies = run_chunks(partial(task, manner), numbers)
             return map(ticked, tallies)
 
-        limits = settings["total_variation"], settings["level"] / 2, settings["toy_triples"]
+        limits = settings.total_variation, settings.level / 2, settings.toy_triples
         if not claim.deterministic:
             self.tests.append(JointTest(partial(decode, task), task.law, True, *limits))
             self.seconds = timed(task, self.tests[0].chunks)
             return
         equality = replace(task, what="equality")
-        self.tests.append(EqualityTest(partial(decode, equality), settings["toy_tokens"]))
+        self.tests.append(EqualityTest(partial(decode, equality), settings.toy_tokens))
         self.seconds = timed(equality, self.tests[0].chunks)
         if claim.sampled:
             if plain.joint is None:

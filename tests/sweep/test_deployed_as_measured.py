@@ -14,7 +14,7 @@ from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord, read_records
 from specexp.bench.statistics import Speedup
-from specexp.config import Config, build_data, build_generation, load_config
+from specexp.config import Config, build_data, load_config
 from specexp.config.load import with_prompts_of
 from specexp.data import Prompt
 from specexp.deploy.server.app import Server
@@ -68,7 +68,7 @@ def decoded(study, decoder, prompt):
     record = study.records[prompt.prompt_id]
     return decoder.generate(
         prompt.token_ids,
-        max_new_tokens=study.config.get("generation.max_new_tokens"),
+        max_new_tokens=study.config.generation.max_new_tokens,
         eos_token_id=study.pair.tokenizer.eos_token_id,
         seed=record.seed,
         sequence=f"{record.prompt_id}#{record.sample}",
@@ -81,7 +81,7 @@ def arms(study, alias):
     assert (artifact.provenance["runtime"], artifact.provenance["dtype"]) == ("compiled", "bfloat16")
     decoder = artifact.decoder(study.pair.target)
     parts = specexp.load_artifact(study.folder / alias).parts
-    arm = LiveBackend(study.pair).arm(ArmSpec("study", build_generation(study.config), parts))
+    arm = LiveBackend(study.pair).arm(ArmSpec("study", study.config.generation, parts))
     return {"study": arm.decode, "deployed": lambda prompt: decoded(study, decoder, prompt)}
 
 
@@ -120,7 +120,7 @@ def test_a_servers_text_is_the_records(study, alias):
             record = study.records[prompt.prompt_id]
             body = {
                 "prompt": list(prompt.token_ids),
-                "max_tokens": study.config.get("generation.max_new_tokens"),
+                "max_tokens": study.config.generation.max_new_tokens,
                 "temperature": artifact.verifier.temperature,
                 "seed": record.seed,
                 "sequence": f"{record.prompt_id}#{record.sample}",

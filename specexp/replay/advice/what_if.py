@@ -7,14 +7,12 @@ loaded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import first_line
 from specexp.config import (
     Config,
     ConfigError,
-    build_generation,
     build_parts,
     save_resolved,
 )
@@ -64,11 +62,11 @@ def run(config: Config) -> Comparison:
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
     found, recording = compare_devices(config)
-    name = config.get("name")
-    folder = Path(config.get("output")) / name
+    name = config.name
+    folder = config.output / name
     save_resolved(config, folder)
     tracker = tracker_of(config, name, folder)
-    made = report(found, recording, config.get("question") or "What if")
+    made = report(found, recording, config.question or "What if")
     # the tables have many columns
     publish(made, folder, tracker, terminal(180), kind="what_if", config=tracked_config(config))
     current_result().next = (
@@ -154,7 +152,7 @@ def compare_devices(config: Config) -> tuple[Comparison, Recording]:
     own = static_shape(parts)
     try:
         found = compare(
-            RankTable(turns, build_generation(config).max_new_tokens, limit),
+            RankTable(turns, config.generation.max_new_tokens, limit),
             profiles,
             composition=parts.label,
             max_nodes=section["max_nodes"],

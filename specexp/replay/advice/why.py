@@ -17,7 +17,6 @@ from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
-    build_generation,
     build_latency,
     build_parts,
     is_replayed,
@@ -73,7 +72,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
             open_replay(config)
             made = "its recording"
-        print(f"{config.get('name')}, from {made}")
+        print(f"{config.name}, from {made}")
         return 0
     found = run(config)
     best = found.settings[0]
@@ -115,13 +114,13 @@ def run(config: Config) -> Explained:
     from specexp.replay.advice.why_report import report
     from specexp.report.publish import publish, terminal, tracked_config, tracker_of
 
-    name = config.get("name")
-    folder = Path(config.get("output")) / name / "why"
+    name = config.name
+    folder = config.output / name / "why"
     save_resolved(config, folder)
     if not is_replayed(config):
         config = _measured(config, folder)
     found = explain(config)
-    shown = report(found, config.get("question") or f"Where does {name} lose time?")
+    shown = report(found, config.question or f"Where does {name} lose time?")
     tracker = tracker_of(config, name, folder)
     publish(shown, folder, tracker, terminal(180), kind="why", config=tracked_config(config))
     return found
@@ -159,7 +158,7 @@ def explain(config: Config) -> Explained:
 
     def decoded(name: str, change: Change) -> tuple[str | None, list[PromptRecord]]:
         changed = apply_overrides(config, dict(change.overrides), "why")
-        spec = ArmSpec(name, build_generation(config), config=changed, latency=change.latency)
+        spec = ArmSpec(name, config.generation, config=changed, latency=change.latency)
         arm = make_arm(spec, backend)
         arm.reset()
         return arm.fidelity_note, [arm.decode(prompt) for prompt in data.prompts]

@@ -26,7 +26,6 @@ from specexp.config import (
     Config,
     ConfigError,
     apply_overrides,
-    build_generation,
     build_outline,
     build_pair,
     build_parts,
@@ -163,7 +162,7 @@ class RecordingJob:
         self.bar = bar
         self.pair = pair or build_pair(self.plan.config)
         check_context(self.plan, self.pair)
-        self.generation = build_generation(self.plan.config)
+        self.generation = self.plan.config.generation
         use_threads(self.plan.config)
         self.prompts = load_prompts(self.plan, self.pair)
         self.manifest = _manifest_of(self.plan, self.pair, self.prompts)
@@ -246,7 +245,7 @@ class RecordingJob:
 
     @property
     def _turns_per_file(self) -> int:
-        return int(self.plan.config.get("record.turns_per_file"))
+        return int(self.plan.config.record.turns_per_file)
 
     def _write(self, kept: list[RecordedTurn]) -> None:
         """Write the turns to a new file, and clear the list."""
@@ -300,7 +299,7 @@ class RecordingJob:
         from specexp.replay.record.recorder import Coverage, Recorder, RecordingSource
 
         plan, config = self.plan, self.plan.config
-        candidates = config.get("record.candidates")
+        candidates = config.record.candidates
         source, draft = None, self.pair.draft_runtime()
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
@@ -339,7 +338,7 @@ class RecordingJob:
         """Return the prompts for the live sample; empty if the manifest already covers enough for every composition."""
         from specexp.replay.record.live_sample import compositions
 
-        sampled = [] if self.shard is not None else self.prompts[: self.plan.config.get("record.live_sample")]
+        sampled = [] if self.shard is not None else self.prompts[: self.plan.config.record.live_sample]
         rows = self.manifest.live_sample
         known = {row["composition"]: row.get("prompts", len(sampled)) for row in rows}
         lacking = any(known.get(name, 0) < len(sampled) for name, _ in compositions(self.plan))
@@ -397,7 +396,7 @@ def _manifest_of(plan: RecordingPlan, pair: ModelPair, prompts: Sequence[Prompt]
         {
             "command": "python -m specexp.record",
             "device": placement(pair.target),
-            "device_name": device_name(plan.config.get("pair.device")),
+            "device_name": device_name(plan.config.pair.device),
             "config": plan.config.to_dict(),
         }
     )
@@ -430,7 +429,7 @@ def _existing(
     recorded = manifest.made_of
     same_samples = {"samples": recorded["generation"]["samples"]}  # more samples can be added
     made_of = {**made_of, "generation": {**made_of["generation"], **same_samples}}
-    here = device_name(plan.config.get("pair.device"))
+    here = device_name(plan.config.pair.device)
     device = manifest.provenance.get("device_name") or here  # the first recordings have none
     others = [difference(manifest.fingerprint, marks or {})]
     others += [f"another device ({device}, and this one is {here})"] if device != here else []

@@ -16,7 +16,6 @@ from specexp.config import (
     apply_overrides,
     arms_of,
     build_drafter,
-    build_generation,
     build_verifier,
     is_multi_sequence,
     recording_folder,
@@ -56,7 +55,7 @@ class RecordingPlan:
 
     def made_of(self) -> dict[str, Any]:
         """Return all settings that affect the recorded answers, except for the prompts."""
-        generation = build_generation(self.config)
+        generation = self.config.generation
         scoring = scoring_of(self.drafter())
         return {
             "pair": self.config.get("pair"),
@@ -68,7 +67,7 @@ class RecordingPlan:
             "drafter": self.config.get("drafter"),
             "scoring": None if scoring is None else asdict(scoring),
             "coverage": list(self.covered_by),
-            "candidates": self.config.get("record.candidates"),
+            "candidates": self.config.record.candidates,
             "target_top_k": self.target_top_k,
         }
 
@@ -93,7 +92,7 @@ class RecordingPlan:
             kept += " of the output and of every tree that the drafter drafts"
         else:
             kept = (
-                f"the draft's {config.get('record.candidates')} best tokens after every token of the output, as many "
+                f"the draft's {config.record.candidates} best tokens after every token of the output, as many "
                 f"as the coverage needs elsewhere, {kept}"
             )
         return [
@@ -222,7 +221,7 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
     learned = {
         one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
     }
-    given: int | None = config.get("record.target_top_k")
+    given: int | None = config.record.target_top_k
     most = max(learned, default=0)
     if given is None:
         return most or _TOP_K
