@@ -84,7 +84,7 @@ def test_the_row_of_the_rule_is_priced_by_what_was_measured(monkeypatch):
 
 
 def test_instructions_and_a_busy_machine_are_noted(monkeypatch):
-    monkeypatch.setattr(doctor, "_lines", lambda file: {"model name": "Old", "flags": "sse2 avx2"})
+    monkeypatch.setattr("specexp.artifacts.environment.device_name", lambda device: "Old with AVX2")
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     found = by_topic(doctor.processor())
     assert "AVX2" in found["processor"].finding
