@@ -59,7 +59,7 @@ def _check_published(config: Config) -> None:
     from specexp.bench.metrics import METRICS  # imports torch
 
     numbers = {"speedup", *(metric.name for metric in METRICS)}
-    for number, row in enumerate(config.get("published") or ()):
+    for number, row in enumerate(config.published):
         at = ("published", str(number))
         if not isinstance(row.get("method"), str):
             raise config.checker.error((*at, "method"), " must name the method that the figures belong to")
@@ -73,17 +73,17 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     Raises ConfigError if there is nothing to run, two arms share a title, or an arm overrides a shared section.
     It is also raised if an analysis or arm does not support the number of sequences decoded per prompt.
     """
-    if config.get("published"):
-        _check_published(config)
+    _check_published(config)
     composed, several, verifier = arms_of(config), is_multi_sequence(config), build_verifier(config)
+    data = config.get("data")
     for number, analysis in enumerate(build_analyses(config)):
         if analysis.watches_steps is several:
             watched = "watches single steps" if several else "looks at groups of sequences"
             decoded = "groups of sequences" if several else "one at a time"
             why = f" {watched}, and this experiment decodes {decoded}: leave {type(analysis).__name__} out"
             raise config.checker.error(("analyses", str(number)), why)
-    if is_plain(config) and config.get("sweep") is not None:
-        winner = f"{config.get('sweep.export.to', None) or 'artifacts/NAME'}/best-tree"
+    if is_plain(config) and config.sweep is not None:
+        winner = f"{config.sweep.export.to if config.sweep.export else 'artifacts/NAME'}/best-tree"
         raise ConfigError(
             f"{config.file}: there is nothing to compare with plain decoding, since the file has a sweep but no arms; "
             f"use python -m specexp.sweep {config.file}, then its winner with --artifact {winner}"
@@ -91,7 +91,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
     titles = [PLAIN, *(name for name in baselines_of(config) if name != PLAIN)]
     for arm in composed if not is_plain(config) else ():
         wrong = None
-        other = {**arm.config.get("data"), "shuffle_seed": config.get("data.shuffle_seed")}
+        other = {**arm.config.get("data"), "shuffle_seed": data["shuffle_seed"]}
         parted = [name for name in _SAME_FOR_ALL if arm.config.get(name) != config.get(name)]
         if arm.reference is not None and several:
             wrong = f": {arm.reference!r} decodes single sequences, and this experiment decodes groups: leave it out"
@@ -104,7 +104,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
                 f".{parted[0]} must be the experiment's, because arms are compared on the same models and token "
                 "counts; run this arm in an experiment of its own"
             )
-        elif other != config.get("data"):
+        elif other != data:
             wrong = ".data may override only shuffle_seed, because all arms decode the same prompts"
         if wrong is not None:
             raise config.checker.error(("arms", arm.name), wrong)
@@ -114,7 +114,7 @@ def check_experiment(config: Config) -> list[ComposedArm]:
 
 def baselines_of(config: Config) -> list[str]:
     """Return the names of the arms that others are compared with. Raises ConfigError if one of them cannot be run."""
-    given, verifier = config.get("baselines"), build_verifier(config)
+    given, verifier = config.baselines, build_verifier(config)
     follows = can_follow(verifier)
     if given is None:
         foreign = runs_in_llama_cpp(config.pair.target, config.pair.mode)
@@ -191,9 +191,9 @@ def build_experiment(config: Config, backend: Backend) -> ExperimentArms:
     arms = [make_arm(spec, backend) for spec in possible]
     names = [arm.name for arm in arms]
     seeds = {
-        arm.title: arm.config.get("data.shuffle_seed")
+        arm.title: arm.config.get("data")["shuffle_seed"]
         for arm in composed
-        if arm.title in names and arm.config.get("data.shuffle_seed") != config.get("data.shuffle_seed")
+        if arm.title in names and arm.config.get("data") != config.get("data")  # only the seeds may differ
     }
     begin_analyses(config, analyses, arms)
     baselines = [name for name in baselines_of(config) if name in names] or [PLAIN]

@@ -149,7 +149,7 @@ class LiveBackend(Backend):
         pair = pair or build_pair(config)
         if not is_multi_sequence(config) and problems is None:
             return cls(pair)
-        generation, reasoning = config.generation, build_reasoning(config)
+        generation, reasoning, data = config.generation, build_reasoning(config), config.get("data")
         solver = Solver(
             reasoning.search,
             pair.tokenizer,
@@ -157,8 +157,8 @@ class LiveBackend(Backend):
             stop_at_repetition=generation.stop_at_repetition,
             seed=generation.seed,
             max_new_tokens=reasoning.max_new_tokens,
-            chat_template=config.get("data.chat_template") is True,  # a task's prompts are text to continue
-            template_arguments=config.get("data.chat_template_kwargs") or {},
+            chat_template=data["chat_template"] is True,  # a task's prompts are text to continue
+            template_arguments=data["chat_template_kwargs"] or {},
         )
         if problems is None and (tasks := build_task_items(config)) is not None:
             problems = tasks.problems

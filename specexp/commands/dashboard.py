@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _act(config: Config, dry_run: bool, studies: bool) -> int:
-    sweep = config.get("sweep")
+    sweep = config.sweep
     arms = [] if sweep else [arm.title for arm in check_experiment(config)]
     if not sweep and is_plain(config):
         raise ConfigError(
@@ -48,13 +48,13 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     entity, project = config.tracking.entity, project_of(config.tracking.project)
     if not entity and not dry_run:
         raise ConfigError("tracking.entity must be a W&B user or team, got null: set it with --entity")
-    owner, modelled = entity or "your-entity", bool(config.get("latency.modelled", False))
+    owner, modelled = entity or "your-entity", bool((config.get("latency") or {}).get("modelled"))
     if studies:
         dashboard = describe_studies(owner, project, modelled)
-    elif arms:
-        dashboard = describe_comparison(config.name, arms, owner, project, modelled)
+    elif sweep is not None:
+        dashboard = describe_dashboard(config.name, list(sweep.space), owner, project, modelled)
     else:
-        dashboard = describe_dashboard(config.name, list(sweep["space"]), owner, project, modelled)
+        dashboard = describe_comparison(config.name, arms, owner, project, modelled)
     if dry_run:
         print(f"{dashboard.name} -> {dashboard.entity}/{dashboard.project}")
         for name, panels in dashboard.sections.items():

@@ -108,7 +108,7 @@ def _act(
     if config.get("what_if") is not None:
         raise ConfigError(f"{config.file} has a what_if section: use python -m specexp.what_if {config.file}")
     arms = check_experiment(config)
-    kind = config.get("figure")
+    kind = config.figure
     if kind is not None and kind not in FIGURES:
         raise config.checker.error(("figure",), f" must be one of {', '.join(FIGURES)}, got {kind!r}")
     check_here(config)
@@ -259,7 +259,7 @@ def _in_float32(
         plain, *arms = (arm for arm in made if isinstance(arm, LearningArm))
         return plain, arms
 
-    return in_float32(backend.pair, arms_of, prompts, records, config.get("float32_prompts"))
+    return in_float32(backend.pair, arms_of, prompts, records, config.float32_prompts)
 
 
 def _decode(

@@ -77,7 +77,7 @@ def report(
     """
     preparation, texts = data.workload.preparation, texts_of(data.prompts)
     title = _title(config, f" ({config.get('paper')})" if config.get("paper") else "")
-    baselines, published = experiment.baselines, config.get("published")
+    baselines, published = experiment.baselines, config.published
     results = results_table(records, title, baselines=baselines, published=published, float32=float32)
     answered = {record.arm for record in records if not record.error}
     results.notes += fidelity_sentences(arm for arm in experiment.arms if arm.name in answered)
@@ -97,7 +97,7 @@ def report(
         "contexts": context_table(records),
     }
     chart = ratios_chart(records, baselines[0], texts=texts)
-    ranked, least = _ranked(records, baselines[0]), config.get("least_gain")
+    ranked, least = _ranked(records, baselines[0]), config.least_gain
     names = [name for name, speedup in ranked if speedup.refused is None]
     titles = {name: name for name in (*names, baselines[0])}
     artifact = artifact_again(config, config.artifact) if config.artifact else None
@@ -182,14 +182,14 @@ def draw(config: Config, records: Sequence[PromptRecord], baseline: str) -> Figu
     """Draw the figure that the configuration selects: ``speedup``, ``curves`` (for arms with a grid) or ``phases``."""
     title = _title(config)
     curves = curves_of(config)
-    kind = config.get("figure") or ("curves" if curves else "speedup")
+    kind = config.figure or ("curves" if curves else "speedup")
     if kind == "phases":
         return phase_bars(records, title=title)
     if kind == "curves" and curves:
         return parameter_curves(records, curves, baseline=baseline, title=title)
     published = {  # only figures for all prompts, not those of one category
         str(item["method"]): float(item["speedup"])
-        for item in config.get("published")
+        for item in config.published
         if item.get("speedup") is not None and "category" not in item
     }
     return speedup_bars(records, baseline=baseline, title=title, published=published)

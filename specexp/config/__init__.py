@@ -28,7 +28,7 @@ from specexp.config.config import (
     save_resolved,
 )
 from specexp.config.layers import CommandError, ConfigError
-from specexp.config.load import ComposedArm, arms_of, build_sweep, load_config
+from specexp.config.load import ComposedArm, arms_of, load_config
 from specexp.config.schema import Generation
 
 __all__ = [
@@ -51,7 +51,6 @@ __all__ = [
     "build_pair",
     "build_parts",
     "build_reasoning",
-    "build_sweep",
     "build_task_items",
     "build_verifier",
     "build_workload",

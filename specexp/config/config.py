@@ -22,13 +22,28 @@ from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
-from specexp.config.schema import Experiment, Fit, Generation, Pair, Profile, Record, Tracking, Verify
+from specexp.config.schema import (
+    Experiment,
+    Fit,
+    Generation,
+    Pair,
+    Profile,
+    Record,
+    Tracking,
+    Verify,
+)
+from specexp.config.sweep import Sweep
 
 SECTIONS = arguments_of(Experiment) or {}
 """The annotation and default of each section of a file."""
 # keys of the folders that commands write to
 WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
 _MISSING, _ABSENT = object(), object()
+
+
+def _section(name: str) -> Any:
+    """Return a property: the section as an object of the type that it has in :class:`Experiment`."""
+    return cached_property(lambda config: config.section(name))
 
 
 class Config:
@@ -85,6 +100,20 @@ class Config:
                 free = source == COMMAND_LINE or dotted == "recording"  # a recording is usually only read
                 check_written(path, self.checker.error(key, ""), None if free else Path(source))
 
+    question: str | None = _section("question")
+    pair: Pair = _section("pair")
+    tracking: Tracking = _section("tracking")
+    verify: Verify = _section("verify")
+    profile: Profile = _section("profile")
+    record: Record = _section("record")
+    fit: Fit | None = _section("fit")
+    sweep: Sweep | None = _section("sweep")
+    baselines: list[str] | None = _section("baselines")
+    published: list[dict[str, Any]] = _section("published")
+    figure: str | None = _section("figure")
+    least_gain: float = _section("least_gain")
+    float32_prompts: int = _section("float32_prompts")
+
     def section(self, name: str) -> Any:
         """Return a section as a new object of the type that it has in :class:`Experiment`."""
         return self.checker.build(copied(self._values[name]), SECTIONS[name].annotation, (name,))
@@ -100,18 +129,6 @@ class Config:
         return Path(self._values["output"])
 
     @cached_property
-    def question(self) -> str | None:
-        """The question that the experiment answers."""
-        question: str | None = self._values["question"]
-        return question
-
-    @cached_property
-    def pair(self) -> Pair:
-        """The ``pair`` section."""
-        pair: Pair = self.section("pair")
-        return pair
-
-    @cached_property
     def generation(self) -> Generation:
         """The ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
         generation: Generation = self.section("generation")
@@ -120,36 +137,6 @@ class Config:
         if any((arm or {}).get("engine") for arm in arms):
             return generation.model_copy(update={"stop_at_repetition": False})
         return generation
-
-    @cached_property
-    def tracking(self) -> Tracking:
-        """The ``tracking`` section."""
-        tracking: Tracking = self.section("tracking")
-        return tracking
-
-    @cached_property
-    def verify(self) -> Verify:
-        """The ``verify`` section."""
-        verify: Verify = self.section("verify")
-        return verify
-
-    @cached_property
-    def profile(self) -> Profile:
-        """The ``profile`` section."""
-        profile: Profile = self.section("profile")
-        return profile
-
-    @cached_property
-    def record(self) -> Record:
-        """The ``record`` section."""
-        record: Record = self.section("record")
-        return record
-
-    @cached_property
-    def fit(self) -> Fit | None:
-        """The ``fit`` section; None if the file has none."""
-        fit: Fit | None = self.section("fit")
-        return fit
 
     def source_of(self, key: Key) -> str:
         """Return the file that set a key, or ``command line``."""

@@ -27,11 +27,10 @@ from specexp.config.check import find_part
 from specexp.config.config import Config, apply_overrides, check_key, has_key, is_replayed
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
-from specexp.config.sweep import METHOD, Categorical, Sweep, overrides_of
+from specexp.config.sweep import METHOD, STAGES, Categorical, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
 
 # stages of a sweep that may have their own prompts, and a study's files with acceptance counts and step costs
-STAGES = ("confirm", "count_acceptances", "learn")
 COUNTS, COSTS = "acceptance_counts.json", "step_ms.json"
 
 
@@ -196,15 +195,9 @@ def _label(value: Any) -> str:
     return f"[{', '.join(shown)}]"
 
 
-def build_sweep(config: Config) -> Sweep | None:
-    """Return the ``sweep:`` section, or None if the file does not have one."""
-    sweep: Sweep | None = config.checker.build(config.get("sweep"), Sweep, ("sweep",))
-    return sweep
-
-
 def _check_sweep(config: Config) -> None:
     """Check the search space in all of its compositions, and the configurations in ``enqueue``."""
-    sweep = build_sweep(config)
+    sweep = config.sweep
     if sweep is None:
         return
     contexts = [config]  # one composition for each combination of whole parts
@@ -234,9 +227,9 @@ def _check_sweep(config: Config) -> None:
         composed = apply_overrides(config, overrides, _source(config, ("sweep", "enqueue", str(number))))
         if not awaits_counts(composed, sweep):  # the builder cannot be built until its counts exist
             check_parts(composed)
-    for stage in STAGES:
-        if (found := getattr(sweep, stage)) is not None:
-            apply_overrides(config, {"data": found.data}, _source(config, ("sweep", stage)))
+    for stage in sweep.stages:
+        found = {"data": getattr(sweep, stage).data}
+        apply_overrides(config, found, _source(config, ("sweep", stage)))
     if sweep.count_acceptances is not None:
         counted = {"builder": sweep.count_acceptances.builder}
         check_parts(apply_overrides(config, counted, _source(config, ("sweep", "count_acceptances"))))

@@ -19,6 +19,7 @@ METHOD = "method"
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
 # Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
+STAGES = ("confirm", "count_acceptances", "learn")
 Count = Annotated[int, Field(ge=1)]
 Way = Literal["maximize", "minimize"]
 
@@ -344,6 +345,11 @@ class Sweep(Section):
                 hint = did_you_mean(entry.at_most, known)
                 why = f": at_most must be an earlier integer of the space, got {entry.at_most!r}{hint}"
                 raise refusal(at, why)
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages that the file sets."""
+        return [stage for stage in STAGES if getattr(self, stage) is not None]
 
     @property
     def prunes(self) -> bool:

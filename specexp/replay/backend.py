@@ -229,7 +229,8 @@ def open_recording(config: Config) -> Recording:
 
 def _error(config: Config, error: RecordingError) -> ConfigError:
     """Convert the error to a ConfigError that points to the config key of the recording."""
-    named = (key for key in ("recording", "record.to") if config.get(key) is not None)
+    folders = {"recording": config.get("recording"), "record.to": config.record.to}
+    named = (key for key, folder in folders.items() if folder is not None)
     key = next(named, "backend" if is_replayed(config) else "recording")
     sentence = first_line(error).removeprefix("recording: ")
     return ConfigError(f"{config.source_of(tuple(key.split('.')))}: {key}: {sentence}")

@@ -14,7 +14,7 @@ from rich.console import Console
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.start import masked
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, run_workers, take_options
-from specexp.config import Config, ConfigError, build_sweep
+from specexp.config import Config, ConfigError
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
@@ -101,7 +101,7 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
 
 def read_sweep(config: Config) -> tuple[StudyConfig, Sweep]:
     """Return an experiment's study configuration and sweep section; raises ConfigError if it has no such section."""
-    sweep = build_sweep(config)
+    sweep = config.sweep
     if sweep is None and config.artifact:
         raise ConfigError(
             f"{COMMAND_LINE}: --artifact names one setting, so nothing is searched: leave it out to search, or use "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError, build_outline, build_pair
-from specexp.config.load import STAGES, awaits_counts
+from specexp.config.load import awaits_counts
 from specexp.config.sweep import Categorical, Sweep
 from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
@@ -129,7 +129,7 @@ def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
 def check_prompts(study: Study) -> None:
     """Read the prompts of all stages; raises ConfigError if one does not fit or is in both search and confirmation."""
     config = study.config
-    found = {stage: study.data(stage) for stage in STAGES if config.get(f"sweep.{stage}", None) is not None}
+    found = {stage: study.data(stage) for stage in config.sweep.stages}
     searched = {prompt.token_ids for prompt in study.data().prompts}
     for sentence in study.data().workload.preparation.notes():
         print(sentence)

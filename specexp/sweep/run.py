@@ -424,7 +424,7 @@ class SweepRun:
             limited.append(f"Not measured: {', '.join(unmeasured)}{more}.")
         setting = {part: spec for part, spec in winner.attributes["resolved"].items() if spec is not None}
         found.insert(0, f"The setting of {winner.label}: {name_of(setting)}.")
-        least = self.config.get("least_gain")
+        least = self.config.least_gain
         if line := kinds_sentence(records, winner.name, winner.label, PLAIN, least, len(confirmed)):
             limited.append(line)
         if timed_out:
@@ -470,7 +470,7 @@ class SweepRun:
 
     def _next_steps(self, speedup: Speedup, deploys: bool) -> dict[str, str]:
         """Return the next steps. A command that measures more prompts also allows the time for them."""
-        least, key = self.config.get("least_gain"), "sweep.confirm.data.max_prompts"
+        least, key = self.config.least_gain, "sweep.confirm.data.max_prompts"
         needed, seconds = prompts_needed(speedup, least), self.study.reference.per_prompt
         minutes, longer = self.settings.minutes, dict[str, float]()
         if minutes is not None and needed and seconds:

@@ -34,7 +34,7 @@ from specexp.config import (
     build_verifier,
     prompts_error,
 )
-from specexp.config.load import COSTS, STAGES, with_prompts_of
+from specexp.config.load import COSTS, with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.latency import outcome_seconds
@@ -136,7 +136,7 @@ class Study:
         Settings and files may be the same, and a chat template still print another date.
         """
         kept, found = trials.user_attrs.get(RENDERED, {}), dict[str, str]()
-        for stage in (None, *(one for one in STAGES if self.config.get(f"sweep.{one}", None))):
+        for stage in (None, *self.config.sweep.stages):
             settings = digest_of(with_prompts_of(self.config, stage).get("data"))
             data = self.data(stage)
             found[settings] = data.digest
@@ -161,7 +161,7 @@ class Study:
     @cached_property
     def warm_start_prompts(self) -> Sequence[Prompt]:
         """The prompts from which every candidate learns before being measured."""
-        return self.data("learn").prompts if self.config.get("sweep.learn") else ()
+        return self.data("learn").prompts if self.config.sweep.learn else ()
 
     def compose(self, name: str, config: Config) -> LearningArm:
         """Return a new arm for a candidate, which the caller closes; raises ValueError if the candidate is invalid."""
@@ -189,7 +189,7 @@ class Study:
         deterministic = plain.verifier.sampling == "deterministic"
         if self.config.of_engine or self.config.multi_sequence or not deterministic:
             return []
-        if EAGER not in (self.config.get("baselines") or [EAGER]):
+        if EAGER not in (self.config.baselines or [EAGER]):
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)] if EAGER in self.backend.references else []
@@ -448,7 +448,7 @@ class Study:
             exact = live_study(self.config, pair, self.latency)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
-        most = self.config.get("float32_prompts")
+        most = self.config.float32_prompts
         return in_float32(self.pair, arms_of, self.data("confirm").prompts, records, most)
 
     def config_of(self, one: Confirmed) -> Config:

@@ -24,10 +24,11 @@ from specexp.config import (
     prompts_error,
     recording_folder,
 )
-from specexp.config.load import COUNTS, STAGES, with_counts, with_prompts_of
+from specexp.config.load import COUNTS, with_counts, with_prompts_of
 from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
+    from specexp.config.sweep import Sweep
     from specexp.core.latency import LatencyProfile
     from specexp.data.task_items import Problem
 
@@ -74,6 +75,8 @@ def texts_in(value: Any) -> Iterator[str]:
 class StudyConfig(Config):
     """An experiment with a ``sweep`` section. Each candidate is the experiment's composition with some overrides."""
 
+    sweep: Sweep
+
     def __init__(self, config: Config) -> None:
         vars(self).update(vars(config))
         self.folder = self.output / self.name
@@ -89,13 +92,12 @@ class StudyConfig(Config):
     @cached_property
     def acceptance_counts(self) -> Path | None:
         """The file to which the study first writes its acceptance counts; None if it does not count any."""
-        return self.folder / COUNTS if self.get("sweep.count_acceptances", None) else None
+        return self.folder / COUNTS if self.sweep.count_acceptances else None
 
     @cached_property
     def multi_sequence(self) -> bool:
         """True if any candidate decodes several sequences per prompt, in which case all candidates do."""
-        space, known = self.get("sweep.space"), self.get("sweep.enqueue")
-        keys = [*space, *(key for overrides in known for key in overrides)]
+        keys = [*self.sweep.space, *(key for overrides in self.sweep.enqueue for key in overrides)]
         return is_multi_sequence(self) or any(key.partition(".")[0] == "execution" for key in keys)
 
     def applies(self, key: str, overrides: Mapping[str, Any]) -> bool:
@@ -157,7 +159,7 @@ class StudyConfig(Config):
 
     def _of_stages(self, read: Callable[[Config], T]) -> list[T]:
         found = []
-        for stage in (None, *(stage for stage in STAGES if self.get(f"sweep.{stage}", None))):
+        for stage in (None, *self.sweep.stages):
             staged = with_prompts_of(self, stage)
             try:
                 found.append(read(staged))
@@ -177,7 +179,7 @@ class StudyConfig(Config):
             if os.path.exists(name)  # noqa: PTH110 - false, not an error, for a text that cannot be a path
         }
         if self.of_engine:
-            shared["engine"] = self.get("engine.class_path")
+            shared["engine"] = self.get("engine")["class_path"]
         if self.multi_sequence:
             shared["reasoning"] = self.get("reasoning")
         if (profile := build_latency(self)) is not None:

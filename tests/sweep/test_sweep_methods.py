@@ -8,7 +8,7 @@ import pytest
 from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
 
 import specexp
-from specexp.config import build_sweep, load_config
+from specexp.config import load_config
 from specexp.sweep.command import main
 from specexp.sweep.preparation import without_impossible
 from specexp.sweep.study_config import StudyConfig
@@ -100,7 +100,7 @@ def test_a_choice_is_left_out_only_if_both_ends_of_its_numbers_cannot_be_built(m
             raise ValueError("these do not go together")
 
     config = load_config(write(methods))
-    possible, left_out = without_impossible(StudyConfig(config), build_sweep(config), compose)
+    possible, left_out = without_impossible(StudyConfig(config), config.sweep, compose)
     assert {1, 4} <= set(lengths)
     assert left_out == dict.fromkeys(("method 'lookup'", "looks up 2"), "these do not go together")
     assert [choice["name"] for choice in possible.space["method"].choices] == ["chain"]

@@ -81,7 +81,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
     Raises ConfigError if there are none, if one cannot be read or lacks ``draft_ms``, or if two have the same name.
     """
     if config.get("what_if") is None:
-        command = "specexp.sweep" if config.get("sweep") is not None else "specexp.run"
+        command = "specexp.sweep" if config.sweep is not None else "specexp.run"
         raise ConfigError(
             f"{config.file} has no what_if: section, so there are no devices to compare; run it with "
             f"python -m {command} {config.file}"

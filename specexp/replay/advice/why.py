@@ -81,7 +81,7 @@ def _act(config: Config, dry_run: bool) -> int:
         current_result().next = command_line(
             "run", *experiment_again(config, changed), why="measures its speedup with models"
         )
-    elif config.get("sweep") is not None:
+    elif config.sweep is not None:
         current_result().next = command_line("sweep", *experiment_again(config), why="searches more settings")
     else:
         current_result().next = command_line(
@@ -95,8 +95,8 @@ def check_explained(config: Config) -> None:
     wrong = {
         "arms": config.get("arms")
         and "must be left out, since why explains one composition: set drafter, builder and controller",
-        "engine": config.get("engine") is not None
-        and f"the steps of {config.get('engine.class_path', None)} cannot be replayed: sweep its settings instead",
+        "engine": (engine := config.get("engine"))
+        and f"the steps of {engine['class_path']} cannot be replayed: sweep its settings instead",
         "drafter": config.get("drafter") is None
         and "must be set, since plain decoding does not speculate: set drafter and builder",
     }
@@ -191,7 +191,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
     """Yield settings to try: no speculation, smaller and larger trees, confidence thresholds and prompt lookup."""
     plain = {"drafter": None, "builder": None, "controller": {"class_path": "Fixed"}}
     yield Change("drafter: null (no speculation)", plain, latency)
-    arguments = config.get("builder.init_args") or {}
+    arguments = (config.get("builder") or {}).get("init_args") or {}
     for name in type(parts.builder).size_arguments if parts.builder is not None else ():
         value = arguments.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -204,7 +204,7 @@ def settings_to_try(config: Config, parts: Parts, latency: LatencyProfile) -> It
             yield Change(f"{key}: {other}", {key: other}, latency)
     if isinstance(parts.controller, Fixed | ConfidenceThreshold):
         for threshold in THRESHOLDS:
-            if config.get("controller.init_args.threshold", None) != threshold:
+            if getattr(parts.controller, "threshold", None) != threshold:
                 part = {"class_path": "ConfidenceThreshold", "init_args": {"threshold": threshold}}
                 name = f"controller: ConfidenceThreshold, threshold {threshold:g}"
                 yield Change(name, {"controller": part}, latency)

@@ -21,7 +21,7 @@ from specexp.config import (
     recording_folder,
 )
 from specexp.config.check import Checker, contracts_in
-from specexp.config.load import STAGES, with_prompts_of
+from specexp.config.load import with_prompts_of
 from specexp.config.schema import Record
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.parts import check_composition
@@ -113,11 +113,11 @@ def plan_recording(config: Config) -> RecordingPlan:
             f"{config.file}: the experiment decodes several sequences for a prompt, which cannot be recorded: remove "
             "execution and TaskItems"
         )
-    if config.get("engine", None) is not None:
+    if config.get("engine") is not None:
         raise ConfigError(f"{config.file}: engine must be left out: only our own decoding can be recorded")
     verifier, section = _recorded_verifier(config)
     drafter = build_drafter(config)
-    covered_by = config.get("record.coverage")
+    covered_by = config.get("record")["coverage"]
     pair = config.get("pair")
     added = drafter is None and sources_of(pair["target"], pair["draft"])[1] is not None
     if covered_by is None:
@@ -128,7 +128,7 @@ def plan_recording(config: Config) -> RecordingPlan:
     config = apply_overrides(
         config, {"record.coverage": covered_by}, config.source_of(("record", "coverage"))
     )
-    covered_by = config.get("record.coverage")
+    covered_by = config.get("record")["coverage"]
     overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
     if (added or drafter is not None) and config.get("builder") is None:
         overrides["builder"] = covered_by[-1]
@@ -237,11 +237,9 @@ def _target_top_k(config: Config, drafter: Drafter | None) -> int:
 def _prompts(config: Config) -> dict[str, Config]:
     """Return one experiment per stage, keyed by the stage's name and set to that stage's prompts."""
     found = {"data": config}
-    if config.get("sweep") is not None:
-        for stage in STAGES:
-            if config.get(f"sweep.{stage}", None):
-                found[f"sweep.{stage}"] = with_prompts_of(config, stage)
-        return found
+    if config.sweep is not None:
+        stages = {f"sweep.{stage}": with_prompts_of(config, stage) for stage in config.sweep.stages}
+        return found | stages
     for arm in arms_of(config):
         if arm.preload is not None:
             found[f"preload of {arm.name}"] = arm.preload
