@@ -19,7 +19,7 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
 os.getloadavg = lambda: (0.0, 0.0, 0.0)  # or else commands warn that the tests keep the machine busy
 
-for name, number in {"few": 33, "all": 100}.items():
+for name, number in {"few": 10, "all": 100}.items():
     hypothesis.settings.register_profile(
         name,
         max_examples=number,
@@ -30,7 +30,7 @@ for name, number in {"few": 33, "all": 100}.items():
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """By default a property is tried on a third of its examples."""
+    """By default a property is tried on a tenth of its examples."""
     if config.option.markexpr == "unit":
         config.option.markexpr = "unit and not slow"
     hypothesis.settings.load_profile("few" if "not slow" in config.option.markexpr else "all")

@@ -181,6 +181,7 @@ def test_the_output_is_that_of_plain_decoding(
 quick = {"Gemma3Text", "Granite"}
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "name", [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES]
 )
@@ -240,6 +241,7 @@ def test_rejection_sampling_repeats_itself(name, drafter, builder, verifier, pro
         assert first.token_ids == Decoder(model).generate(prompt, max_new_tokens=16).token_ids
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
 def test_the_papers_tree_up_to_the_context_limit(name, attention):

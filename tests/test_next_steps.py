@@ -73,11 +73,13 @@ def typed(here, monkeypatch):
     return type_line
 
 
+@pytest.mark.slow
 def test_nothing_is_served_if_nothing_is_faster(here, target):  # noqa: F811
     assert done("sweep", write(study(target, DEAR))).startswith("python -m specexp.doctor")
     assert not Path("artifacts/small/best.json").exists()
 
 
+@pytest.mark.slow
 def test_a_faster_winner_can_be_proved_and_served(
     typed,
     monkeypatch,
@@ -101,12 +103,14 @@ def test_a_faster_winner_can_be_proved_and_served(
     assert typed(steps["carry it to an engine"]) == ["export"]
 
 
+@pytest.mark.slow
 def test_no_proof_is_proposed_if_nothing_was_exported(here, target):  # noqa: F811
     content = study(target, FREE)
     content["sweep"]["export"]["kind"] = "q-table"
     assert done("sweep", write(content)) is None
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("artifact", "drafter", "code", "follows", "holds"),
     [
@@ -176,6 +180,7 @@ def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, ex
         assert command("verify", experiment(verifier="Greedy"), "--artifact", folder, *dry) == refused
 
 
+@pytest.mark.slow
 def test_a_run_of_an_artifact_that_cannot_tell_is_followed_by_more_prompts(experiment, typed):
     folder = save_artifact("found", "static-tree", TREE).folder
     options = ["--verifier", "Greedy", "--baselines", "[plain]", "--data.max_prompts", "1"]
@@ -194,6 +199,7 @@ def test_more_prompts_are_proposed_only_if_they_would_tell(experiment):
     assert line.endswith("--data.max_prompts 20")
 
 
+@pytest.mark.slow
 def test_a_recording_is_profiled_and_then_replayed(experiment, typed):
     sections = {"profile": {**SHORT, "to": "costs"}, "record": {"to": "answers", "live_sample": 0}}
     path = experiment(**sections, verifier="Greedy", baselines=["plain"])
@@ -217,6 +223,7 @@ def test_a_controller_that_was_fitted_is_run(experiment, typed):
     assert typed(done("fit", path, "--data.max_prompts", "1")) == ["run"]
 
 
+@pytest.mark.slow
 def test_a_new_folder_is_tried_by_a_dry_run(typed):
     assert typed(done("init", "a b/ü x")) == ["sweep"]
 

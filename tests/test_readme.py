@@ -200,6 +200,7 @@ def test_ci_runs_the_install_commands_of_the_pages() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "section",
@@ -209,6 +210,7 @@ def test_the_commands_of_a_section_work(section: str, folder: Path, stand_ins: d
     run(section, folder, stand_ins)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("section", PYTHON)
 def test_the_python_of_a_section_works(

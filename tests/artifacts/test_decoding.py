@@ -143,6 +143,7 @@ def measured(tmp_path):
     return write
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("recorded", "kind"), [("compiled", "compiled"), ("eager", "eager"), (None, "compiled")]
 )
@@ -164,6 +165,7 @@ def test_the_recorded_runtime_decodes_and_drafts(measured, caplog, recorded, kin
     assert caplog.messages == []
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("loaded", "runs"),
     [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],
@@ -194,6 +196,7 @@ def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in
     )
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("recorded", ["eager", "compiled"])
 def test_generate_runs_as_measured(measured, monkeypatch, recorded):
     pair = load_pair("stdlib")

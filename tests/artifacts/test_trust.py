@@ -59,6 +59,7 @@ for kind, folder in {folders!r}.items():
     assert run(script, tmp_path).splitlines() == [f"{kind} []" for kind in made.KINDS]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("beside", [True, False], ids=["beside the artifact", "in the working directory"])
 def test_a_payload_within_reach_of_an_import_runs_no_line(tmp_path, beside):
     folder = made.save(tmp_path, "composition")
@@ -235,6 +236,7 @@ def test_a_version_that_is_a_link_is_refused(tmp_path):
         load_artifact(folder.parent / "best")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["static-tree", "composition"])
 def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path, kind):
     folder = made.save(tmp_path, kind)

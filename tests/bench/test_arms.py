@@ -25,6 +25,7 @@ REFERENCES = ("hf-eager", "hf-assisted", "hf-prompt-lookup")
 slow = pytest.mark.slow
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("verifier", "stop_at_eos"),
     [

@@ -91,6 +91,7 @@ def test_a_healthy_curve_raises_no_alarm(seed, steps, first, slope, positions, c
     assert likely_cause([steps] * positions, accepted, lengths, chain) is None
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(("draft", "wrong"), [(hashed_model(200), False), (hashed_model(200, seed=7), True)])
 def test_a_draft_of_another_pair_is_found_by_decoding(draft, wrong):
     decoder = Decoder(hashed_model(200), DraftModel(draft), Chain(3))

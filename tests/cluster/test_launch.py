@@ -92,6 +92,7 @@ def test_a_failed_worker_is_reported_with_its_error_and_the_others_go_on(cluster
     assert "the disk is full\nbye" in (tmp_path / "logs" / "w_0.log").read_text()
 
 
+@pytest.mark.variants(1)
 @timed
 @everywhere
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -70,6 +70,7 @@ def check_same(sharded, whole):
     assert not shards_in(sharded)
 
 
+@pytest.mark.slow
 def test_a_recording_of_three_shards_is_that_of_one_machine_bit_by_bit(experiment, tmp_path):
     coverage = [{"class_path": "Chain", "init_args": {"length": 3}}]
     sections = {"turns_per_file": 3, "live_sample": 0, "coverage": coverage}

@@ -63,7 +63,7 @@ def test_planted_delays_are_found_within_a_tenth(explain) -> None:
 
 
 @pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
     planted = (
         "--step",
@@ -100,12 +100,13 @@ def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None
     ],
 )
 @pytest.mark.parametrize("counters", ["request", "prometheus"])
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
     found = explain(*FREE, *planted, "--counters", counters, options=["--max-tokens", "256"])
     assert cause in found["answer"]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("costs", "cause"),
     [
@@ -175,6 +176,7 @@ def test_counts_without_positions_give_the_rate(explain) -> None:
     assert "% of its 4.0 drafted tokens per step are accepted" in found["answer"]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("planted", "options", "code", "sentence"),
     [

@@ -88,6 +88,7 @@ def test_help_of_an_unknown_key_names_the_nearest(key):
         explain(key)
 
 
+@pytest.mark.variants(20)
 @pytest.mark.parametrize("key", list(keys_below(Experiment)))
 def test_every_key_of_the_sections_has_a_meaning(key):
     lines = explain(key).splitlines()
@@ -129,6 +130,7 @@ def test_another_word_for_an_argument_suggests_the_argument(write, part, given, 
         load_config(write(text))
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "arguments",
     [

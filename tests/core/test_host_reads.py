@@ -90,6 +90,7 @@ PARTS = {
 }
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
 def test_the_host_reads_a_device_once_a_pass(on_a_device, parts, draft_passes):
     result, counts = decode(parts, Reads())
@@ -100,6 +101,7 @@ def test_the_host_reads_a_device_once_a_pass(on_a_device, parts, draft_passes):
         assert max(counts) <= 1 + draft_passes
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(("parts", "draft_passes"), PARTS.values(), ids=PARTS)
 def test_one_read_gives_the_same_tokens_as_reads_row_by_row(request, parts, draft_passes):
     by_row, _ = decode(parts, Reads())

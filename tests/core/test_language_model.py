@@ -51,6 +51,7 @@ def close(left, right):
     return torch.allclose(left, right, rtol=0, atol=1e-4)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("name", FULL_ATTENTION)
 def test_a_tree_pass_equals_step_by_step_decoding(name, attention):
@@ -337,7 +338,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES)
-@pytest.mark.variants(6)
+@pytest.mark.variants(3)
 def test_a_tree_of_eighty_nodes_decodes_as_the_model_does(name, attention):
     model = build(name, ARCHITECTURES[name], attention, torch.float32)  # experts know no float64
     prompt = torch.randint(2, VOCABULARY, (1, 9), generator=torch.Generator().manual_seed(1))

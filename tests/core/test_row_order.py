@@ -60,6 +60,7 @@ def test_attention_reads_the_blocks_that_the_paper_counts(prefix):
     assert max(counts[1:]) < counts[0]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("make", RUNTIMES.values(), ids=RUNTIMES)
 def test_results_and_committed_rows_are_those_of_the_tree(make, order):

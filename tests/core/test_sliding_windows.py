@@ -53,6 +53,7 @@ def decodes_as_generate(model, runtime, draft):
     return result
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", SLIDING)
 def test_greedy_output_equals_generate(name):
     model = sliding_model(name)
@@ -60,6 +61,7 @@ def test_greedy_output_equals_generate(name):
     assert result.tokens_per_step == 4  # the draft is the target
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", SLIDING)
 def test_greedy_output_of_graphed_passes_equals_generate(name):
     model = sliding_model(name)
@@ -70,7 +72,7 @@ def test_greedy_output_of_graphed_passes_equals_generate(name):
 @pytest.mark.parametrize("order", ["built", "depth-first"])
 @pytest.mark.parametrize("kind", [LanguageModel, GraphedModel])
 @pytest.mark.parametrize("name", SLIDING)
-@pytest.mark.variants(8)
+@pytest.mark.variants(4)
 def test_a_row_of_a_tree_sees_the_window_on_its_own_path(name, kind, order):
     """Siblings lie between a node and its ancestors in the cache, but take no place in the window."""
     model = sliding_model(name)
@@ -113,6 +115,7 @@ def test_custom_generate_equals_generate(name):
     assert found[0, 17:].tolist() == plain(model, tokens(17), 24)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["Gemma3Text", "GptOss", "Mistral"])
 def test_keyed_sampling_equals_plain_sampling(name):
     model, verifier = sliding_model(name), KeyedSampling(0.8)

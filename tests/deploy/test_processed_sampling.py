@@ -46,6 +46,7 @@ def decode(name, temperature, seed, count, *parts):
     return tuple(decoder.generate(PROMPT, max_new_tokens=count, seed=seed).token_ids)
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("name", PROCESSORS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_tokens_with_trees_are_those_of_plain_decoding(name, temperature):
@@ -68,6 +69,7 @@ def law(name):
     return shares
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["all", "min_p"])
 def test_sampled_outputs_of_three_tokens_have_the_joint_distribution(name):
     expected = law(name)

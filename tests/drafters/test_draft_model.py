@@ -195,6 +195,7 @@ def test_q_is_the_distribution_really_drawn_from(kind):
         assert stats.chisquare(seen, q.astype(float) / q.astype(float).sum() * 500).pvalue > 1e-3
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("selection", ["drawn", "top-k"])
 def test_trees_do_not_depend_on_how_passes_were_batched(selection):
     passes, grown = [], []
@@ -222,6 +223,7 @@ def pair():
     return target, FakeCausalLM(next_logits, 20)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "builder",
     [

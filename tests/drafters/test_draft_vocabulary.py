@@ -41,7 +41,7 @@ def reduced(**options):
 
 
 TestDraftModel = contract_of(DrawingDrafterContract, reduced, OnLlama)
-TestCoupled = contract_of(DrafterContract, lambda: reduced(coupled=True), OnLlama)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: reduced(coupled=True), OnLlama))
 TestEagle = contract_of(DrawingDrafterContract, lambda: Eagle(eagle_head(), vocabulary=file()), OnLlama)
 TestMedusa = contract_of(DrawingDrafterContract, lambda: Medusa(medusa_head(), vocabulary=file()), OnLlama)
 

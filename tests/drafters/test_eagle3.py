@@ -46,6 +46,7 @@ SWITCHES = [
 ]
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("layout", [SAFE, SPECULATORS])
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_a_published_head_drafts_by_its_recipe(tmp_path, layout, switches):
@@ -94,6 +95,7 @@ class TestEagle3(OnDeepLlama, DrawingDrafterContract):
         return Eagle3(self.folder, layers=list(LAYERS))
 
 
+@pytest.mark.slow
 class TestCoupled(OnDeepLlama, DrafterContract):
     def make_drafter(self):
         return Eagle3(self.folder, layers=list(LAYERS), coupled=True)
@@ -122,6 +124,7 @@ def lens(folder, layers):
     return LanguageModel(model)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("layers", "said"),
     [

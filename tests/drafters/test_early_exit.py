@@ -14,7 +14,7 @@ from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 from specexp.verify.toy import toy_models
 
 TestEarlyExit = contract_of(DrawingDrafterContract, lambda: EarlyExit(1), OnLlama)
-TestCoupled = contract_of(DrafterContract, lambda: EarlyExit(1, coupled=True), OnLlama)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: EarlyExit(1, coupled=True), OnLlama))
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma"])

@@ -29,7 +29,7 @@ from specexp.scheduling import Scheduled
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
 
 TestMedusa = contract_of(DrawingDrafterContract, lambda: Medusa(head()), OnLlama)
-TestCoupled = contract_of(DrafterContract, lambda: Medusa(head(), coupled=True), OnLlama)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: Medusa(head(), coupled=True), OnLlama))
 
 
 class InAUnion(OnLlama):

@@ -84,7 +84,7 @@ class OnMellum(OnLlama):
 
 
 TestMtp = contract_of(DrawingDrafterContract, Mtp, OnMellum)
-TestCoupled = contract_of(DrafterContract, lambda: Mtp(coupled=True), OnMellum)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: Mtp(coupled=True), OnMellum))
 
 
 def recipe(tensors, embedded, states, count):

@@ -37,7 +37,9 @@ def pard_model():
 
 
 TestPard = contract_of(DrawingDrafterContract, lambda: DraftModel(pard_model()), OnLlama)
-TestCoupled = contract_of(DrafterContract, lambda: DraftModel(pard_model(), coupled=True), OnLlama)
+TestCoupled = pytest.mark.slow(
+    contract_of(DrafterContract, lambda: DraftModel(pard_model(), coupled=True), OnLlama)
+)
 
 
 @pytest.mark.parametrize("path", [(7, 8), (7, 8, 9, 1, 2, 3)])

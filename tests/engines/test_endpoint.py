@@ -111,7 +111,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("", "lists the models fake, but model is 'fakes'; did you mean 'fake'"),
     ],
 )
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
     seconds, model = 1.5 if "deaf" in arguments else 30, None if arguments else "fakes"
     with pytest.raises(EngineError, match=message):
@@ -167,6 +167,7 @@ def test_settings_in_the_command_alone_need_a_restart() -> None:
     assert first == same != other
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_its_starter(ended_by, tmp_path) -> None:
     pids = tmp_path / "pids"
@@ -209,6 +210,7 @@ def test_an_answer_in_one_piece_has_no_decoding_time(pair) -> None:
         assert (answer.decode_seconds, answer.decode_tokens, answer.steps) == (0, 0, 1)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("arguments", "decoded"),
     [("--pieces 2", 7), ("--usage 12", 11), ("--usage 0", 7), ("--fault no-usage", 7)],

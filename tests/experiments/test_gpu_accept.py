@@ -32,6 +32,7 @@ def test_figures_are_printed_as_json(
     assert figures["4 lanes, recycling, tokens/s"] > 0
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("fault", ["mask", "commit"])
 def test_a_planted_fault_is_noticed(
     fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -106,6 +106,7 @@ def test_tables_that_another_worker_made_are_found_at_the_next_attempt():
         retry_creation(lambda: (_ for _ in ()).throw(RuntimeError("no such host")))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
     tmp_path, model_folder, monkeypatch, capsys

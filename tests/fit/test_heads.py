@@ -40,6 +40,7 @@ def trained(made, steps):
     return losses
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "make",
     [

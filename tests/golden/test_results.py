@@ -90,6 +90,7 @@ def _check_verdicts(name: str, file: str, setup: Path, *more: str) -> None:
     check(f"results/{name}", {"exit_code": result.code, "tables": tables})
 
 
+@pytest.mark.slow
 def test_train_free(setup: Path) -> None:
     _check_run("train_free", "experiments/token_recycling/train_free.yaml", setup)
 

@@ -46,6 +46,7 @@ def decode(
     return decoder.generate([5, 6, 7], max_new_tokens=100, seed=3, observers=[note]), steps
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("coupled", "temperature"), [(False, None), (False, 0.8), (True, 0.8)])
 @pytest.mark.parametrize("tree", TREES)

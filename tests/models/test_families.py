@@ -31,6 +31,7 @@ def test_every_family_of_the_table_is_tested() -> None:
     assert made == architectures.FAMILIES.keys()
 
 
+@pytest.mark.variants(8)
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @each_family
 def test_logits_are_those_of_the_models_own_code(name: str, tied: bool) -> None:
@@ -42,6 +43,7 @@ def test_logits_are_those_of_the_models_own_code(name: str, tied: bool) -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.variants(3)
 @each_family
 def test_speculative_decoding_continues_as_generate(name: str) -> None:
     model = family_model(name)
@@ -55,7 +57,7 @@ def test_speculative_decoding_continues_as_generate(name: str) -> None:
     assert result.drafted_nodes > 40
 
 
-@pytest.mark.variants(3, "name")
+@pytest.mark.variants(2, "name")
 @each_family
 class TestFamilies(RuntimeContract):
     """A row has the same bits alone, in a tree, in a batch and in a prefill."""

@@ -32,6 +32,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache/specexp/models"
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Qwen3"])
 @pytest.mark.parametrize("settings", [{}, {"tie_word_embeddings": True}], ids=str)
 def test_a_written_model_comes_back_bit_by_bit(name, settings):
@@ -53,6 +54,7 @@ NEW = {
 }
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", NEW)
 def test_a_file_of_a_new_family_has_the_logits_of_its_model(name, tmp_path):
     model = family_model(name, vocab_size=VOCABULARY, **NEW[name])
@@ -153,6 +155,7 @@ def edited(source, to, tensors=lambda name: True, added=None, architecture="llam
     return to
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("dry", [False, True], ids=["run", "dry run"])
 @pytest.mark.parametrize("mode", ["eager", "packed"])
 @pytest.mark.parametrize(
@@ -182,6 +185,7 @@ def test_every_tensor_of_a_file_is_present_and_used_or_nothing_is_kept(
     assert not cache.exists() or not list(cache.iterdir())
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("mode", ["eager", "auto"])
 @pytest.mark.parametrize("role", ["eos", "eot", "eom"])
 def test_answers_end_at_every_token_that_the_file_calls_an_end(role, mode, tmp_path):

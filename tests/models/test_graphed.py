@@ -77,6 +77,7 @@ def chain(length: int, seed: int = 0) -> TokenTree:
 
 @pytest.mark.parametrize("replayer", [EagerReplay, CheckedReplay])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.variants(2, "name")
 class TestGraphed(RuntimeContract):
     @pytest.fixture(autouse=True)
     def _model(self, name: str, replayer: type[Replayer]) -> None:
@@ -87,6 +88,7 @@ class TestGraphed(RuntimeContract):
 
 
 @pytest.mark.parametrize("name", ["Gemma2", "Gemma3Text", "GptOss", "Mistral"])
+@pytest.mark.variants(1, "name")
 class TestGraphedWithWindows(RuntimeContract):
     @pytest.fixture(autouse=True)
     def _model(self, name: str) -> None:
@@ -106,6 +108,7 @@ def same(story: Callable[[Runtime], list[torch.Tensor]]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.variants(6)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 63, 64, 65])
 @pytest.mark.parametrize("past", [20, 500, 508])
 def test_buckets_of_rows_and_keys_have_no_edge(rows: int, past: int) -> None:
@@ -246,6 +249,7 @@ def test_requests_of_different_verifiers_share_a_pass_that_computes_no_tokens() 
     assert all(runtime.tree_pass([0], [chain(2)]).tokens)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_every_attention_agrees_with_the_models_own(name: str) -> None:
     runtime, tree = checked(), random_tree(9, seed=3)
@@ -285,6 +289,7 @@ def test_the_share_of_replayed_steps_is_printed(monkeypatch: pytest.MonkeyPatch)
 # Nothing waits for the device, nothing is traced anew, memory is known before it is taken.
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("verifier", LAWS.values(), ids=LAWS)
 def test_a_step_never_waits_for_the_device(name: str, verifier: Any) -> None:
@@ -562,7 +567,7 @@ def test_without_a_bug_everything_is_as_by_the_models_own_code(expected: list[An
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-@pytest.mark.variants(3)
+@pytest.mark.variants(2)
 def test_a_planted_bug_is_found(
     plant: Callable[..., Any], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

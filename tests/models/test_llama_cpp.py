@@ -130,6 +130,7 @@ DRAFTERS = {
 }
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("drafts", DRAFTERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_the_output_is_that_of_its_own_plain_decoding(drafts, temperature):

@@ -83,6 +83,7 @@ def test_it_takes_a_third_of_the_memory_and_decodes_the_same_tokens():
     assert Decoder(small, PromptLookup(), Chain(3)).generate(PROMPT, max_new_tokens=24).token_ids == wanted
 
 
+@pytest.mark.slow
 def test_limits_and_their_verdict_count_the_packed_bytes(monkeypatch):
     monkeypatch.setattr(roofline, "_BEYOND", 2**20)
     model = packed("q4_1")

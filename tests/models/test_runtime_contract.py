@@ -33,6 +33,7 @@ class TestEager(RuntimeContract):
 
 
 @pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.variants(2, "name")
 class TestEagerWithWindows(RuntimeContract):
     @pytest.fixture(autouse=True)
     def _model(self, name: str) -> None:
@@ -44,6 +45,7 @@ class TestEagerWithWindows(RuntimeContract):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.variants(2, "name")
 class TestCompiled(RuntimeContract):
     """Rows hang on nothing else in their pass, in any precision."""
 

@@ -63,7 +63,7 @@ def drafted(
 
 
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_a_tree_in_one_replay_is_the_tree_of_its_passes(tree: Any) -> None:
     own, _ = drafted(LanguageModel(model("Llama")), tree)
     found, drafter = drafted(GraphedModel(model("Llama"), CheckedReplay), tree)
@@ -152,6 +152,7 @@ PLANS = {
 }
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_draft_never_waits_for_the_device(plan: DraftPlan) -> None:
     with torch.device("meta"):

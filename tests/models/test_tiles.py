@@ -42,7 +42,7 @@ def flat(rows: int) -> TreeShape:
     return TreeShape(np.array([-1] + [0] * (rows - 1)), np.arange(-1, rows - 1))
 
 
-@pytest.mark.variants(2, "name")
+@pytest.mark.variants(1, "name")
 @pytest.mark.parametrize("name", FAMILIES)
 class TestTiles(RuntimeContract):
     """A row has the same bits alone, in a tree, in a batch and in a prefill."""
@@ -104,6 +104,7 @@ def summed(inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return total
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("lanes", [8, 16], ids=["one tile a panel", "two tiles a panel"])
 def test_sums_have_the_order_of_the_instructions(lanes: int) -> None:
     include = f"-I{llama_weights._SOURCE.parent}"

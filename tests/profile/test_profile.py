@@ -74,6 +74,7 @@ def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     assert (folder / "profile.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_an_experiment_takes_it_as_its_clock(profiled, experiment, tmp_path):
     artifact, _ = profiled
     path = experiment(latency={"artifact": str(artifact.folder)}, baselines=["plain"])
@@ -86,6 +87,7 @@ def test_an_experiment_takes_it_as_its_clock(profiled, experiment, tmp_path):
     assert stored["source"] == "measured"
 
 
+@pytest.mark.slow
 def test_without_a_draft_or_arms_it_is_of_the_target_alone(experiment, model_folder, tmp_path):
     path = experiment(
         profile={**SHORT, "to": str(tmp_path / "alone")},

@@ -107,7 +107,7 @@ def check_equal(setting, make, builder, controller=Fixed):
     [(one, name) for one in SETTINGS for name in COMPOSITIONS if one == "keyed" or name in EVERYWHERE],
     indirect=["setting"],
 )
-@pytest.mark.variants(4)
+@pytest.mark.variants(1)
 def test_every_count_of_every_prompt_is_the_live_one(setting, name):
     live = check_equal(setting, lambda source: draft(source, setting[2]), *COMPOSITIONS[name])
     assert sum(one.accepted_drafts for one in live) > 0.6 * len(FEW)
@@ -152,7 +152,7 @@ def recycling(coupled, state="carry"):
     ],
     ids=["lookup", "recycling", "cold recycling", "both"],
 )
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 def test_drafters_that_learn_from_accepted_tokens_alone_are_exact(setting, make):
     coupled = setting[2]
     builder = ParametricTree(nodes=8, depth=4, width=min(3, make(coupled).max_candidates))
@@ -185,6 +185,7 @@ def tokens_per_step(records):
     return sum(one.new_tokens for one in records) / sum(one.steps for one in records)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("nodes", [4, 12])
 def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
     arm, live, replayed = both(recycled, lambda source: TokenRecycling(k=4, state="carry"), tree(nodes))
@@ -255,6 +256,7 @@ def live_turn(builder, drafter, seed):
     return result, replace(turn, trie=trie)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "builder", [Chain(3), KConfig([3, 2]), StaticTree([[1], [0], [1, 0], [1, 3], [0, 2], [1, 0, 0]])]
 )

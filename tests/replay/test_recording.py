@@ -84,6 +84,7 @@ def path_to(turn, node):
     return [*turn.prompt.tolist(), *tokens[::-1]]
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("coupled", [False, True])
 def test_every_recorded_answer_is_the_models_after_these_tokens(temperature, coupled):

@@ -64,6 +64,7 @@ def test_a_killed_worker_ends_the_run():
     assert not is_alive(pid)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("where", ["drafter", "target"])
 def test_a_failure_on_either_side_stops_the_worker(where):
     executor, pause = open_slow(PARTS["chain"](), fails_at=40 if where == "drafter" else None)
@@ -121,6 +122,7 @@ def test_parts_that_cannot_be_handed_over_are_refused():
         assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("workers", ["thread", 1])
 def test_nothing_stays_open(workers):
     def use(fails_at):
@@ -142,6 +144,7 @@ def test_nothing_stays_open(workers):
     assert open_now() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_within_two_seconds_and_a_killed_program_leaves_nothing():
     program = subprocess.Popen(
         [sys.executable, HERE.parent / "helpers" / "long_run.py"],

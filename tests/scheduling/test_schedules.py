@@ -61,6 +61,7 @@ def test_every_batch_gives_the_tokens_of_plain_decoding(n):
         run_like_plain_decoding(Batched(n), parts(), "keyed", jobs_of(Random(n), 6), eos=3)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "family",
     [pytest.param(family, marks=pytest.mark.slow if family >= 4 else []) for family in range(FAMILIES)],

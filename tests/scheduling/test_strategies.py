@@ -86,6 +86,7 @@ class Meeting:
             sleep(0.001)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_worker_drafts_for_its_share_of_the_sequences_at_the_same_time(workers, tmp_path):
     """No draft ends before every worker is in one, so workers that drafted in turn would never get past the first."""
@@ -109,6 +110,7 @@ EXECUTIONS = {
 }
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("name", EXECUTIONS)
 def test_prompts_share_the_prefill_of_what_they_have_in_common_and_give_the_same_tokens(name):
     execution, fed = EXECUTIONS[name]

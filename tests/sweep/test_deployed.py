@@ -87,6 +87,7 @@ def tokens_per_step(results):
     return sum(len(one.token_ids) for one in found) / sum(one.steps for one in found)
 
 
+@pytest.mark.slow
 def test_a_winner_measured_warm_is_deployed_warm(gained):
     artifact = specexp.load_artifact("artifacts/small")
     assert artifact.kind == "static-tree"

@@ -85,6 +85,7 @@ def arms(study, alias):
     return {"study": arm.decode, "deployed": lambda prompt: decoded(study, decoder, prompt)}
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("alias", ALIASES)
 def test_tokens_are_the_studys(study, alias):
     both = arms(study, alias)
@@ -107,6 +108,7 @@ def test_speed_is_the_studys(study, alias):
     assert seconds["study"] / seconds["deployed"] > 0.9
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("alias", ALIASES)
 def test_a_servers_text_is_the_records(study, alias):
     artifact = specexp.load_artifact(study.folder / alias)

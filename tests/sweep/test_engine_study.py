@@ -66,6 +66,7 @@ def of_engine(experiment, tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, capsys):
     broken = [endpoint(fault, f"--fault {fault} --after 1") for fault in FAULTS]
     healthy = [endpoint("healthy"), endpoint("with logprobs", "--logprobs")]

@@ -146,6 +146,7 @@ def test_the_last_point_of_a_grid_is_queued_again(tmp_path):
     assert bench.measured == ["Chain/7"]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
 def test_an_interrupted_trial_and_one_on_a_full_disk_are_queued_again(tmp_path, error):
     class Interrupted(FakeBench):
@@ -163,6 +164,7 @@ def test_an_interrupted_trial_and_one_on_a_full_disk_are_queued_again(tmp_path, 
     check_full(study)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stopped_worker_that_lost_its_trial_continues(tmp_path, fails):
     class Stopped(FakeBench):

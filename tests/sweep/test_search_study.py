@@ -120,6 +120,7 @@ def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"] * PATIENCE
 
 
+@pytest.mark.slow
 def test_random_values_replace_repeated_suggestions(tmp_path):
     class Settled(RandomSampler):  # type: ignore[misc]
         """Has found its favourite."""
@@ -139,6 +140,7 @@ def test_random_values_replace_repeated_suggestions(tmp_path):
     assert all(trial.values == study.trials[trial.user_attrs["duplicate_of"]].values for trial in repeated)
 
 
+@pytest.mark.slow
 def test_a_configuration_that_failed_is_not_measured_again(tmp_path):
     failed = []
 

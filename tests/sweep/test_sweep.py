@@ -158,6 +158,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     assert (folder / "reference.json").read_text() == reference
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("costs", "nodes"), [({2: 1.0, 33: 1.9, 65: 2.1}, [30, 32]), ({2: 1.0, 17: 1.9, 65: 2.1}, [30])], ids=str
 )
@@ -212,6 +213,7 @@ def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys
     assert Path("artifacts/mine/best.json").read_text() == best
 
 
+@pytest.mark.slow
 def test_the_best_of_the_configured_kind_is_exported(experiment, capsys):
     experiment["pair"]["draft"] = experiment["pair"]["target"]
     experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
@@ -264,6 +266,7 @@ def schedules(experiment):
     return experiment
 
 
+@pytest.mark.slow
 def test_a_sweep_over_executions_exports_a_schedule_that_opens(schedules, capsys, monkeypatch):
     def break_down(self, root, plan):
         raise RuntimeError("the builder broke")
@@ -300,6 +303,7 @@ def test_a_sweep_over_executions_exports_a_schedule_that_opens(schedules, capsys
         assert [result.token_ids for result in executor.run(jobs).results] == expected
 
 
+@pytest.mark.slow
 def test_a_confirmation_that_another_worker_took_over_leaves_nothing(experiment, monkeypatch):
     def lost(claim):
         raise TakenOverError
@@ -312,6 +316,7 @@ def test_a_confirmation_that_another_worker_took_over_leaves_nothing(experiment,
     assert not [*Path("artifacts").rglob("artifact.json")]
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_come_back_is_one_sentence(experiment, capsys, monkeypatch):
     def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
@@ -345,6 +350,7 @@ def test_prompts_that_fail_in_the_confirmation_are_exit_code_1(experiment, capsy
     assert Path("artifacts/small/v1/artifact.json").exists()
 
 
+@pytest.mark.slow
 def test_a_study_of_two_objectives_is_confirmed_from_its_front(experiment, capsys):
     experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"})
     assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0

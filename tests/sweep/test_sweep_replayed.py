@@ -147,6 +147,7 @@ def test_a_study_on_a_recording_is_confirmed_live(here, capsys):
     assert origin["fidelity"] == "exact"
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("offset", [None, 200])  # prompts that were recorded, and others
 def test_a_study_by_a_wrong_profile_begins_with_both_speedups(here, capsys, offset):
     """Plain decoding priced far above its live time makes every tree look fast."""
@@ -218,6 +219,7 @@ def test_trials_of_different_recordings_are_of_different_studies(here, capsys):
     assert "exists already with another workload" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_table_learned_on_a_recording_is_the_one_learned_live(here):
     path = write(**{**LEARNING, "sweep": None, "data": {**TREE["data"], "max_prompts": 3}})
     live = learn(load_config(path, ["--name", "live", "--backend", "live", "--recording", "null"]))
@@ -228,6 +230,7 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here):
     assert torch.equal(one["q"], other["q"])
 
 
+@pytest.mark.slow
 def test_candidates_learn_from_recorded_prompts(here):
     sweep = deepcopy(TREE["sweep"])
     sweep |= {
@@ -257,6 +260,7 @@ def test_our_arms_are_replayed_and_others_left_out(here, capsys):
     assert "Replayed counts of chain are exact." in printed
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -31,6 +31,7 @@ sweep:
 """
 
 
+@pytest.mark.slow
 def test_a_trial_is_a_run_with_a_step_for_each_prompt(tmp_path, monkeypatch):
     forget_account(monkeypatch, tmp_path)
     chains = [{"builder": {"class_path": "Chain", "init_args": {"nodes": nodes}}} for nodes in (13, 20)]

@@ -77,6 +77,7 @@ def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tm
     assert len(measured) == len(set(measured)) == 3
 
 
+@pytest.mark.slow
 def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(
     url, tmp_path, monkeypatch
 ):

@@ -139,6 +139,7 @@ AGENT = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_trial_under_wandb_agent_is_a_run_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_broken_wandb_warns_once_and_never_raises(
     assert tracker.failures == {"start a run": 3, "write a picture": 1}
 
 
+@pytest.mark.slow
 def test_an_unreachable_server_falls_back_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 

@@ -44,6 +44,7 @@ def exact(settings):
     return torch.softmax(processors(None, torch.from_numpy(LOGITS)), dim=-1).numpy()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "settings",
     [pytest.param(one, marks=[] if len(one) > 1 else pytest.mark.slow, id=str(one)) for one in SETTINGS],

@@ -41,6 +41,7 @@ TREES = {
 }
 
 
+@pytest.mark.variants(21)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
 @pytest.mark.parametrize(("kind", "widths"), TREES.values(), ids=TREES)
@@ -80,6 +81,7 @@ def test_point_masses_below_draws_are_exact(grafts, kind, q, target):
         assert same(continued(found, 3, target), joint_of(target, 3))
 
 
+@pytest.mark.variants(12)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
 @pytest.mark.parametrize("kind", [NodeKind.DRAWN, NodeKind.DRAWN_WITH_REPLACEMENT])

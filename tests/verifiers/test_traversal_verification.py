@@ -39,6 +39,7 @@ TREES = [
 ]
 
 
+@pytest.mark.variants(21)
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("q", DRAFTS.values(), ids=DRAFTS)
 @pytest.mark.parametrize(("kind", "widths"), TREES)

@@ -212,6 +212,7 @@ def test_neither_the_kind_of_node_nor_a_cut_draft_changes_the_joint(builder, ver
     assert joint_test(lambda model: Parts(DraftModel(model, **draft), make(), verifier), most=FEW).passed
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("law", SOME_LAWS, ids=lambda law: "-".join(map(str, law.values())))
 def test_the_law_of_keyed_sampling_is_the_targets(law):
     """Plain decoding's; with drafts the output is the same, as the next test shows."""
@@ -221,6 +222,7 @@ def test_the_law_of_keyed_sampling_is_the_targets(law):
     assert {name.partition(": ")[2] for name in test.fits} == {"tokens", "by last token"}
 
 
+@pytest.mark.variants(24)
 @pytest.mark.parametrize(
     ("drafter", "builder"),
     [pair for pair in product(DRAFTERS, BUILDERS) if valid(*pair, KeyedSampling())],
@@ -238,6 +240,7 @@ def test_a_deterministic_output_is_that_of_plain_decoding(drafter, builder):
 REUSED = [pair for pair in product(DRAFTERS, BUILDERS) if "phrases" not in pair[0] and "graft" not in pair[1]]
 
 
+@pytest.mark.variants(5)
 @pytest.mark.parametrize(
     ("drafter", "builder"),
     [
@@ -263,6 +266,7 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
     assert grafted > 0
 
 
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     ("builder", "controller"),
     [

@@ -135,7 +135,7 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]

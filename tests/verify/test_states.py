@@ -89,7 +89,7 @@ def sampled(name, verifier, samples=SAMPLES, **hot):
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_the_joint_of_sampled_tokens_is_the_targets(name):
     joint = law(DRAFTERS[name][0])[1]
     assert joint.sum() == pytest.approx(1.0)

@@ -188,6 +188,7 @@ def test_a_false_claim_is_exit_code_1_and_needs_no_second_proof(experiment, repo
     assert "first tokens" not in checks(finding)
 
 
+@pytest.mark.slow
 def test_a_fault_on_the_configured_models_only_is_exit_code_1(experiment, report):
     path = experiment(
         drafter={"class_path": "PromptLookup"},
@@ -222,6 +223,7 @@ def test_a_deviation_that_is_not_excluded_is_exit_code_3(experiment, report, cap
     assert finding["verdict"] in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_differences_of_a_low_precision_are_listed_and_excused(experiment, report, tmp_path):
     path = experiment(**DRAFT, pair={"target_dtype": "bfloat16"}, verifier={"class_path": "Greedy"})
     assert main([path, "--generation.max_new_tokens", "60", "--builder.init_args.length", "8"]) == 0
@@ -261,6 +263,7 @@ def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkey
     assert second == ["first tokens: ValueError: the target's logits after prompt '0' are not finite"]
 
 
+@pytest.mark.slow
 def test_parts_tied_to_a_vocabulary_get_a_toy_as_wide(experiment, report):
     sections = {"drafter": {"class_path": "verify.test_verify.Nothing"}, "builder": {"class_path": "Chain"}}
     path = experiment(**sections, verifier={"class_path": "RejectionSampling"})

@@ -249,6 +249,7 @@ def test_a_dry_run_lists_the_arms_and_writes_nothing(experiment, tmp_path, capsy
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["speedup", "phases", "curves"])
 def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
     path = experiment(arms={"length": {"grid": {"builder.init_args.length": [1, 2]}}}, figure=kind)
@@ -283,6 +284,7 @@ def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
     assert "The figures cover the other answers." in shown.out
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("dtype", "code", "message"),
     [
@@ -416,6 +418,7 @@ def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, c
     assert main([experiment()]) == 0
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("latency", [None, {"name": "modelled", "target_ms": {1: 2}, "draft_ms": {1: 1}}])
 def test_a_busy_machine_is_reported_before_times_are_measured(experiment, capsys, monkeypatch, latency):
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
@@ -425,6 +428,7 @@ def test_a_busy_machine_is_reported_before_times_are_measured(experiment, capsys
     )
 
 
+@pytest.mark.slow
 def test_a_run_names_the_other_results_that_it_replaces(experiment, tmp_path, capsys):
     folder = tmp_path / "runs" / "tiny"
     for _ in range(2):

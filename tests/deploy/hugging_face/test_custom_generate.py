@@ -55,6 +55,7 @@ def enough(ids, scores, **_):
     return ids.sum(1) > 700
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("family", ["Llama", "GPT2", "Qwen2"])
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_greedy_output_equals_plain_generate(family, dtype, recycling):
@@ -69,6 +70,7 @@ def test_greedy_output_equals_plain_generate(family, dtype, recycling):
             assert torch.equal(ours, plain)
 
 
+@pytest.mark.variants(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -90,6 +92,7 @@ def test_the_generation_config_and_criteria_are_followed(llama, prompt, recyclin
     assert torch.equal(again, llama.generate(prompt, **GREEDY))
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("minimum", [None, 25])
 def test_eos_ends_the_output_where_plain_generate_ends(llama, prompt, recycling, several, minimum):
@@ -289,6 +292,7 @@ def test_a_schedule_refuses_an_impossible_call_in_one_sentence(llama, prompt, sc
         llama.generate(prompt, max_new_tokens=5, custom_generate=fast, **given)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("settings", [{"stop_strings": "e"}, {"low_memory": True}, {}])
 def test_a_tokenizer_may_be_given_as_to_plain_generate(model_folder, recycling, settings):
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
@@ -335,7 +339,7 @@ def smollm2():
 
 @pytest.mark.parametrize("text", ["The quick brown fo", "See https://ex ", "def f(x", "h"])
 @pytest.mark.parametrize("begins_with_bos", [False, True])
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_healed_prompts_are_continued_as_by_plain_generate(smollm2, recycling, text, begins_with_bos):
     tokenizer, model = smollm2
     ids = tokenizer(f"{tokenizer.bos_token}{text}" if begins_with_bos else text, return_tensors="pt")

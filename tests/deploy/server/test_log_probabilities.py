@@ -52,6 +52,7 @@ def ask(server, path, **fields):
     return [chunk["choices"][0] for chunk in chunks]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_bytes_of_a_chats_tokens_give_its_text(server, seed):
     messages = [{"role": "user", "content": PROMPTS[seed]}]

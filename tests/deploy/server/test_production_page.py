@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.deploy.server.command import _parser
@@ -55,6 +56,7 @@ def test_the_commands_of_the_pages_and_of_the_container_file_are_understood():
         _parser().parse_args(shlex.split(line)[3:])
 
 
+@pytest.mark.slow
 def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tmp_path):
     parts = {
         "drafter": {"class_path": "TokenRecycling", "init_args": {"state": "carry"}},

@@ -39,6 +39,7 @@ def generated(tiny, tokens, **settings):
     return new[0, ids.shape[1] :].tolist()
 
 
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("speculative", [True, False])
 @pytest.mark.parametrize(
     ("fields", "settings"),
@@ -66,6 +67,7 @@ def test_greedy_output_equals_generate_with_the_same_processors(address, tiny, f
     }.isdisjoint(fields)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "fields", [{"min_p": 0.2}, {"presence_penalty": 1.0, "top_p": 0.9}, {"logit_bias": {"65": 4}}]
 )
@@ -139,6 +141,7 @@ SHARED = {
 }  # fmt: skip
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("path", NEUTRAL)
 def test_neutral_values_never_change_the_answer(address, path):
     expected = post(address, path)

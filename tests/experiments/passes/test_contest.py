@@ -14,6 +14,7 @@ ARMS = {
 }
 
 
+@pytest.mark.slow
 def test_backends_are_measured_in_turns_and_have_a_profile_each(experiment, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     path = experiment(arms=ARMS, profile={**SHORT, "to": str(tmp_path / "profiles")})

@@ -71,6 +71,7 @@ def shown(text: str, name: str) -> list[float]:
     return [float(line.split(name)[1].split()[0]) for line in text.splitlines() if name in line]
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("kind", ["draft", "eagle3"])
 def test_training_brings_the_distributions_together(
     kind: str,
@@ -141,6 +142,7 @@ def draft(target: Path, shards: Path, tmp_path: Path) -> Path:
     return tmp_path / "draft"
 
 
+@pytest.mark.slow
 def test_an_exported_draft_has_the_embeddings_of_its_target_and_drafts_with_a_reduced_head(
     target: Path, draft: Path, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_without_a_drafter_the_pairs_draft_is_recorded_and_without_a_draft_the_t
 CARRYING = part("TokenRecycling", k=4, state="carry")
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "drafter", [DRAFT, CARRYING], ids=["draft model", "a drafter that carries its state"]
 )
@@ -231,6 +232,7 @@ def test_a_larger_live_sample_and_other_arms_leave_the_recording_alone(file, fol
     assert (folder / "turns-00000.parquet").stat().st_mtime_ns == written
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(file.read_bytes()[:-40]), Path.unlink])
 def test_a_damaged_file_is_refused_and_recorded_again(file, folder, damage):
     path = file()
