@@ -12,7 +12,7 @@ from typing_extensions import override
 from specexp.bench import clock
 from specexp.bench.equality import token_equality
 from specexp.bench.record import by_position
-from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarize
 from specexp.report.analysis import Analysis, check_arms, drafting, over
 from specexp.report.publish import Report
 from specexp.report.table import Table, columns
@@ -61,7 +61,7 @@ class FastestByTask(Analysis):
 
     @override
     def report(self, records: Sequence[PromptRecord]) -> Report:
-        used = summarise(records, self.baseline).clock
+        used = summarize(records, self.baseline).clock
         adjective = clock.adjective(used)
         heads = f"task | plain {adjective}tokens/s:.0 | best setup | {adjective}speedup:interval"
         table = Table(
@@ -79,7 +79,7 @@ class FastestByTask(Analysis):
             if found is None:
                 continue
             arm, speedup, measured = found
-            plain = summarise(measured, self.baseline)
+            plain = summarize(measured, self.baseline)
             equal = str(token_equality(measured, arm, self.baseline))
             setup = arm if speedup.is_faster else f"plain; next {arm}"
             counted = [one for one in measured if one.arm == arm and not one.error]

@@ -33,6 +33,11 @@ LIMITS = {
     "names that do not explain themselves": 40,
     "tests with names that are not plain claims": 0,
 }
+BRITISH = (
+    r"(?i)colour|neighbour|labelled|licence|artefact|recognis|\b(centre|grey)\b"
+    r"|(quant|normal|optim|token|vector|synchron|minim|maxim)is(e|ed|es|ing)\b"
+)
+"""Spellings that are not American. Keys of saved files keep theirs, such as ``modelled`` and ``utilisation``."""
 ONE_THING = {"GSM8K"}  # the benchmark, as prompts to continue and as a task to reason about
 REPLACED = r"twin|carries|makes_do|HitCounter|record_hits|Strategy|write_whole|teach|taught|is_grouped"
 """Names for which the glossary has another word."""
@@ -98,6 +103,11 @@ def violations(rule: str) -> list[str]:
 def test_violations_become_fewer(rule: str) -> None:
     found = violations(rule)
     assert len(found) <= LIMITS[rule], found
+
+
+def test_spelling_is_american() -> None:
+    texts = [(where, text) for _, where, text in prose()] + [(place, name) for place, name, _ in names()]
+    assert [(where, found[0]) for where, text in texts if (found := re.search(BRITISH, text))] == []
 
 
 def test_docstrings_and_pages_are_plain() -> None:

@@ -1,7 +1,7 @@
 """Acceptance of ``pair.mode: graphed`` on a GPU: ``python experiments/gpu/accept.py PART... [--device cpu --small]``.
 
 Prints each figure as a JSON object as soon as it is measured. The exit code is 1 if a figure misses its bound. Minutes
-per part on a data-centre GPU: correct 5, passes 9, steps 8, lanes 8. No network is needed. ``--small`` runs everything
+per part on a data-center GPU: correct 5, passes 9, steps 8, lanes 8. No network is needed. ``--small`` runs everything
 with tiny models. ``--plant`` adds a fault to the loop that ``correct`` must detect.
 """
 

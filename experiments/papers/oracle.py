@@ -207,7 +207,7 @@ def best_schedule(
     max_new_tokens: int,
     prefix: int | None = None,
 ) -> list[int]:
-    """Return the draft length at each of the ``[n]`` positions of an output that minimises the time to decode it.
+    """Return the draft length at each of the ``[n]`` positions of an output that minimizes the time to decode it.
 
     With ``m`` matches from a position on, a draft of ``d`` tokens gives ``min(m, d) + 1`` tokens of the output. Its
     first pass feeds the tokens that the draft model has not seen. These are the root, the last token of the draft

@@ -12,7 +12,7 @@ from experiments.papers.oracle import Oracle
 from experiments.papers.shared import table_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED, PromptRecord
-from specexp.bench.statistics import paired_speedup, summarise
+from specexp.bench.statistics import paired_speedup, summarize
 from specexp.core.parts import Parts
 from specexp.report.analysis import Analysis, check_arms, drafting
 from specexp.report.pictures import bars_of
@@ -47,12 +47,12 @@ class Regret(Analysis):
     def report(self, records: Sequence[PromptRecord]) -> Report:
         optimum, kind = self._oracle, "the oracle"
         if optimum is None:
-            pace = {arm: summarise(records, arm).seconds_per_token for arm in self._arms}
+            pace = {arm: summarize(records, arm).seconds_per_token for arm in self._arms}
             known = {arm: seconds for arm, seconds in pace.items() if seconds}
             optimum, kind = min(known, key=known.__getitem__, default=None), "the fastest arm"
         others = [arm for arm in self._arms if optimum not in (None, arm)]  # empty if no arm was measured
         regrets = {arm: paired_speedup(records, str(optimum), arm) for arm in others}
-        used = MEASURED if optimum is None else summarise(records, optimum).clock
+        used = MEASURED if optimum is None else summarize(records, optimum).clock
         title = clock.titled(f"Time per token over that of {kind}", used)
         word = clock.adjective(used)
         table = table_of(
@@ -64,7 +64,7 @@ class Regret(Analysis):
         if self._oracle is None:
             table.notes.append("No arm has an Oracle, so the others are compared with the fastest arm.")
         for arm in self._arms:
-            summary, regret = summarise(records, arm), regrets.get(arm)
+            summary, regret = summarize(records, arm), regrets.get(arm)
             named = f"{arm} ({kind})" if arm == optimum else arm
             counts = [summary.nodes_per_step, summary.draft_passes_per_step, summary.utilisation]
             table.rows.append([named, regret, None if regret is None else regret.n, *counts])

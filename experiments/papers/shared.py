@@ -1,4 +1,4 @@
-"""Helpers of the papers' analyses: a state per drafting arm, tables, labelled axes, lines, and published rows."""
+"""Helpers of the papers' analyses: a state per drafting arm, tables, labeled axes, lines, and published rows."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def write_gguf(
         model: A model of the Llama family.
         tokenizer: The model's tokenizer.
         path: Path of the file. An existing file is replaced.
-        precision: Precision of the weights; norms and biases are float32. llama.cpp quantises to ``q8_0``, ``q4_0`` and
+        precision: Precision of the weights; norms and biases are float32. llama.cpp quantizes to ``q8_0``, ``q4_0`` and
             ``q4_1``, for rows of a multiple of 32 weights, and to ``q4_k_m`` (256).
 
     Raises:
@@ -76,7 +76,7 @@ def write_gguf(
     with TemporaryDirectory(prefix="specexp-") as folder:
         whole = Path(folder) / "whole.gguf"
         _write(model, tokenizer, whole, torch.float32)
-        _quantise(whole, path, precision)
+        _quantize(whole, path, precision)
 
 
 def _write(
@@ -165,14 +165,14 @@ def _interleaved(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     return tensor.view(heads, 2, size // heads // 2, *width).transpose(1, 2).reshape(size, *width)
 
 
-def _quantise(source: Path, target: Path, precision: str) -> None:
+def _quantize(source: Path, target: Path, precision: str) -> None:
     functions = library()
     given = functions.llama_model_quantize_default_params()
     given.nthread = torch.get_num_threads()
     given.ftype = getattr(functions, f"LLAMA_FTYPE_MOSTLY_{precision.upper()}")
     complaint()  # clears errors of earlier calls
     if functions.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(given)):
-        raise LlamaCppError(f"llama.cpp could not quantise {target.name} to {precision}: {complaint()}")
+        raise LlamaCppError(f"llama.cpp could not quantize {target.name} to {precision}: {complaint()}")
 
 
 def _write_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, width: int) -> None:

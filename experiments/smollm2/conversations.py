@@ -92,7 +92,7 @@ class Lane:
 
 
 class ScaledRows(nn.Module):
-    """A quantised layer whose activations have one scale a row instead of one for all rows."""
+    """A quantized layer whose activations have one scale a row instead of one for all rows."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

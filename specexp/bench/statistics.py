@@ -112,7 +112,7 @@ class Speedup:
         return self.n + self.left_out + self.disturbed + self.mirrored
 
     @property
-    def unlabelled(self) -> str:
+    def unlabeled(self) -> str:
         """Ratio and interval, without the clock."""
         if self.refused is not None:
             return f"refused: {self.refused}"
@@ -121,7 +121,7 @@ class Speedup:
 
     def __str__(self) -> str:
         modelled = self.refused is None and self.clock != MEASURED
-        return f"{self.unlabelled} modelled" if modelled else self.unlabelled
+        return f"{self.unlabeled} modelled" if modelled else self.unlabeled
 
 
 def paired_speedup(
@@ -351,7 +351,7 @@ class Summary:
         return figures[name]
 
 
-def summarise(records: Iterable[PromptRecord], arm: str) -> Summary:
+def summarize(records: Iterable[PromptRecord], arm: str) -> Summary:
     """Return an arm's metrics over a run. Counts are 0 if every prompt failed.
 
     Raises ValueError if some of its seconds are measured and others modelled.

@@ -371,7 +371,7 @@ def _parser() -> argparse.ArgumentParser:
         "--for", dest="engine", choices=tuple(ENGINES), help="an engine: search only methods that it runs too"
     )
     add("--prompts", metavar="FILE", help=files)
-    add("--field", help="the field or column with the prompts; recognised if left out")
+    add("--field", help="the field or column with the prompts; recognized if left out")
     add(
         "--unusable",
         default="refuse",

@@ -363,7 +363,7 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
 
 def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:
     """Plot step time against drafted tokens, and acceptance by position with its break-even."""
-    from specexp.report.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure
+    from specexp.report.pictures import BLUE, GRAY, INK, ORANGE, legend_below, new_figure
 
     figure, [[left, right]] = new_figure(9, 3.4, "Costs and acceptance of the server's drafts", 1, 2)
     counted = [one for one in answers if one.sent not in (OTHER, LONG) and one.drafts and one.tokens > 1]
@@ -376,7 +376,7 @@ def _draw(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> Figure:
     if costs.plain is not None:
         left.axhline(1e3 * costs.plain, color=INK, lw=0.8, ls="--", label="without a draft")
     left.set(xlabel="drafted tokens per step", ylabel="ms per step", ylim=(0, None))
-    right.bar(np.arange(len(own.shares)) + 1, own.shares, color=GREY, label="accepted, by position")
+    right.bar(np.arange(len(own.shares)) + 1, own.shares, color=GRAY, label="accepted, by position")
     needed = costs.break_even(own)
     if needed is not None:
         even = needed * own.steps / own.drafted

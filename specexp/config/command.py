@@ -24,7 +24,7 @@ from specexp.base.messages import did_you_mean, option_message
 from specexp.base.start import acting, masked
 from specexp.config.config import SECTIONS, Config, annotated, is_replayed
 from specexp.config.layers import COMMAND_LINE, CommandError, ConfigError, Key, entries_of, parse_overrides
-from specexp.config.load import load_config, with_artifact, with_recognised_fields
+from specexp.config.load import load_config, with_artifact, with_recognized_fields
 from specexp.config.schema import Experiment
 from specexp.models.pair import check_device
 from specexp.models.sources import PairError, checked_sources
@@ -156,7 +156,7 @@ def _read(given: Sequence[str], short: Mapping[str, str]) -> Config:
         earlier = values.setdefault(dotted, value)
         if dotted != "compose" and repr(earlier) != repr(value):
             raise ConfigError(f"{COMMAND_LINE}: --{dotted} must be given once, got {earlier!r} and {value!r}")
-    config, lines = with_recognised_fields(with_artifact(load_config(given[0], overrides)))
+    config, lines = with_recognized_fields(with_artifact(load_config(given[0], overrides)))
     if _PRINT_CONFIG not in given:
         for line in lines:
             print(line)

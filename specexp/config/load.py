@@ -313,7 +313,7 @@ def with_artifact(config: Config) -> Config:
     return found
 
 
-def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
+def with_recognized_fields(config: Config) -> tuple[Config, list[str]]:
     """Return the experiment with ``data.field`` set for all stages of its sweep, and lines to print about each file.
 
     Each file of prompts is read once here, so that an invalid line is reported before models are loaded.
@@ -340,4 +340,4 @@ def with_recognised_fields(config: Config) -> tuple[Config, list[str]]:
         also = ", each followed by its 'input' if there is one" if field == "instruction" else ""
         lines.append(f"{workload.prompts.path}: prompts are read from {field!r}{also}{chat}.")
         lines += workload.prompts.remarks()
-    return apply_overrides(config, fields, "recognised"), lines
+    return apply_overrides(config, fields, "recognized"), lines

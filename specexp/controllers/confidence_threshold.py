@@ -111,10 +111,10 @@ class AdaptiveConfidence(ConfidenceThreshold):
         ended = len(outcome.new_token_ids) == len(accepted)  # the output ended: later nodes have no verdict
         path = outcome.tree.best_path()
         reached = sum(row in accepted for row in path)
-        labelled = path[: reached if ended else reached + 1]  # the accepted ones and the first rejected one
-        self._confidences.extend(exp(float(log_probs[row])) for row in labelled)
-        self._matches.extend(row in accepted for row in labelled)
-        if labelled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
+        labeled = path[: reached if ended else reached + 1]  # the accepted ones and the first rejected one
+        self._confidences.extend(exp(float(log_probs[row])) for row in labeled)
+        self._matches.extend(row in accepted for row in labeled)
+        if labeled and len(self._matches) >= _LEAST_TOKENS and 0 < sum(self._matches) < len(self._matches):
             self.threshold = best_threshold(self._confidences, self._matches, self.false_negative_weight)
 
     @override

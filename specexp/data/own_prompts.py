@@ -125,7 +125,7 @@ class OwnPrompts(PromptSet):
         id_field = None
         for row in _requests(rows):
             if self.field is None:
-                self.field = _recognised_field(row)
+                self.field = _recognized_field(row)
             if row.number == 1:
                 id_field = next((name for name in _IDS if row.values.get(name) is not None), None)
             category = self.category or "category"
@@ -188,7 +188,7 @@ def _are_objects(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
 
 
-def _recognised_field(row: Row) -> str:
+def _recognized_field(row: Row) -> str:
     present = [name for name in FIELDS if name in row.values]
     found = [name for name in present if row.values[name]] or present
     if len(found) == 1:
@@ -257,7 +257,7 @@ def _read(row: Row, key: str, value: Any) -> _Conversation:
         return _request(row, key, value)
     if key not in row.values:
         error = row.refusal(f" must have the field {key!r}, got {', '.join(map(str, row.values))}")
-        error.key = ("field",) if row.number == 1 else ()  # a recognised field is in the first row
+        error.key = ("field",) if row.number == 1 else ()  # a recognized field is in the first row
         raise error
     raise row.error(key, "a text that is not blank, a list of such texts, or a list of chat messages", value)
 

@@ -32,7 +32,7 @@ _ERROR = re.compile(
 _POLL_SECONDS = 0.1
 _SIGNAL_HELPS = {
     "SIGILL": "its build uses instructions that this processor lacks: use a build for any processor, such as xllamacpp",
-    "SIGSEGV": "another build may help, and for llama.cpp with quantised weights --no-repack",
+    "SIGSEGV": "another build may help, and for llama.cpp with quantized weights --no-repack",
     "SIGKILL": "the machine may have run out of memory",
 }
 

@@ -73,9 +73,9 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     rows, rest = [], []
     for tokens, group in by_tokens.items():
         level = fmean(point.ms for point in group)
-        centre = fmean(point.prefix for point in group)
+        center = fmean(point.prefix for point in group)
         for point in group:
-            longer = (point.prefix - centre) / 1e3 / level
+            longer = (point.prefix - center) / 1e3 / level
             rows.append((longer, longer * tokens))
             rest.append(point.ms / level - 1)
     prefix_ms, prefix_token_ms = map(float, nnls(np.array(rows), np.array(rest))[0])

@@ -10,7 +10,7 @@ from specexp.base.messages import counted
 from specexp.core.latency import experts_sentence
 from specexp.profile.check import check_table, headline
 from specexp.profile.roofline import changed, verdict
-from specexp.report.pictures import CURVE_COLOURS, INK, bare_axes, bare_figure, rule
+from specexp.report.pictures import CURVE_COLORS, INK, bare_axes, bare_figure, rule
 from specexp.report.publish import Attached, Report
 from specexp.report.table import Cell, Column, Table, columns
 
@@ -142,11 +142,11 @@ def draw(profile: LatencyProfile, measured: Measured) -> Figure:
 def _draw_pass(axes: Axes, name: str, points: Sequence[MeasuredPass]) -> None:
     for number, prefix in enumerate(sorted({point.prefix for point in points})):
         own = sorted((point for point in points if point.prefix == prefix), key=lambda point: point.tokens)
-        sizes, colour = [point.tokens for point in own], CURVE_COLOURS[number % len(CURVE_COLOURS)]
+        sizes, color = [point.tokens for point in own], CURVE_COLORS[number % len(CURVE_COLORS)]
         low, high = [point.low for point in own], [point.high for point in own]
-        axes.fill_between(sizes, low, high, color=colour, alpha=0.25, lw=0)
+        axes.fill_between(sizes, low, high, color=color, alpha=0.25, lw=0)
         times = [point.ms for point in own]
-        axes.plot(sizes, times, color=colour, marker="o", ms=3, lw=1.4, label=str(prefix))
+        axes.plot(sizes, times, color=color, marker="o", ms=3, lw=1.4, label=str(prefix))
     axes.set_xscale("log", base=2)
     sizes = sorted({point.tokens for point in points})
     ticks = [size for size in sizes if size & (size - 1) == 0]

@@ -14,7 +14,7 @@ from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
-from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarise
+from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
@@ -57,7 +57,7 @@ def results_table(
     heads = [Column("arm"), *shown, *over.values(), *exact, Column("equal outputs"), Column("state")]
     table = Table(clock.titled(title, shared), heads)
     for name in names:
-        summary = summarise(records, name)
+        summary = summarize(records, name)
         cells: dict[str, Cell] = {"arm": _label(summary, shared), "state": summary.state}
         if summary.prompts:
             cells |= {column.title: summary.figures[metric.name] for column, metric in shown.items()}
@@ -103,7 +103,7 @@ def _frame(
 ) -> tuple[list[str], list[str], dict[str, Column], str]:
     """Return the arms, the baselines among them, one speedup column per baseline, and the arms' common clock."""
     names = arm_names(records)
-    clocks = {name: summarise(records, name).clock for name in names}
+    clocks = {name: summarize(records, name).clock for name in names}
     found = [name for name in baselines if name in names]
     over = {name: Column(f"{clock.adjective(clocks[name])}{word} {name}", interval=True) for name in found}
     return names, found, over, _shared(clocks.values())
@@ -137,7 +137,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     good = [record for record in records if not record.error]
     if not good:
         return [f"Every prompt failed, the first with: {records[0].error}."] if records else []
-    reference = summarise(good, baselines[0] if baselines else names[0])
+    reference = summarize(good, baselines[0] if baselines else names[0])
     settings = sorted({(record.dtype, record.device, record.verifier) for record in good})
     arms = among(names, baselines[0]) if baselines else 1
     at_once = f" that holds for all {arms} arms at once" if arms > 1 else ""
@@ -284,14 +284,14 @@ def category_table(
     rows = {method: row for method, row in theirs.items() if row.keys() & groups.keys()}
     if len(groups) < 2 and not rows:
         return None
-    used = summarise(records, baseline).clock
+    used = summarize(records, baseline).clock
     names = dict.fromkeys([*groups, *(name for row in rows.values() for name in row)])
     table = Table(clock.titled("By category", used), [*map(Column, ["arm", *names, "all"])])
     for arm in arm_names(records):
         cells: dict[str, Cell] = {"arm": arm}
         for name, chosen in {**groups, "all": records}.items():
-            summary, speedup = summarise(chosen, arm), paired_speedup(chosen, arm, baseline)
-            ratio = "refused" if speedup.refused else speedup.unlabelled
+            summary, speedup = summarize(chosen, arm), paired_speedup(chosen, arm, baseline)
+            ratio = "refused" if speedup.refused else speedup.unlabeled
             cells[name] = f"{ratio} ({summary.tokens_per_step:.2f})" if summary.prompts else None
         table.add(cells)
     word = "Speedup" if used == MEASURED else "Modelled speedup"
@@ -328,9 +328,7 @@ def kinds_sentence(
     share = among * len(groups)
     found = {name: paired_speedup(own, arm, baseline, among=share) for name, own in groups.items()}
     of = {name: verdict_of(one, least_gain) for name, one in found.items()}
-    slow = [
-        f"{name} ({found[name].unlabelled})" for name, one in of.items() if one is SpeedVerdict.NOT_FASTER
-    ]
+    slow = [f"{name} ({found[name].unlabeled})" for name, one in of.items() if one is SpeedVerdict.NOT_FASTER]
     unknown = [name for name, one in of.items() if one is SpeedVerdict.CANNOT_TELL]
     parts = [f"does not pay for {', '.join(slow)}"] if slow else []
     parts += [f"is not yet shown to pay for {', '.join(unknown)}"] if unknown else []
@@ -368,7 +366,7 @@ def phase_table(records: Iterable[PromptRecord]) -> Table | None:
     table = Table(clock.titled("Where a step's time goes", shared), heads)
     for part in found:
         own = [*(part.shares.get(phase, 0.0) for phase in phases), part.outside_forward]
-        label = _label(summarise(records, part.arm), shared)
+        label = _label(summarize(records, part.arm), shared)
         table.rows.append([label, 1000 * part.step_seconds, *own])
     return table
 
@@ -383,7 +381,7 @@ def long_table(records: Iterable[PromptRecord], *, baselines: Sequence[str] = (P
     table = Table("All figures", [*heads, *over.values()])
     for category, name in product([None, *categories(records)], names):
         chosen = [record for record in records if category in (None, record.category)]
-        one = summarise(chosen, name)
+        one = summarize(chosen, name)
         equality = token_equality(chosen, name, baselines[0]) if baselines else None
         cells: dict[str, Cell] = {"arm": name, "category": category or "all"}
         cells |= {fact: getattr(one, fact) for fact in facts}

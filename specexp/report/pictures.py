@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from specexp.base.messages import counted
 from specexp.bench import clock
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, arm_names, breakdown, paired_speedup, summarize
 from specexp.core.tree import RankPath, TreeShape
 from specexp.scheduling.timeline import TARGET, Span, TimeLine, What, rows_of, served_by, start_of
 from specexp.tracking.names import PLAIN
 
-BLUE, GREY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
+BLUE, GRAY, ORANGE, INK = "#33658a", "#b4bec6", "#d1782f", "#22303c"
 GREEN, VIOLET, SAND = "#6b9080", "#8d6a9f", "#e9b872"
-CURVE_COLOURS = (BLUE, ORANGE, GREEN, VIOLET)
-PHASE_COLOURS = {
+CURVE_COLORS = (BLUE, ORANGE, GREEN, VIOLET)
+PHASE_COLORS = {
     "target": BLUE,
     "draft": ORANGE,
     "build": SAND,
@@ -174,9 +174,9 @@ def speedup_bars(
     """Draw the speedup of each arm over the baseline, as in :func:`bars_of`."""
     records = list(records)
     speedups = [paired_speedup(records, name, baseline) for name in arm_names(records) if name != baseline]
-    used = summarise(records, baseline).clock  # used for every bar, since speedups across clocks are refused
+    used = summarize(records, baseline).clock  # used for every bar, since speedups across clocks are refused
     word = f" {clock.adjective(used)}".rstrip()
-    notes = [f"{word}, {summarise(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
+    notes = [f"{word}, {summarize(records, one.arm).tokens_per_step:.2f} tokens/step" for one in speedups]
     axis = f"{clock.adjective(used)}speedup over {baseline} (seconds per token, 95 % interval)"
     return bars_of(speedups, notes, clock.titled(title, used), axis, published or {})
 
@@ -196,11 +196,11 @@ def bars_of(
         if speedup.refused:
             ax.text(0.02, place, "refused", color=ORANGE, **beside)
             continue
-        ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GREY, height=0.62)
+        ax.barh(place, speedup.ratio, color=BLUE if speedup.is_faster else GRAY, height=0.62)
         draw_speedups(ax, [place], [speedup], upright=False, color=INK, capsize=3, lw=1.2)
         ax.text(speedup.high, place, f"  {speedup.ratio:.2f}x{note}", color=INK, **beside)
     for place, ratio in enumerate(published.values(), start=len(speedups)):
-        ax.barh(place, ratio, fill=False, edgecolor=GREY, ls="--", height=0.62)
+        ax.barh(place, ratio, fill=False, edgecolor=GRAY, ls="--", height=0.62)
         ax.text(ratio, place, f"  {ratio:.2f}x published", color=INK, **beside)
     name_rows(ax, [*(speedup.arm for speedup in speedups), *(f"{name} (not run here)" for name in published)])
     ax.axvline(1, color=INK, lw=0.8, ls=":")
@@ -221,20 +221,20 @@ def parameter_curves(
     panels: dict[str, list[Curve]] = {}
     for curve in curves:
         panels.setdefault(curve.axis, []).append(curve)
-    used = summarise(records, baseline).clock
+    used = summarize(records, baseline).clock
     width = 4.2 * max(len(panels), 1.4)
     figure, rows = new_figure(width, 5.2, clock.titled(title, used), 2, len(panels), sharey="row")
     for top, bottom, (axis, shown) in zip(*rows, panels.items(), strict=True):
-        for curve, colour in zip(shown, cycle(CURVE_COLOURS), strict=False):
+        for curve, color in zip(shown, cycle(CURVE_COLORS), strict=False):
             positions, arms = zip(*curve.points, strict=True)
             speedups = [paired_speedup(records, arm, baseline) for arm in arms]
             given = [
                 (at, speedup) for at, speedup in zip(positions, speedups, strict=True) if not speedup.refused
             ]
             if given:
-                draw_speedups(top, *map(list, zip(*given, strict=True)), color=colour, marker="o", capsize=3)
-            steps = [summarise(records, arm).tokens_per_step for arm in arms]
-            bottom.plot(positions, steps, color=colour, marker="s", label=curve.title)
+                draw_speedups(top, *map(list, zip(*given, strict=True)), color=color, marker="o", capsize=3)
+            steps = [summarize(records, arm).tokens_per_step for arm in arms]
+            bottom.plot(positions, steps, color=color, marker="s", label=curve.title)
         top.axhline(1, color=INK, lw=0.8, ls=":")
         top.set_title(shown[0].title if len(shown) == 1 else "", fontsize=10)
         if len(shown) > 1:
@@ -258,13 +258,13 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     clocks = {part.clock for part in parts}
     shown = clock.titled(title, clocks.pop()) if len(clocks) == 1 else title
     figure, [[ax]] = new_figure(7.5, 1.7 + 0.45 * max(len(parts), 2), shown)
-    phases = [phase for phase in PHASE_COLOURS if any(phase in part.shares for part in parts)]
+    phases = [phase for phase in PHASE_COLORS if any(phase in part.shares for part in parts)]
     starts = [0.0] * len(parts)
     for phase in phases:
         shares = [100 * part.shares.get(phase, 0.0) for part in parts]
         texts = ["" if share < 4 else f"{share:.0f}" if share < 10 else f"{share:.1f} %" for share in shares]
         bars = ax.barh(
-            range(len(parts)), shares, left=starts, color=PHASE_COLOURS[phase], height=0.6, label=phase
+            range(len(parts)), shares, left=starts, color=PHASE_COLORS[phase], height=0.6, label=phase
         )
         ax.bar_label(bars, texts, label_type="center", fontsize=8, color="white")
         starts = [start + share for start, share in zip(starts, shares, strict=True)]
@@ -379,7 +379,7 @@ def _draw_nodes(
     scale = PowerNorm(0.5, vmin=0.0, vmax=max([0.05, *hit_rates.values()]))
     radius = min(0.4, 0.17 / unit)
     points = float(np.clip(radius * unit * 68, 4.5, 10.0))
-    centre: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
+    center: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
     plate = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
     for row, path in enumerate(shape.rank_paths):
         rate = hit_rates.get(path) if row else None
@@ -389,9 +389,9 @@ def _draw_nodes(
             Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=3)
         )
         label, size = (str(path[-1]), points) if row else ("root", 0.72 * points)
-        axes.text(x[row], y[row], label, fontsize=size, color=ink, **centre)
+        axes.text(x[row], y[row], label, fontsize=size, color=ink, **center)
         if rate is not None:
-            below: dict[str, Any] = {**centre, "va": "top", "zorder": 2, "bbox": plate}
+            below: dict[str, Any] = {**center, "va": "top", "zorder": 2, "bbox": plate}
             axes.text(
                 x[row], y[row] - 1.3 * radius, _percent(rate), fontsize=0.72 * points, color=INK, **below
             )
@@ -450,7 +450,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     )
     grid[-1][0].set_xlabel(f"ms{origin}", fontsize=9, color=INK)
     known = [style for what, style in SPANS.items() if what in drawn]
-    handles = [Patch(color=colour, label=label) for colour, label in known]
+    handles = [Patch(color=color, label=label) for color, label in known]
     legend_below(figure, len(handles), handles, [label for _, label in known])
     return figure
 
@@ -460,16 +460,16 @@ def _draw_panel(axes: Axes, timeline: TimeLine, spans: list[Span], begin: float,
     for place, who in enumerate(rows):
         lane = [(0.0, 1000 * min(end, window))]
         axes.broken_barh(lane, (place - _BAR / 2, _BAR), facecolors="#f1f4f7", lw=0, zorder=0)
-        for what, (colour, _) in SPANS.items():
+        for what, (color, _) in SPANS.items():
             bars = [
                 (1000 * (span.start - begin), 1000 * (span.end - span.start))
                 for span in spans
                 if span.who == who and span.what == what
             ]
-            axes.broken_barh(bars, (place - _BAR / 2, _BAR), facecolors=colour, lw=0, zorder=2)
+            axes.broken_barh(bars, (place - _BAR / 2, _BAR), facecolors=color, lw=0, zorder=2)
     _number_passes(axes, timeline, spans, begin, window)
     if end < 0.995 * window:
-        axes.axvline(1000 * end, color=GREY, lw=0.9, ls=(0, (2, 2)), zorder=1)
+        axes.axvline(1000 * end, color=GRAY, lw=0.9, ls=(0, (2, 2)), zorder=1)
         axes.text(1000 * end, (len(rows) - 1) / 2, " done", fontsize=8, color=INK, va="center")
     axes.set_xlim(0, 1000 * window)
     name_rows(axes, [who.capitalize() for who in rows])

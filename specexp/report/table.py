@@ -32,7 +32,7 @@ class Column:
         if cell is None:
             return "-"
         if isinstance(cell, Speedup):
-            return cell.unlabelled if "modelled" in self.title else str(cell)
+            return cell.unlabeled if "modelled" in self.title else str(cell)
         if isinstance(cell, str):
             return cell
         if self.unit == "%":

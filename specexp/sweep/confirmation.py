@@ -18,7 +18,7 @@ from specexp.bench.equality import Equality, InFloat32, compare, near_tie_senten
 from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
-from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, left_out_sentence, verdict_sentence
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
@@ -174,13 +174,13 @@ def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speed
         arm.close()
         plain.close()
     atomic_write(path, "".join(map(line_of, records)))
-    return summarise(records, arm.name).tokens_per_step, paired_speedup(records, arm.name, PLAIN)
+    return summarize(records, arm.name).tokens_per_step, paired_speedup(records, arm.name, PLAIN)
 
 
 def _confirmed(
     trial: FrozenTrial, arm: str, records: Sequence[PromptRecord], of_each: str | None, among: int
 ) -> Confirmed:
-    summary, params = summarise(records, arm), trial.params
+    summary, params = summarize(records, arm), trial.params
     attributes = dict(trial.user_attrs.get("attributes", {}))
     fixed_tree = "rank_paths" in attributes
     return Confirmed(
@@ -215,7 +215,7 @@ def table(
         float32: Result of comparing outputs again in float32; None if this was not done.
     """
     confirmed, records = confirmation.confirmed, confirmation.records
-    own, noun, best = summarise(records, PLAIN), noun_of(confirmed, records), confirmation.winner
+    own, noun, best = summarize(records, PLAIN), noun_of(confirmed, records), confirmation.winner
     present = arm_names(records)
     baselines = {arm: label for arm, label in BASELINES.items() if arm == PLAIN or arm in present}
     predicts, several = any(one.predicted is not None for one in confirmed), _is_multi_sequence(records)
@@ -235,11 +235,11 @@ def table(
     columns["equal"] = Column("equal outputs")
 
     def row(arm: str, label: str, predicted: Predicted | None, nodes: Cell, speedup: Cell) -> list[Cell]:
-        summary = summarise(records, arm)
+        summary = summarize(records, arm)
         cells: dict[str, Cell] = {noun: label, "nodes": nodes}
         cells |= {"tokens per step": summary.tokens_per_step, "tokens/s": summary.tokens_per_second}
         if predicted is not None:
-            over_plain = None if predicted.over_plain is None else predicted.over_plain.unlabelled
+            over_plain = None if predicted.over_plain is None else predicted.over_plain.unlabeled
             figures = (predicted.tokens_per_step, predicted.tokens_per_second, over_plain)
             cells |= dict(zip(predictions, figures, strict=True))
         if several:
@@ -254,7 +254,7 @@ def table(
     for one in confirmed:
         # For a tree that changes from step to step, this is the mean number of nodes.
         fixed = "rank_paths" in one.attributes
-        nodes = one.attributes["nodes"] if fixed else summarise(records, one.name).nodes_per_step
+        nodes = one.attributes["nodes"] if fixed else summarize(records, one.name).nodes_per_step
         candidates.append(row(one.name, one.label, one.predicted, nodes, one.over_plain))
     plain = [
         row(arm, label, predicted_plain if predicts else None, 0, 1)
@@ -349,7 +349,7 @@ def misprediction(confirmed: Sequence[Confirmed]) -> str | None:
     assert worst.predicted.over_plain is not None
     return (
         f"Replayed speedups are off by more than {100 * MOST_OFF:.0f} %: {worst.label} was predicted at "
-        f"{worst.predicted.over_plain.unlabelled}, but {_clocked(worst)} it is {worst.over_plain}."
+        f"{worst.predicted.over_plain.unlabeled}, but {_clocked(worst)} it is {worst.over_plain}."
     )
 
 

@@ -147,7 +147,7 @@ def _drawn_with(tree: TokenTree, row: int, child: int) -> float:
     if tree.kind(child) is NodeKind.POINT_MASS:
         return 1.0
     assert tree.q is not None, "drawn nodes come with their distribution"
-    return float(normalised(tree.q[row].astype(np.float64))[int(tree.tokens[child])])
+    return float(normalized(tree.q[row].astype(np.float64))[int(tree.tokens[child])])
 
 
 def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, Distribution]]:
@@ -162,7 +162,7 @@ def draws_of(tree: TokenTree, row: int, vocab_size: int) -> Iterator[tuple[int, 
             continue
         if q is None:
             assert tree.q is not None, "drawn nodes come with their distribution"
-            q = normalised(tree.q[row].astype(np.float64))
+            q = normalized(tree.q[row].astype(np.float64))
         yield child, q
         if kind is NodeKind.DRAWN:
             q = without(q, token)
@@ -179,10 +179,10 @@ def without(distribution: Distribution, token: int) -> Distribution:
     """Return the distribution without a token, or all zeros if the token had all the mass."""
     rest = distribution.copy()
     rest[token] = 0.0
-    return normalised(rest)
+    return normalized(rest)
 
 
-def normalised(distribution: Distribution) -> Distribution:
+def normalized(distribution: Distribution) -> Distribution:
     """Return the distribution divided by its sum, or unchanged if the sum is 0."""
     total = distribution.sum()
     return distribution / total if total > 0 else distribution

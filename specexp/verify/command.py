@@ -33,7 +33,7 @@ Greedy and KeyedSampling must give the tokens of plain decoding and, on toy targ
 sample must give the target's distribution, for three consecutive tokens on toy targets and for the first tokens on the
 configured models. The toy samples suffice to find a deviation of verify.total_variation (0.05) with a power of 95 %.
 The target is float32 unless the file sets another dtype. Exit code 0: no deviation was found and the stated one is
-excluded, or the verifier is labelled lossy; 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found,
+excluded, or the verifier is labeled lossy; 1: a claim does not hold; 2: the file is wrong; 3: no deviation was found,
 but the stated one is not excluded.
 With --endpoint, a server's answers with and without speculation are compared instead, at temperature 0. With
 --concurrency, its answers among N other requests are compared with its answers to lone requests.

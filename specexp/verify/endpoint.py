@@ -35,7 +35,7 @@ _INCOMPLETE = "\ufffd".encode()
 """The end of a text whose last character is cut by the token limit."""
 _ROUNDING = 1e-3
 """A gap between float32 logits that rounding can reverse in passes of different widths. Real errors are larger."""
-_SPECULATION, _NEIGHBOURS = ("off", "on"), ("alone", "among others")
+_SPECULATION, _NEIGHBORS = ("off", "on"), ("alone", "among others")
 
 Ask = Callable[[str], Streamed]
 
@@ -277,7 +277,7 @@ def _compare_servers(given: argparse.Namespace) -> EndpointReport:
     plain = partial(ask, plain_url, given.plain_body)
     sides, reference = _SPECULATION, "plain decoding"
     if given.concurrency:
-        sides, reference = _NEIGHBOURS, "the lone request"
+        sides, reference = _NEIGHBORS, "the lone request"
         speculative = answers_among_others(texts, ask_beside, given.concurrency).__getitem__
     compared = []
     found = compare_endpoints(texts, speculative, plain, given.tolerance, reference)

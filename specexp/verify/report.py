@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from specexp.base.messages import counted
-from specexp.report.pictures import BLUE, GREY, INK, ORANGE, new_figure
+from specexp.report.pictures import BLUE, GRAY, INK, ORANGE, new_figure
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Table, columns
 from specexp.verify.result import LosslessCheck, LosslessReport, as_json
@@ -160,10 +160,10 @@ def joint_panels(name: str, rows: Rows) -> Figure:
     for ax, (arm, check, manner) in zip(cells, tests, strict=False):
         fit = check.fits[f"{manner}: tokens"]
         exact, share = (part[:_CELLS] / fit.samples for part in (fit.expected, fit.observed))
-        ax.bar(np.arange(exact.size), exact, color=GREY, width=0.8)
+        ax.bar(np.arange(exact.size), exact, color=GRAY, width=0.8)
         error = 2 * np.sqrt(exact * np.maximum(1 - exact, 0.0) / fit.samples)
-        colour = BLUE if check.passed else ORANGE
-        ax.errorbar(np.arange(exact.size), share, yerr=error, fmt=".", color=colour, ms=4, lw=0.9)
+        color = BLUE if check.passed else ORANGE
+        ax.errorbar(np.arange(exact.size), share, yerr=error, fmt=".", color=color, ms=4, lw=0.9)
         ax.set_xticks([])
         ax.set_title(f"{arm}, {manner}", fontsize=8, color=INK)
     for ax in cells[len(tests) :]:

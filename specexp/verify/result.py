@@ -133,7 +133,7 @@ class Finding:
 
     @property
     def known(self) -> bool:
-        """True if a deviation of the stated size was found or excluded, or the composition is labelled lossy."""
+        """True if a deviation of the stated size was found or excluded, or the composition is labeled lossy."""
         if self.failed or not self.lossless:
             return True
         return self.not_tested is None and all(check.decision != "undecided" for check in self.checks)
@@ -146,7 +146,7 @@ class Finding:
         if not self.tested:
             return "NOT TESTED"
         if not self.lossless:
-            return "lossy, as labelled" if self.deviates else "labelled lossy, no deviation found"
+            return "lossy, as labeled" if self.deviates else "labeled lossy, no deviation found"
         if self.deviates:
             return "NOT LOSSLESS"
         # the user's model first

@@ -12,7 +12,7 @@ from specexp import Decoder
 from specexp.bench.arm import Generation, describe, eos_of
 from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.live import DecoderArm
-from specexp.bench.statistics import paired_speedup, summarise
+from specexp.bench.statistics import paired_speedup, summarize
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.commands.run_report import summary_of
 from specexp.core.latency import LatencyProfile, Overhead
@@ -82,7 +82,7 @@ def test_all_arms_end_an_answer_where_it_begins_to_repeat(tokenizer, prompts):
         found = arm.decode(prompts[2])
         assert (found.token_ids, found.finish_reasons) == (expected.token_ids, ("repetition",)), arm.name
         assert found.accepted_drafts + found.bonus_tokens == found.new_tokens
-        assert summarise([found], arm.name).loop_share == 1
+        assert summarize([found], arm.name).loop_share == 1
 
 
 def test_speculation_is_counted_and_models_are_left_as_they_were(target, draft, tokenizer, prompts):
@@ -347,6 +347,6 @@ def test_different_clocks_are_never_put_together(modelled):
     assert tree[5].startswith("refused: clock differs (tree: measured, plain: modelled")
     one_arm = [dataclasses.replace(modelled[0], clock="measured", prompt_id="other"), *modelled]
     with pytest.raises(ValueError, match="records must have the same clock, got measured, modelled"):
-        summarise(one_arm, "plain")
+        summarize(one_arm, "plain")
     mixed = [dataclasses.replace(one, clock="measured") if one.prompt_id == "p0" else one for one in modelled]
     assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "plain"))

@@ -29,7 +29,7 @@ from specexp.bench.metrics import (
     violation,
 )
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
-from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, summarize
 from specexp.builders import Chain
 from specexp.commands.run_report import curves_of, summary_of
 from specexp.config import load_config
@@ -152,7 +152,7 @@ def test_sampled_outputs_that_are_not_keyed_are_not_compared():
 def test_failed_prompts_are_counted_and_leave_the_rest_alone():
     records = [*pair(0, 1.0, 0.5), *pair(1, 1.0, 1.0, token_ids=(), error="ValueError: x")]
     assert speedup_of(records).ratio == pytest.approx(2)
-    assert (summarise(records, "tree").prompts, summarise(records, "tree").failed) == (1, 1)
+    assert (summarize(records, "tree").prompts, summarize(records, "tree").failed) == (1, 1)
 
 
 def test_micro_and_macro_means_and_shares():
@@ -160,7 +160,7 @@ def test_micro_and_macro_means_and_shares():
         record("tree", 0, 1.0, steps=1, accepted_drafts=3, drafted_nodes=6, finish_reasons=("eos",)),
         record("tree", 1, 3.0, token_ids=(5, 6) * 14, steps=28, drafted_nodes=24),
     ]
-    summary = summarise(records, "tree")
+    summary = summarize(records, "tree")
     assert summary.tokens_per_step == pytest.approx(32 / 29)
     assert summary.tokens_per_step_macro == pytest.approx((4 + 1) / 2)
     assert summary.tokens_per_second == pytest.approx(32 / 4)
@@ -181,7 +181,7 @@ def test_a_new_metric_is_one_entry_and_is_shown_tracked_optimised_and_explained(
         return Share(record.bonus_tokens, record.new_tokens)
 
     records = [record("plain", 0), record("tree", 0, bonus_tokens=1)]
-    assert summarise(records, "tree").bonus_share == 0.25
+    assert summarize(records, "tree").bonus_share == 0.25
     assert [row["bonus"] for row in results_table(records).records()] == [1.0, 0.25]
     assert long_table(records).records()[1]["bonus_share"] == 0.25
     assert summary_of(records, "plain")["tree/bonus_share"] == 0.25

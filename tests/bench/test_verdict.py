@@ -11,7 +11,7 @@ from helpers.made_records import PHASES, record
 from experiments.calibration import names_a_winner
 from specexp.bench.arm import LearningArm, in_loops
 from specexp.bench.measuring import decoded_again
-from specexp.bench.statistics import DISTURBED, Speedup, paired_speedup, summarise
+from specexp.bench.statistics import DISTURBED, Speedup, paired_speedup, summarize
 from specexp.bench.verdict import (
     SpeedVerdict,
     left_out_sentence,
@@ -245,7 +245,7 @@ def test_tokens_of_a_repetition_count_in_no_arms_speed():
     ours = [looped("ours", number, [(2, 1.0)] * 5, 5.0 + 6 * 0.5) for number in range(4)]
     speedup = paired_speedup([*plain, *ours], "ours", "plain")
     assert speedup.ratio == pytest.approx(2.0)  # 10 tokens in 10 s against 10 tokens in 5 s
-    assert summarise(ours, "ours").tokens_per_step == 2.0
+    assert summarize(ours, "ours").tokens_per_step == 2.0
     assert ours[0].tokens_per_step == 2.0
 
 

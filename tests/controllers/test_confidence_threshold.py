@@ -73,7 +73,7 @@ def test_the_last_token_decides_and_the_first_is_always_drafted():
     assert not controller.keep_drafting(Context([1]), unsure)
 
 
-def test_the_accepted_and_the_first_rejected_token_are_labelled():
+def test_the_accepted_and_the_first_rejected_token_are_labeled():
     controller = AdaptiveConfidence()
     step(controller, [0.9, 0.8, 0.3, 0.2], accepted=2)
     assert controller.state_dict()["confidences"] == pytest.approx([0.9, 0.8, 0.3])

@@ -95,7 +95,7 @@ TestCoupled = pytest.mark.slow(
 
 
 def recipe(tensors, states, block):
-    """Return normalised states of a block of embeddings ``[B, d]`` after a text with ``[n, 2 d]`` states."""
+    """Return normalized states of a block of embeddings ``[B, d]`` after a text with ``[n, 2 d]`` states."""
 
     def rms(name, x):
         return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * tensors[name]

@@ -21,15 +21,15 @@ addEventListener("load", () => setTimeout(() => {
   const at = {};
   at.model = document.querySelector("select[name=model]").value;
   at.points = document.querySelectorAll("#chart circle").length;
-  const colours = () => [...document.querySelectorAll("#chart .row")].map((row) => getComputedStyle(row).color);
-  const above = colours();
+  const colors = () => [...document.querySelectorAll("#chart .row")].map((row) => getComputedStyle(row).color);
+  const above = colors();
   const ratios = () => [...document.querySelectorAll("td.ratio")].map((cell) => parseFloat(cell.textContent));
   const fastest = ratios();
   at.fastest_first = fastest.every((one, index) => !index || fastest[index - 1] >= one);
   [...document.querySelectorAll("th button")].find((one) => one.textContent === "Speedup").click();
   const slowest = ratios();
   at.slowest_first = slowest.every((one, index) => !index || slowest[index - 1] <= one);
-  at.colours = new Set([...above, ...colours()]).size;
+  at.colors = new Set([...above, ...colors()]).size;
   document.querySelector("form button").click();
   at.all = text("#count");
   const task = document.querySelector("select[name=task]");
@@ -44,7 +44,7 @@ addEventListener("load", () => setTimeout(() => {
   at.opened = document.querySelector("details[open]").textContent;
   at.fits = document.documentElement.scrollWidth <= innerWidth;
   at.dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const light = (colour) => colour.match(/\d+/g).slice(0, 3).reduce((sum, one) => sum + +one, 0);
+  const light = (color) => color.match(/\d+/g).slice(0, 3).reduce((sum, one) => sum + +one, 0);
   const style = getComputedStyle(document.body);
   at.contrast = Math.abs(light(style.color) - light(style.backgroundColor));
   document.title = "LOOKED" + btoa(encodeURIComponent(JSON.stringify(at)));
@@ -124,7 +124,7 @@ def test_a_browser_filters_sorts_and_draws(tmp_path, width, dark):
     assert at["model"] == "SmolLM2-135M-Instruct"
     whole, real = rows_of_the_page()
     assert at["points"] == min(real, 15 if width < 640 else 30)
-    assert at["colours"] >= 2, "faster and slower differ"
+    assert at["colors"] >= 2, "faster and slower differ"
     assert at["fastest_first"]
     assert at["slowest_first"]
     assert at["all"].startswith(f"{whole} of {whole} results")

@@ -93,11 +93,11 @@ def scheduled(passes=4, milliseconds=10):
 
 def bars_of(axes, what):
     """Boxes of all bars of a kind: x from and to, row."""
-    colour = to_rgba(SPANS[what][0])
+    color = to_rgba(SPANS[what][0])
     return [
         (path.vertices[:, 0].min(), path.vertices[:, 0].max(), round(path.vertices[:4, 1].mean()))
         for bars in axes.collections
-        if tuple(bars.get_facecolor()[0]) == colour
+        if tuple(bars.get_facecolor()[0]) == color
         for path in bars.get_paths()
     ]
 

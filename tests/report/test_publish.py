@@ -168,7 +168,7 @@ addEventListener("load", () => setTimeout(() => {
   const tip = document.getElementById("vg-tooltip-element");
   const named = [...document.querySelectorAll("input, button, img, [role=img]")].every(
     (one) => one.ariaLabel || one.alt || one.textContent);
-  const light = (colour) => Math.max(...colour.match(/\d+/g).slice(0, 3).map(Number));
+  const light = (color) => Math.max(...color.match(/\d+/g).slice(0, 3).map(Number));
   const look = getComputedStyle(document.body);
   const contrast = Math.sign(light(look.color) - light(look.backgroundColor));
   document.title = ["LOOKED", highest, left, kept,

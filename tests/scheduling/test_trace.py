@@ -70,8 +70,8 @@ def test_one_pass_may_take_several_drafts():
 
 
 @given(st.floats(0, 1e6), st.lists(st.floats(1e-7, 0.5), min_size=1, max_size=30))
-def test_neighbours_never_overlap(start, lengths):
-    """A viewer nests or drops what begins before its neighbour has ended."""
+def test_neighbors_never_overlap(start, lengths):
+    """A viewer nests or drops what begins before its neighbor has ended."""
     spans, at = [], start
     for length in lengths:
         spans.append(Span("target", "target", at, at + length, "a"))

@@ -21,7 +21,7 @@ from specexp.verifiers import (
     RejectionSampling,
     SampleMatch,
 )
-from specexp.verifiers.rejection_sampling import normalised, sample, without
+from specexp.verifiers.rejection_sampling import normalized, sample, without
 from specexp.verify.joint import BLOCKS, EqualityTest, JointTest, joint_test
 from specexp.verify.statistics import LOOKS, SHARE
 from specexp.verify.toy import LIVE, Tally, ToyLaw, ToyModel, compare_chunk, sample_chunk, toy_vocabulary
@@ -66,7 +66,7 @@ class Rule(RejectionSampling):
     """The rule once more, with three switches."""
 
     zero_q = True
-    normalise_residual = True
+    normalize_residual = True
     excess = 1.0
 
     def try_children(self, tree, row, left, uniforms):
@@ -78,12 +78,12 @@ class Rule(RejectionSampling):
                     return child, left
                 left = without(left, token)
                 continue
-            q = normalised(tree.q[row].astype(np.float64)) if q is None else q
+            q = normalized(tree.q[row].astype(np.float64)) if q is None else q
             if next(uniforms) * q[token] < self.excess * left[token]:
                 return child, left
             rest = np.maximum(left - q, 0.0)
             if rest.any():
-                left = normalised(rest) if self.normalise_residual else rest
+                left = normalized(rest) if self.normalize_residual else rest
             if self.zero_q and kind is NodeKind.DRAWN:
                 q = without(q, token)
         return None, left
@@ -98,7 +98,7 @@ class QNotZeroed(Rule):
 class ResidualNotRenormalised(Rule):
     """The rest of the target after a rejection does not sum to one."""
 
-    normalise_residual = False
+    normalize_residual = False
 
 
 class TooEager(Rule):
@@ -142,7 +142,7 @@ class BlockRule(BlockVerification):
     def verify(self, context, tree, logits):
         uniforms = iter(self.uniforms(context, tree))
         p = [self.processors.probabilities(row) for row in logits]
-        q = [normalised(tree.q[row].astype(np.float64)) for row in range(tree.num_nodes)]
+        q = [normalized(tree.q[row].astype(np.float64)) for row in range(tree.num_nodes)]
         value, rests, accepted, stopped = 1.0, [p[0]], 0, False
         for i, token in enumerate(tree.tokens[1:].tolist(), 1):
             rests[-1] = np.maximum((value if self.own_residual else 1.0) * p[i - 1] - q[i - 1], 0.0)

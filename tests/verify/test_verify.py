@@ -158,7 +158,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     found = report()
     verdicts = {finding["title"]: finding["verdict"] for finding in found["findings"]}
     assert verdicts == {
-        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "unsafe": "lossy, as labelled"
+        **dict.fromkeys(("drawn", "points", "match"), SAMPLED), "unsafe": "lossy, as labeled"
     }  # fmt: skip
     for finding in found["findings"]:
         assert "token equality" not in checks(finding)
@@ -171,7 +171,7 @@ def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsy
     assert controls == ["RejectionSampling", "SampleMatch"]
     assert "first tokens" not in checks(found["findings"][3])
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"3 compositions: {SAMPLED}. 1 composition: lossy, as labelled" in printed
+    assert f"3 compositions: {SAMPLED}. 1 composition: lossy, as labeled" in printed
     assert "1 of 4: drawn: toy joint, first tokens" in printed
 
 

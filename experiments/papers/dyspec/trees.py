@@ -21,7 +21,7 @@ from specexp.controllers import ThresholdTracker
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.core.sampling import Processors
-from specexp.report.pictures import BLUE, GREY, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.pictures import BLUE, GRAY, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.report.publish import Report
 from specexp.report.table import Column, columns
 
@@ -87,7 +87,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         for [panel], (arm, steps) in zip(panels, seen.items(), strict=True):
             budget, (nodes, accepted) = self._budget(arm), steps[: self.most_steps].T
             panel.stairs(
-                nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GREY, alpha=0.55, label="nodes"
+                nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GRAY, alpha=0.55, label="nodes"
             )
             panel.plot(accepted, ".", ms=3, color=ORANGE, label="accepted nodes")
             panel.axhline(budget, color=BLUE, lw=0.9, ls="--", label="budget")
@@ -224,13 +224,13 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]
             shares = np.ma.masked_equal(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 0)
             norm = PowerNorm(0.5, vmin=0, vmax=1)
             image = axes.pcolormesh(edges, edges, shares.T, cmap="YlGnBu", norm=norm, rasterized=True)
-            axes.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
-            for name, values, colour in (("mean p", p, BLUE), ("mean acceptance", accepted, ORANGE)):
+            axes.plot([0, 1], [0, 1], color=GRAY, lw=1, ls="--")
+            for name, values, color in (("mean p", p, BLUE), ("mean acceptance", accepted, ORANGE)):
                 means = binned_statistic(
                     q, values, bins=edges
                 ).statistic  # nan in empty columns, which are not drawn
                 axes.plot(
-                    (edges[:-1] + edges[1:]) / 2, means, color=colour, marker="o", ms=3, lw=1.4, label=name
+                    (edges[:-1] + edges[1:]) / 2, means, color=color, marker="o", ms=3, lw=1.4, label=name
                 )
             label(axes, "draft probability q", title=f"{arm}: {len(q)} nodes tried", low=0, high=1)
         label(panels[0], y="target probability p")

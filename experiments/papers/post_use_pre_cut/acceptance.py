@@ -32,7 +32,7 @@ from specexp.bench.record import PromptRecord
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.report.analysis import over
-from specexp.report.pictures import BLUE, GREY, ORANGE, legend_below, name_rows, new_figure
+from specexp.report.pictures import BLUE, GRAY, ORANGE, legend_below, name_rows, new_figure
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Table
 
@@ -40,7 +40,7 @@ PUBLISHED = {"accepted": "accepted/step", "with_bonus": "with bonus", "utilisati
 KINDS = {
     "drafted, accepted": BLUE,
     "phrases, accepted": ORANGE,
-    "drafted, rejected": GREY,
+    "drafted, rejected": GRAY,
     "phrases, rejected": "#ecd3bd",
 }
 LOWEST = 1e-4  # smaller products share one bin
@@ -128,8 +128,8 @@ class Utilisation(DraftingAnalysis[Counts]):
             8.5, 1.7 + 0.42 * len(bars), "What becomes of the tokens drafted in a step"
         )
         ends = np.zeros(len(bars))
-        for (name, colour), widths in zip(KINDS.items(), zip(*bars.values(), strict=True), strict=True):
-            axes.barh(range(len(bars)), widths, 0.66, ends, color=colour, label=name)
+        for (name, color), widths in zip(KINDS.items(), zip(*bars.values(), strict=True), strict=True):
+            axes.barh(range(len(bars)), widths, 0.66, ends, color=color, label=name)
             ends = ends + widths
         name_rows(axes, list(bars))
         label(axes, "tokens drafted in a step")
@@ -280,7 +280,7 @@ class ConfidenceAcceptance(DraftingAnalysis[list[NDArray[np.float64]]]):
             np.maximum(high, share),
         )  # the interval is of a rounded number of tries
         diagonal, product = np.geomspace(lowest, 1, 200), np.maximum(product, 1.5 * lowest)
-        points.plot(diagonal, diagonal, color=GREY, lw=1, ls="--", label="acceptance = confidence")
+        points.plot(diagonal, diagonal, color=GRAY, lw=1, ls="--", label="acceptance = confidence")
         errors, name = [share - low, high - share], "accepted (95 % interval)"
         points.errorbar(product, share, errors, color=BLUE, marker="o", ms=5, lw=1.3, capsize=3, label=name)
         correlation = rank_correlation(seen[:, 2], seen[:, 3])

@@ -27,13 +27,13 @@ from experiments.papers.shared import (
 from specexp.bench import clock
 from specexp.bench.observers import ended_inside
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, breakdown, paired_speedup, summarize
 from specexp.core.contracts import TreeBuilder
 from specexp.core.outcome import Outcome
 from specexp.core.parts import Parts
 from specexp.report.analysis import Analysis, check_arms, drafting
 from specexp.report.comparison import PROMPTS_PER_CATEGORY
-from specexp.report.pictures import BLUE, GREY, INK, ORANGE, legend_below, new_figure, whole_numbers
+from specexp.report.pictures import BLUE, GRAY, INK, ORANGE, legend_below, new_figure, whole_numbers
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import PLAIN
@@ -266,7 +266,7 @@ def _draw_optima(arm: str, steps: Sequence[Step], cost: StepCosts, most_steps: i
     shown, cut = local[:most_steps], cut_short(steps)[:most_steps]
     places = np.arange(1, len(shown) + 1)
     dots: dict[str, Any] = {"ms": 3.6, "color": BLUE}
-    trace.vlines(places, best, shown, color=GREY, lw=1.6)
+    trace.vlines(places, best, shown, color=GRAY, lw=1.6)
     trace.plot(places[~cut], shown[~cut], "o", label="locally optimal", **dots)
     trace.plot(places[cut], shown[cut], "o", mfc="white", label="at least (cut short)", **dots)
     trace.axhline(best, color=ORANGE, lw=1.6, label=f"globally optimal: {best}")
@@ -322,7 +322,7 @@ class AblationGrid(Analysis):
             level: {value: paired_speedup(records, arm, self.baseline) for value, arm in arms.items()}
             for level, arms in self._levels.items()
         }
-        used = summarise(records, self.baseline).clock
+        used = summarize(records, self.baseline).clock
         table = self._table(records, levels, used)
         return report_of(self, table, self._draw(levels, used) if levels else None)
 
@@ -377,7 +377,7 @@ class AblationGrid(Analysis):
 
 
 def _cell(records: Sequence[PromptRecord], speedup: Speedup) -> str | None:
-    summary = summarise(records, speedup.arm)
+    summary = summarize(records, speedup.arm)
     if not summary.prompts:
         return None
     ratio = "refused" if speedup.refused else f"{speedup.ratio:.2f}x"

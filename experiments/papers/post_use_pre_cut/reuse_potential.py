@@ -151,19 +151,19 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
             points = np.array([step for step, _ in counted.counts]) // STEPS_A_POINT
             # [steps, AFTER, tokens found unread, length]
             counts = np.stack([counts for _, counts in counted.counts])
-            for number, (after, colour) in enumerate(zip(AFTER, (ORANGE, BLUE), strict=True)):
+            for number, (after, color) in enumerate(zip(AFTER, (ORANGE, BLUE), strict=True)):
                 tokens, covered, unread = counts[:, number].sum(axis=0)[:, SHORTEST:]
                 places, scale = lengths + 0.4 * (number - 0.5), 100 / max(int(tokens[0]), 1)
-                whole = bars.bar(places, scale * covered, 0.38, color=colour, alpha=0.4, label=after)
+                whole = bars.bar(places, scale * covered, 0.38, color=color, alpha=0.4, label=after)
                 name = f"{after}, also in the text so far"
-                bars.bar(places, scale * (covered - unread), 0.38, color=colour, label=name)
+                bars.bar(places, scale * (covered - unread), 0.38, color=color, label=name)
                 bars.bar_label(whole, fmt="%.0f", fontsize=7)
                 every, again = (
                     np.bincount(points, counts[:, number, what, self.over_steps]) for what in (0, 1)
                 )
                 known = np.flatnonzero(every >= FEWEST)
                 middles, shares = (known + 0.5) * STEPS_A_POINT, 100 * again[known] / every[known]
-                curves.plot(middles, shares, color=colour, marker="o", ms=4)
+                curves.plot(middles, shares, color=color, marker="o", ms=4)
             label(bars, y="% of the tokens", title=arm, low=0, high=100, grid="y")
             label(curves, title=f"phrases of {self.over_steps} or more tokens", grid="y")
         label(rows[-1][0], "tokens of a phrase, at least")

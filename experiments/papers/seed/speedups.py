@@ -13,7 +13,7 @@ from experiments.papers.shared import MultiSequenceAnalysis, Row, add_rows, chec
 from specexp.bench.equality import token_equality
 from specexp.bench.metrics import metric_named
 from specexp.bench.record import PromptRecord
-from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarise
+from specexp.bench.statistics import Speedup, arm_names, categories, paired_speedup, summarize
 from specexp.data.tasks import Task
 from specexp.report.analysis import over
 from specexp.report.pictures import bars_of
@@ -53,7 +53,7 @@ def paces(records: Sequence[PromptRecord], arm: str) -> list[Cell]:
     """Return end-to-end tokens per second, tokens per step, and the share of time in which the target is busy."""
     good = answered(records, arm)
     pace = over(sum(record.new_tokens for record in good), sum(map(whole_seconds, good)))
-    return [pace, summarise(good, arm).tokens_per_step, metric_named("target_utilisation").over(good)]
+    return [pace, summarize(good, arm).tokens_per_step, metric_named("target_utilisation").over(good)]
 
 
 class ReasoningTable(MultiSequenceAnalysis):

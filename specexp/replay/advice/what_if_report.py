@@ -17,7 +17,7 @@ from specexp.bench.statistics import Speedup, mean_by_prompt
 from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.play.ranks import RankTable, StaticCounts
-from specexp.report.pictures import CURVE_COLOURS, INK, draw_trees, legend_below, new_figure, rule
+from specexp.report.pictures import CURVE_COLORS, INK, draw_trees, legend_below, new_figure, rule
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
 
@@ -236,17 +236,17 @@ def draw_budgets(found: Comparison) -> Figure:
     figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
     sizes = np.array([tree.shape.num_nodes for tree in found.trees])
     budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
-    for place, (device, colour) in enumerate(zip(found.devices, cycle(CURVE_COLOURS), strict=False)):
+    for place, (device, color) in enumerate(zip(found.devices, cycle(CURVE_COLORS), strict=False)):
         best, nodes = device.counts.tokens_per_second, device.nodes
         axes.plot(
             list(budgets),
             [100 * float(worth[place]) / best for worth in budgets.values()],
-            color=colour,
+            color=color,
             marker="." if len(budgets) < 8 else None,
             label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
         )
-        axes.plot(nodes, 100, marker="*", ms=13, lw=0, color=colour, mec="white", mew=0.8, zorder=4)
-        axes.axhline(100 * device.plain_goodput / best, color=colour, lw=0.9, ls=":", zorder=1)
+        axes.plot(nodes, 100, marker="*", ms=13, lw=0, color=color, mec="white", mew=0.8, zorder=4)
+        axes.axhline(100 * device.plain_goodput / best, color=color, lw=0.9, ls=":", zorder=1)
     axes.set_xlabel("nodes of the tree (star: best tree; dotted: plain decoding)", fontsize=9, color=INK)
     axes.set_ylabel("% of the device's best tree, replayed", fontsize=9, color=INK)
     rule(axes)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 USAGE = """usage: python -m specexp.why CONFIG.yaml [--dry-run] [--key value ...]
 
 Shows where one composition spends its time: acceptance by position, the cost of a target pass by its width, the draft's
-share, the time outside the passes and, if the profile has lanes, the cost under load. Ranks neighbouring settings by
+share, the time outside the passes and, if the profile has lanes, the cost under load. Ranks neighboring settings by
 their speed in a replay of the same prompts. With backend: replay, the file's recording and profile are used. Otherwise
 python -m specexp.profile and python -m specexp.record run first, into <output>/<name>/why.
 --dry-run checks the file and prints what is used; any other --dotted.key overrides the file,

@@ -79,7 +79,7 @@ def answer_of(found: Explained) -> str:
     """Return a short summary of the speedup, the largest cost and the best setting."""
     costly, best, latency = found.costs[0], found.settings[0], found.latency
     now = (
-        f"It decodes {found.now.over_plain.unlabelled} as fast as plain decoding. If its largest cost ({costly.name}) "
+        f"It decodes {found.now.over_plain.unlabeled} as fast as plain decoding. If its largest cost ({costly.name}) "
         f"were zero, it would be at most {costly.over_now.ratio:.2f}x as fast as now."
     )
     if costly.name == _ROWS:
@@ -90,8 +90,8 @@ def answer_of(found: Explained) -> str:
             f"{counted(latency.free_nodes, 'node')}."
         )
     if best.over_now.is_faster:
-        return f"{now} The best neighbouring setting is {best.name}: {best.over_now.unlabelled} as fast."
-    return f"{now} No neighbouring setting is significantly faster."
+        return f"{now} The best neighboring setting is {best.name}: {best.over_now.unlabeled} as fast."
+    return f"{now} No neighboring setting is significantly faster."
 
 
 def _costs(found: Explained) -> Table:
@@ -115,7 +115,7 @@ def _costs(found: Explained) -> Table:
 
 def _settings(found: Explained) -> Table:
     table = Table(
-        "Neighbouring settings by replay",
+        "Neighboring settings by replay",
         columns("setting | nodes/step:.1 | tokens/step | over now:interval | over plain:interval"),
         notes=[
             f"Replayed on the {counted(len(found.now.records), 'prompt')} of the recording; intervals are over "

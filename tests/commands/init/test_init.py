@@ -12,7 +12,7 @@ import yaml
 
 from specexp.commands.init import main
 from specexp.config import load_config
-from specexp.config.load import with_recognised_fields
+from specexp.config.load import with_recognized_fields
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,7 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
     arguments = ["study", *models, "--temperature", "0.7"]
     assert main([*arguments, "--prompts", "mine.jsonl"]) == 0
     os.chdir("study")
-    config, shown = with_recognised_fields(load_config("experiment.yaml"))
+    config, shown = with_recognized_fields(load_config("experiment.yaml"))
     assert shown == [f"{here / 'mine.jsonl'}: prompts are read from 'question'."]
     shared = yaml.safe_load((ROOT / "sweeps" / "methods.yaml").read_text())["sweep"]
     heads = {"builder.init_args.budget"}  # only the embedded target has heads
