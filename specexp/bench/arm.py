@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from specexp.base.messages import type_and_line
-from specexp.bench.record import COUNTS, MEASURED, PromptRecord, by_position, describe as describe
+from specexp.bench.record import (
+    COUNTS,
+    MEASURED,
+    MOST_RANDOM,
+    PromptRecord,
+    by_position,
+    describe as describe,
+)
 from specexp.config.schema import Generation as Generation
 from specexp.core.context import loop_of
 from specexp.tracking.names import PHASES
@@ -19,13 +26,16 @@ from specexp.tracking.names import PHASES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specexp.core.contracts import Drafter, Verifier
+    from specexp.core.contracts import Controller, Drafter, Verifier
     from specexp.core.latency import LatencyProfile
     from specexp.core.loop import OutcomeObserver
     from specexp.core.outcome import Outcome
     from specexp.core.parts import Parts
     from specexp.data import Prompt
     from specexp.scheduling import TimeLine
+
+MOST_ROUNDS = 40
+"""Most rounds over the prompts from which an arm learns before a run."""
 
 TimeLineObserver = Callable[[str, "TimeLine"], None]
 """A callback that receives a prompt id and its time line."""
@@ -149,6 +159,40 @@ class LearningArm(Arm):
         self.observers: Sequence[OutcomeObserver] = ()  # called with every step's outcome; not timed
         # called after every prompt with its time line, by arms that have one
         self.timeline_observers: Sequence[TimeLineObserver] = ()
+        self._decisions = (0, 0)  # the controllers' decisions before the next prompt, and the random ones
+
+    @override
+    def record(
+        self,
+        prompt: Prompt,
+        sample: int,
+        counts: Sequence[Any],
+        *,
+        seconds: Mapping[str, float] | None = None,
+        **given: Any,
+    ) -> PromptRecord:
+        made, random = self._decisions
+        found = [one.decisions for one in controllers_of(self.parts.controller)]
+        self._decisions = sum(one for one, _ in found), sum(one for _, one in found)
+        decisions = self._decisions[0] - made, self._decisions[1] - random
+        own = {"decisions": decisions, "epsilon": self.exploring, **given}
+        return super().record(prompt, sample, counts, seconds=seconds, **own)
+
+    @property
+    def exploring(self) -> float:
+        """The share of the controller's decisions that are random at present."""
+        return max(one.exploring for one in controllers_of(self.parts.controller))
+
+    def learn(self, prompts: Sequence[Prompt], decode: Callable[[Prompt], object] | None = None) -> None:
+        """Decode prompts to learn from them, again until at most 5 % of the decisions are random.
+
+        After :data:`MOST_ROUNDS` rounds it ends in any case. ``decode`` is :meth:`decode` by default.
+        """
+        for _ in range(MOST_ROUNDS):
+            for prompt in prompts:
+                (decode or self.decode)(prompt)
+            if self.exploring <= MOST_RANDOM:
+                break
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
         """Decode a prompt again, without timing it.
@@ -178,6 +222,13 @@ class LearningArm(Arm):
         self.controller_state = deepcopy(self.parts.controller.state_dict())
         drafter = self.parts.drafter
         self.drafter_state = {} if drafter is None else deepcopy(drafter.state_dict())
+
+
+def controllers_of(controller: Controller) -> Iterator[Controller]:
+    """Yield a controller and those that it wraps."""
+    yield controller
+    for one in controller.inner:
+        yield from controllers_of(one)
 
 
 def state_of(drafter: Drafter | None) -> str:

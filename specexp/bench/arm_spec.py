@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specexp.artifacts import kind_for
 from specexp.base.messages import first_line
+from specexp.bench.arm import Arm, LearningArm
 from specexp.config import ConfigError, build_data, build_parts
 from specexp.config.artifacts import save_artifact
 from specexp.core.parts import Parts
@@ -18,7 +19,6 @@ from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.artifacts.fingerprint import Fingerprint
-    from specexp.bench.arm import Arm
     from specexp.config import Config
     from specexp.config.schema import Generation
     from specexp.core.contracts import Verifier
@@ -116,8 +116,8 @@ def _preloaded(spec: ArmSpec, preload: Config, parts: Parts, config: Config, bac
     except PromptSetError as error:
         raise ConfigError(f"{spec.where}.preload: {error}") from error
     teacher = backend.arm(replace(spec, execution=None, latency=None))
-    for prompt in prompts:
-        teacher.decode(prompt)
+    assert isinstance(teacher, LearningArm)
+    teacher.learn(prompts)
     if kept is not None and drafter is not None:
         study, arm = config.name, re.sub(r"[/\\:]|^\.+", "_", spec.name)
         payloads = kept.payloads_of(composition, {"learned": {"drafter": drafter.state_dict()}}) or {}

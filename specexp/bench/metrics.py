@@ -190,6 +190,18 @@ def alpha(record: Any) -> Value:
     return Share(sum(record.accepted_at), sum(record.drafted_at))
 
 
+@metric("share", empty=None)
+def random_share(record: Any) -> Value:
+    """Share of the controller's decisions that were random, to learn from them; no value without decisions."""
+    return Share(record.decisions[1], record.decisions[0])
+
+
+@metric("share", aggregate="macro", empty=None)
+def epsilon(record: Any) -> Value:
+    """Share of the controller's decisions that are random after a prompt; no value without decisions."""
+    return float(record.epsilon) if record.decisions[0] else None
+
+
 @metric("share", better="higher", empty=None)
 def target_utilisation(record: Any) -> Value:
     """Share of time in which the target ran passes or prefills, if several sequences are decoded per prompt."""

@@ -20,6 +20,8 @@ MEASURED = "measured"
 """The clock of records with measured seconds, as opposed to seconds from a latency profile."""
 FEWEST_TOKENS = 8
 """Fewest tokens of an answer, before any repetition, from which decoding can be measured."""
+MOST_RANDOM = 0.05
+"""Largest share of random decisions at which an arm is compared."""
 COUNTS = ("steps", "accepted_drafts", "bonus_tokens", "draft_passes", "drafted_nodes")
 """Counts that every sequence has; see :class:`PromptRecord`."""
 
@@ -119,6 +121,8 @@ class PromptRecord:
     # number of steps in which the tree reached each depth, from depth 1 on; empty if not counted
     drafted_at: tuple[int, ...] = ()
     accepted_at: tuple[int, ...] = ()  # number of steps in which the accepted path reached each depth
+    decisions: tuple[int, int] = (0, 0)  # numbers of the controller's decisions and of the random ones
+    epsilon: float = 0.0  # share of its decisions that are random after this prompt
     # source of each new token (:class:`~specexp.bench.observers.Sources`); empty if no steps were observed
     sources: tuple[int, ...] = ()
     # numbers of fed and accepted nodes, by the drafter that proposed them; empty if no steps were observed

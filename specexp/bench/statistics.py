@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specexp.base.messages import counted
 from specexp.bench import metrics
 from specexp.bench.clock import clock_of
-from specexp.bench.record import FEWEST_TOKENS, MEASURED, PromptRecord
+from specexp.bench.record import FEWEST_TOKENS, MEASURED, MOST_RANDOM, PromptRecord
 from specexp.core.context import loop_of
 
 CONFIDENCE = 0.95
@@ -259,6 +259,10 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
         for one, other in sorted(found):
             if one != other:
                 return f"{name} differs ({arm}: {one}, {baseline}: {other})"
+    for name, records in ((arm, [first for first, _ in pairs]), (baseline, [second for _, second in pairs])):
+        made, random = (sum(record.decisions[one] for record in records) for one in (0, 1))
+        if random > MOST_RANDOM * made:
+            return f"{random / made:.0%} of the decisions of {name} were random; let it learn before the run (preload)"
     clocks = sorted({record.clock for pair in pairs for record in pair})
     if len(clocks) > 1:
         return f"clock differs between prompts ({', '.join(clocks)})"

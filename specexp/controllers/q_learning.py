@@ -167,7 +167,8 @@ class QLearning(Controller):
         return not self.costs.known  # seconds are measured until costs are known
 
     @property
-    def exploring(self) -> float:
+    @override
+    def exploring(self) -> float:  # type: ignore[override]
         """The current share of steps, or of decisions, that explore."""
         if not self._learning:
             return 0.0
@@ -329,12 +330,15 @@ class QLearning(Controller):
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
         if place == (0, 0) and self.first_decision == "after":
             return CONTINUE
+        continues = self._virtual
         if self.exploration == "decision":  # with probability epsilon an action at random (section 3.2)
-            chance, epsilon = self._chance(context, place), self.exploring
-            return self.table.best(row) if chance >= epsilon else CONTINUE if chance < epsilon / 2 else STOP
-        if not explores:
-            return self.table.best(row)
-        return CONTINUE if self._virtual or self._chance(context, place) < 0.5 else STOP
+            chance = self._chance(context, place)
+            explores, continues = chance < self.exploring, chance < self.exploring / 2
+        elif explores and not continues:
+            continues = self._chance(context, place) < 0.5
+        made, random = self.decisions
+        self.decisions = made + 1, random + explores
+        return self.table.best(row) if not explores else CONTINUE if continues else STOP
 
     @staticmethod
     def _chance(context: Context, place: tuple[int, ...]) -> float:

@@ -330,6 +330,9 @@ class Controller(Part):
     same_plan: bool = False  # every step has the same plan and no draft is ended early
     changes_nothing: bool = False  # every plan leaves the builder's own limits in place
     sees_load: bool = False  # plans depend on how many sequences are decoded together
+    exploring: float = 0.0  # share of the decisions that are random at present
+    # numbers of decisions and of random ones since the controller was made, which no reset changes
+    decisions: tuple[int, int] = (0, 0)
     inner: tuple[Controller, ...] = ()  # the wrapped controllers
 
     @abstractmethod

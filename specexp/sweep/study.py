@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from math import log
 from pathlib import Path
@@ -224,12 +224,9 @@ class Study:
         return arm
 
     def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
-        for prompt in prompts:
-            if self.config.multi_sequence:
-                # One sequence at a time, so that the learned state does not depend on timing.
-                arm.decode_observed(prompt, 0, lambda outcome: None)
-            else:
-                arm.decode(prompt)
+        # One sequence at a time, so that the learned state does not depend on timing.
+        alone = partial(arm.decode_observed, sample=0, observe=lambda outcome: None)
+        arm.learn(prompts, alone if self.config.multi_sequence else None)
         arm.remember()
 
     def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:

@@ -88,6 +88,7 @@ def describe_comparison(
                 _bars(f"{word}speedup over plain decoding".capitalize(), *speedups),
                 _bars(f"{word}tokens per second".capitalize(), *rates),
                 _bars("Tokens per step", *accepted),
+                _bars("Share of random decisions", *(f"{arm}/random_share" for arm in arms)),
                 _table("arms"),
             ],
             "Prompts, token by token": [_table("prompts"), _media("Outputs", "prompts_view")],

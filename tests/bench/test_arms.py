@@ -15,6 +15,7 @@ from specexp.bench.live import DecoderArm
 from specexp.bench.statistics import paired_speedup, summarize
 from specexp.builders import Chain, TokenRecyclingTree
 from specexp.commands.run_report import summary_of
+from specexp.controllers import QLearning
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.report.comparison import category_table, long_table, phase_table, results_table
@@ -350,3 +351,17 @@ def test_different_clocks_are_never_put_together(modelled):
         summarize(one_arm, "plain")
     mixed = [dataclasses.replace(one, clock="measured") if one.prompt_id == "p0" else one for one in modelled]
     assert "clock differs between prompts" in str(paired_speedup(mixed, "tree", "plain"))
+
+
+def test_an_arm_learns_until_few_of_its_decisions_are_random(target, draft, tokenizer, prompts):
+    controller = QLearning(draft_cost=0.2, warm_up=30, epsilon_decay=0.01, exploration="decision")
+    decoder = Decoder(target, DraftModel(draft), Chain(4), Greedy(), controller)
+    arm = DecoderArm("learned", decoder, tokenizer, Generation(max_new_tokens=8))
+    first = arm.decode(prompts[1])
+    assert first.epsilon == 0.5
+    assert 0 < first.decisions[1] < first.decisions[0]
+    arm.learn(prompts[1:2])
+    after = arm.decode(prompts[1])
+    assert after.epsilon <= 0.05
+    assert after.decisions[1] <= 0.05 * after.decisions[0]
+    assert controller.steps > 30

@@ -368,3 +368,26 @@ def test_tables_of_other_bins_and_damaged_ones_are_refused(arguments, changes, m
 def test_wrong_arguments_are_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         QLearning(**arguments)
+
+
+def test_random_decisions_are_counted():
+    """With epsilon 1 by decision every decision is random; by step as well; after warm-up none is."""
+    for exploration in ("decision", "step"):
+        controller = QLearning(
+            draft_cost=0.14,
+            exploration=exploration,
+            epsilon=1.0,
+            epsilon_decay=0.01,
+            epsilon_min=0.0,
+            warm_up=20,
+        )
+        context = Context([1, 2])
+        for _ in range(21):
+            step(controller, context, 4, 2)
+        made, random = controller.decisions
+        assert made == random > 20
+        for _ in range(20):
+            step(controller, context, 4, 2)
+        assert controller.exploring < 0.01
+        assert controller.decisions[0] > made
+        assert controller.decisions[1] == random
