@@ -235,7 +235,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     yield from (f"- {line}" for line in _conditions(one.record))
     if modelled and modelled.row.name != row.name:
         yield from (f"- {line}" for line in _conditions(modelled.record))
-    if one.record and row.picture:
+    if one.outcomes and row.picture:
         yield from ("", f"![{row.name}]({pictures}/{row.name}.png)")
 
 

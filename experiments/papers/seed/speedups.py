@@ -130,11 +130,9 @@ def _answers(tasks: Tasks, arms: Sequence[str]) -> Table:
             correct = [sum(judged), over(sum(judged), len(judged))] if judged else [None, None]
             sequences = over(sum(group.sequences for group in groups), len(groups))
             failed = sum(record.error is not None for record in own)
-            evaluations = sum(
-                group.roles["evaluator"].sequences for group in groups if "evaluator" in group.roles
-            )
-            unparsable = sum(group.unparsable for group in groups)
-            table.rows.append([task, arm, len(own), failed, *correct, sequences, evaluations, unparsable])
+            evaluations = sum(one.roles["evaluator"].sequences for one in groups if "evaluator" in one.roles)
+            counts = [sequences, evaluations, sum(group.unparsable for group in groups)]
+            table.rows.append([task, arm, len(own), failed, *correct, *counts])
     return table
 
 
