@@ -11,7 +11,6 @@ from itertools import repeat
 from pathlib import Path
 
 from experiments.reproduce.paper_row import Run
-from experiments.reproduce.resampled import ON_A_GRID
 from experiments.reproduce.row_record import LOADS, RowRecord, summarize
 from specexp.base.messages import first_line
 from specexp.bench.experiment import baselines_of, check_experiment
@@ -25,7 +24,6 @@ def check_run(run: Run) -> None:
     """Raise ConfigError if the configuration of a run is wrong or lacks an arm of the row's test."""
     config = load_config(run.arguments[0], run.arguments[1:])
     arms = {PLAIN, *baselines_of(config), *(arm.title for arm in check_experiment(config))}
-    arms |= {at["level"] for arm in arms if (at := ON_A_GRID.fullmatch(arm))}
     for term in run.row.terms:
         key, (arm, *_) = run.row.place_of(term)
         if key == run.key and ": " not in term.figure and arm not in arms:

@@ -41,6 +41,7 @@ class PaperRow(BaseModel):
         runs: Arguments of ``python -m specexp.run`` by the run's name, which is empty if there is one run.
         test: The test of the trend: its clauses.
         main: Number of the main clause, from 1.
+        effect: The paper's ratio of the main clause's sides, above 1.
         declared: Date on which runs, clauses and main clause were committed, before any record of them; empty if the
             main clause was named after the measurement.
         declared_after: The earlier record of the row on this pair, after which it was declared again.
@@ -66,6 +67,7 @@ class PaperRow(BaseModel):
     runs: _Runs = {}
     test: tuple[_Clause, ...] = ()
     main: Annotated[int, Field(ge=1)] = 1
+    effect: Annotated[float, Field(gt=1)] | None = None
     declared: Annotated[str, BeforeValidator(str)] = ""
     declared_after: str = ""
     not_measured: str = ""

@@ -17,6 +17,7 @@ from experiments.reproduce.row_record import RowRecord
 from experiments.reproduce.trend import (
     AGREES,
     DISAGREES,
+    TOO_SMALL,
     UNDECIDED,
     Figure,
     Outcome,
@@ -76,12 +77,12 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     except LookupError as error:
         partial = record if valid else None
         return Finding(row, NOT_MEASURED, modelled, record=partial, why_not=str(error))
-    return Finding(row, verdict(outcomes, row.main), modelled, outcomes, record)
+    return Finding(row, verdict(outcomes, row.main, row.effect), modelled, outcomes, record)
 
 
 def count(states: Sequence[str]) -> str:
     """Return a sentence with the number of rows in each state."""
-    counts = dict.fromkeys((AGREES, DISAGREES, UNDECIDED, NOT_HERE, NOT_MEASURED), 0)
+    counts = dict.fromkeys((AGREES, DISAGREES, UNDECIDED, TOO_SMALL, NOT_HERE, NOT_MEASURED), 0)
     for state in states:
         word = next((word for word in counts if state.startswith(word)), state)
         counts[word] = counts.get(word, 0) + 1
@@ -217,6 +218,9 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield f"- Declared before any record of it on this pair: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
+    if row.effect and one.outcomes:
+        shown = one.outcomes[row.main - 1].smallest_effect
+        yield f"  - the paper's ratio in the main clause is {row.effect:g}; the sample could show {shown:.2f} or more"
     if row.machine:
         yield f"  - on {row.machine}:"
         yield from (f"  - `python -m specexp.run {shlex.join(run.arguments)}`" for run in row.each_run())

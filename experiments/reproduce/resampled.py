@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
@@ -30,15 +29,14 @@ OWN: dict[str, Callable[[PromptRecord], Share | None]] = {
 SPEEDS = ("throughput", "speedup", "end_to_end_throughput", "end_to_end_speedup")
 """Speeds over the first arm: tokens / seconds of all prompts, or the geometric mean over prompts of that ratio."""
 ROLES = ("generator", "evaluator")
-ON_A_GRID = re.compile(r"(?P<level>.+), length=(?P<length>\d+)")
 
 
 class Resampled:
     """Figures of the prompts that every arm answered: counts, speeds, shares of the time, and roles of a search.
 
-    ``GENERATOR_alpha`` and ``GENERATOR_throughput`` are those of a role, prefills included. ``best_length`` of ``NAME``
-    is the draft length at which ``NAME, length=N`` has the highest throughput. ``arms`` begins with the baseline.
-    By default they are in the order of the records. A category needs the run's, because arms take turns in going first.
+    ``GENERATOR_alpha`` and ``GENERATOR_throughput`` are those of a role, prefills included. ``arms`` begins with the
+    baseline. By default they are in the order of the records. A category needs the run's, because arms take turns in
+    going first.
     """
 
     def __init__(self, records: Sequence[PromptRecord], arms: Sequence[str] = ()) -> None:
@@ -57,10 +55,6 @@ class Resampled:
         drawn = draws.integers(max(size, 1), size=(RESAMPLES, size))
         # [1 + resamples, prompts] how often each prompt was drawn
         self._weights = np.array([np.ones(size), *(np.bincount(row, minlength=size) for row in drawn)])
-        self.levels: dict[str, dict[int, str]] = {}  # arms by draft length
-        for arm in self.arms:
-            if at := ON_A_GRID.fullmatch(arm):
-                self.levels.setdefault(at["level"], {})[int(at["length"])] = arm
         self.draws = cache(self._draws)
 
     def figure(self, name: str, arm: str) -> list[float]:
@@ -68,22 +62,13 @@ class Resampled:
         return interval(self.draws(name, arm))
 
     def names(self, arm: str) -> list[str]:
-        """Return the names of the figures that an arm, or a level, may have."""
-        if arm not in self._found:
-            return ["best_length"]
+        """Return the names of the figures that an arm may have."""
         phases = dict.fromkeys(phase for own in self._found[arm] for one in own for phase in one.seconds)
         roles = [f"{role}_{figure}" for role in ROLES for figure in ("alpha", "throughput")]
         return [*COUNTS, *OWN, *SPEEDS, *roles, "outside_forward", *(f"share of {phase}" for phase in phases)]
 
     def _draws(self, name: str, arm: str) -> Draws:
         """Return the draws of a figure; raises LookupError if the arm has no such figure."""
-        if name == "best_length":
-            lengths = self.levels.get(arm, {})
-            if not lengths:
-                raise LookupError(arm)
-            speeds = [self.draws("throughput", one) for one in lengths.values()]
-            best: Draws = np.array(list(lengths), dtype=np.float64)[np.argmax(speeds, axis=0)]
-            return best
         if arm not in self._found:
             raise LookupError(arm)
         role, _, figure = name.partition("_")

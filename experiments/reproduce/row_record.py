@@ -174,9 +174,9 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def figures_of(found: Resampled) -> dict[str, dict[str, Any]]:
-    """Return the figures of every arm and level by name, with their intervals."""
+    """Return the figures of every arm by name, with their intervals."""
     figures: dict[str, dict[str, Any]] = {}
-    for arm in [*found.arms, *found.levels]:
+    for arm in found.arms:
         own = figures[arm] = {}
         for name in found.names(arm):
             with suppress(LookupError):

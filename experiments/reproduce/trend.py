@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 INFINITE = 1e9  # stands for a ratio to 0
-AGREES, DISAGREES, UNDECIDED = "agrees", "disagrees", "undecided"
+AGREES, DISAGREES, UNDECIDED, TOO_SMALL = "agrees", "disagrees", "undecided", "too small"
 
 Figure = (
     Sequence[float] | NDArray[np.float64]
@@ -42,6 +42,11 @@ class Outcome(NamedTuple):
     within_noise: bool
     figures: dict[str, Figure]
     ratios: dict[str, Figure]
+
+    @property
+    def smallest_effect(self) -> float:
+        """The smallest ratio that the sample could have told from 1, by its widest interval; 0 if unknown."""
+        return max((float(np.sqrt(high / low)) for _, low, high in self.ratios.values()), default=0.0)
 
     def __str__(self) -> str:
         holds = "holds" if self.holds else "does not hold"
@@ -116,16 +121,17 @@ def value_of(side: str, look_up: Callable[[Term], Figure]) -> NDArray[Any]:
     return np.atleast_1d(eval(side, scope))  # the declarations are our own
 
 
-def verdict(outcomes: Sequence[Outcome], main: int = 1) -> str:
+def verdict(outcomes: Sequence[Outcome], main: int = 1, effect: float | None = None) -> str:
     """Return the verdict of a row with the ``main``-th clause as its main one, and the number of clauses that hold.
 
     A clause within noise decides nothing. The row agrees if the main clause and most of the others hold outside noise,
-    disagrees if the main clause fails outside noise, and is undecided otherwise.
+    disagrees if the main clause fails outside noise, and is undecided otherwise. It is too small instead if the paper's
+    ``effect``, a ratio of the main clause's sides above 1, is less than the sample could have shown.
     """
     held = [outcome.holds and not outcome.within_noise for outcome in outcomes]
     chief, others = outcomes[main - 1], [*held[: main - 1], *held[main:]]
     if chief.within_noise:
-        word = UNDECIDED
+        word = TOO_SMALL if effect and effect < chief.smallest_effect else UNDECIDED
     elif not chief.holds:
         word = DISAGREES
     else:

@@ -73,16 +73,6 @@ def test_only_prompts_that_every_arm_answered_count():
     assert Resampled(records).figure("tokens_per_step", "plain")[0] == 1.0
 
 
-def test_the_best_length_is_that_of_the_highest_throughput():
-    records = [record_of("plain", 0)]
-    records += [
-        record_of(f"chain, length={length}", 0, seconds=seconds) for length, seconds in ((3, 4), (6, 2))
-    ]
-    found = Resampled(records)
-    assert found.figure("best_length", "chain") == [6.0, 6.0, 6.0]
-    assert found.names("chain") == ["best_length"]
-
-
 def test_a_search_has_figures_of_its_roles():
     def group(seconds, accepted, correct):
         roles = {"generator": Role(1, 8, 4, accepted, 0, 0, 1.0, seconds - 1.0, 8)}

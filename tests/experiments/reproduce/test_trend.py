@@ -97,3 +97,15 @@ def test_the_main_clause_and_most_of_the_others_decide_a_verdict(texts, main, st
 def test_a_text_that_compares_no_figure_is_refused(text):
     with pytest.raises(ValueError, match="must compare a figure"):
         Clause(text)
+
+
+@pytest.mark.parametrize(
+    ("effect", "state"),
+    [(1.02, "too small"), (1.5, "undecided"), (None, "undecided")],
+)
+def test_a_sample_that_could_not_show_the_papers_effect_is_too_small(effect, state):
+    outcome = outcome_of("wide > tree", (1.03, 0.9, 1.3))
+    assert outcome.smallest_effect == pytest.approx((1.3 / 0.9) ** 0.5)
+    assert verdict([outcome], 1, effect) == f"{state} (0 of 1 hold, 1 within noise)"
+    decided = outcome_of("tree > chain", (1.5, 1.2, 1.8))
+    assert verdict([decided], 1, 1.02) == "agrees (1 of 1 hold)"
