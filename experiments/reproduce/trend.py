@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
     @property
     def smallest_effect(self) -> float:
-        """The smallest ratio that the sample could have told from 1, by its widest interval; 0 if unknown."""
+        """The smallest ratio that the sample could have shown to differ from 1, by its widest interval; or 0."""
         return max((float(np.sqrt(high / low)) for _, low, high in self.ratios.values()), default=0.0)
 
     def __str__(self) -> str:
