@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +25,18 @@ if TYPE_CHECKING:
     from specexp.scheduling import Execution
 
 
-def _build(config: Config, *, section: str) -> Any:
-    return config.section(section)
-
-
-build_drafter: Callable[[Config], Drafter | None] = partial(_build, section="drafter")
+build_drafter: Callable[[Config], Drafter | None] = methodcaller("section", "drafter")
 """Return a new drafter that is not yet connected to a draft model; None for plain decoding."""
-build_controller: Callable[[Config], Controller | None] = partial(_build, section="controller")
+build_controller: Callable[[Config], Controller | None] = methodcaller("section", "controller")
 """Return a new controller, or None if only the builder limits the draft."""
-build_builder: Callable[[Config], TreeBuilder] = partial(_build, section="builder")
-build_verifier: Callable[[Config], Verifier] = partial(_build, section="verifier")
-build_workload: Callable[[Config], Workload] = partial(_build, section="data")
+build_builder: Callable[[Config], TreeBuilder] = methodcaller("section", "builder")
+build_verifier: Callable[[Config], Verifier] = methodcaller("section", "verifier")
+build_workload: Callable[[Config], Workload] = methodcaller("section", "data")
 """Return the workload, i.e. the prompts to decode. Their files are not read yet."""
-build_execution: Callable[[Config], Execution | None] = partial(_build, section="execution")
+build_execution: Callable[[Config], Execution | None] = methodcaller("section", "execution")
 """Return the strategy for decoding several sequences per prompt, or None if each prompt has one."""
-build_reasoning: Callable[[Config], Reasoning] = partial(_build, section="reasoning")
-build_latency: Callable[[Config], LatencyProfile | None] = partial(_build, section="latency")
+build_reasoning: Callable[[Config], Reasoning] = methodcaller("section", "reasoning")
+build_latency: Callable[[Config], LatencyProfile | None] = methodcaller("section", "latency")
 """Return the latency profile, or None if seconds are measured."""
 
 
@@ -63,7 +60,7 @@ def build_parts(config: Config, draft: PreTrainedModel | DraftSource | None = No
 
 def build_analyses(config: Config) -> list[Any]:
     """Return new analyses of a run. No two of them may write the same file."""
-    analyses: list[Any] = _build(config, section="analyses")
+    analyses: list[Any] = config.section("analyses")
     names: list[str] = [analysis.name for analysis in analyses]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -124,7 +121,7 @@ def build_engine(config: Config) -> Any:
     for section in ("drafter", "builder", "execution", "latency"):
         if config.get(section) is not None:
             raise ConfigError(f"{where}{section} is a part of specexp's own loop: set it or engine to null")
-    return _build(config, section="engine")
+    return config.section("engine")
 
 
 def build_task_items(config: Config) -> TaskItems | None:
@@ -156,7 +153,7 @@ def check_parts(config: Config) -> None:
 
 def _composed(config: Config, latency_of: Callable[[Config], LatencyProfile | None]) -> Parts:
     """Return new parts, without a draft model, after checking that they fit together."""
-    drafter, builder, verifier, controller = (_build(config, section=name) for name in PARTS)
+    drafter, builder, verifier, controller = (config.section(name) for name in PARTS)
     try:
         check_composition(drafter, builder, verifier, controller)
     except ValueError as error:

@@ -20,21 +20,12 @@ from specexp.artifacts.environment import environment
 from specexp.base.checked import arguments_of, keys_below
 from specexp.base.messages import did_you_mean, first_line, nested_hint
 from specexp.base.start import all_masked
+from specexp.config import schema
 from specexp.config.check import Checker
 from specexp.config.layers import COMMAND_LINE, ConfigError, Key, Layers, SourceOf, copied, entries_of
-from specexp.config.schema import (
-    Experiment,
-    Fit,
-    Generation,
-    Pair,
-    Profile,
-    Record,
-    Tracking,
-    Verify,
-)
 from specexp.config.sweep import Sweep
 
-SECTIONS = arguments_of(Experiment) or {}
+SECTIONS = arguments_of(schema.Experiment) or {}
 """The annotation and default of each section of a file."""
 # keys of the folders that commands write to
 WRITTEN = ("output", "sweep.export.to", "fit.export.to", "profile.to", "record.to", "recording")
@@ -67,7 +58,9 @@ class Config:
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
         for unknown in (name for name in given if name not in SECTIONS):
-            hint = nested_hint(str(unknown), SECTIONS) or did_you_mean(str(unknown), keys_below(Experiment))
+            hint = nested_hint(str(unknown), SECTIONS) or did_you_mean(
+                str(unknown), keys_below(schema.Experiment)
+            )
             raise self.checker.error((str(unknown),), f" is unknown{hint}")
         sections = SECTIONS.keys() if checked is None else sections
         if "name" in sections:  # the file's name, without its extension, is the default
@@ -100,13 +93,14 @@ class Config:
                 free = source == COMMAND_LINE or dotted == "recording"  # a recording is usually only read
                 check_written(path, self.checker.error(key, ""), None if free else Path(source))
 
+    name: str = _section("name")
     question: str | None = _section("question")
-    pair: Pair = _section("pair")
-    tracking: Tracking = _section("tracking")
-    verify: Verify = _section("verify")
-    profile: Profile = _section("profile")
-    record: Record = _section("record")
-    fit: Fit | None = _section("fit")
+    pair: schema.Pair = _section("pair")
+    tracking: schema.Tracking = _section("tracking")
+    verify: schema.Verify = _section("verify")
+    profile: schema.Profile = _section("profile")
+    record: schema.Record = _section("record")
+    fit: schema.Fit | None = _section("fit")
     sweep: Sweep | None = _section("sweep")
     baselines: list[str] | None = _section("baselines")
     published: list[dict[str, Any]] = _section("published")
@@ -119,19 +113,14 @@ class Config:
         return self.checker.build(copied(self._values[name]), SECTIONS[name].annotation, (name,))
 
     @cached_property
-    def name(self) -> str:
-        """The name of the run and its folder."""
-        return str(self._values["name"])
-
-    @cached_property
     def output(self) -> Path:
         """The folder of the results of all runs."""
         return Path(self._values["output"])
 
     @cached_property
-    def generation(self) -> Generation:
+    def generation(self) -> schema.Generation:
         """The ``generation`` section. If any arm is an engine, no arm stops at a repetition."""
-        generation: Generation = self.section("generation")
+        generation: schema.Generation = self.section("generation")
         arms = ({"engine": self._values["engine"]}, *self._values["arms"].values())
         # engines cannot stop at a repetition, and all arms must have the same outputs
         if any((arm or {}).get("engine") for arm in arms):

@@ -309,7 +309,5 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
 
 
 def test_the_report_on_an_artifact_of_the_package_is_in_the_output_folder(tmp_path):
-    config = SimpleNamespace(
-        artifact="smollm2:tree", typed=(), get={"output": tmp_path, "name": "smollm2"}.get
-    )
+    config = SimpleNamespace(artifact="smollm2:tree", typed=(), output=tmp_path, name="smollm2")
     assert folder_of(config) == tmp_path / "verify" / "smollm2"

@@ -87,7 +87,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             f"python -m {command} {config.file}"
         )
     try:
-        section: WhatIf = config.checker.build(config.get("what_if"), WhatIf, ("what_if",))
+        section: WhatIf = config.section("what_if")
     except ConfigError as error:
         if "artifact" not in str(error):
             raise

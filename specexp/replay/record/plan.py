@@ -22,7 +22,6 @@ from specexp.config import (
 )
 from specexp.config.check import Checker, contracts_in
 from specexp.config.load import with_prompts_of
-from specexp.config.schema import Record
 from specexp.core.contracts import Drafter, TreeBuilder, Verifier
 from specexp.core.parts import check_composition
 from specexp.core.tree import NodeKind
@@ -134,8 +133,7 @@ def plan_recording(config: Config) -> RecordingPlan:
         overrides["builder"] = covered_by[-1]
     config = apply_overrides(config, overrides, config.file)
     drafter = build_drafter(config)
-    record: Record = config.checker.build(config.get("record"), Record, ("record",))
-    coverage: list[TreeBuilder] = list(record.coverage or [])
+    coverage: list[TreeBuilder] = list(config.record.coverage or [])
     for number, builder in enumerate(coverage if drafter is not None else ()):
         _check_coverage(config, number, builder, drafter, verifier)
     try:
