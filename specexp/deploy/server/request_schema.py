@@ -23,7 +23,7 @@ from specexp.base.checked import IntegerKey, Section, violation
 from specexp.base.messages import shown
 from specexp.core.sampling import Processors
 from specexp.data.chat import ROLES, ChatMessage
-from specexp.deploy.server.tool_calls import ChosenTool, Tool, form_of_calls
+from specexp.deploy.server.tool_calls import Tool, form_of_calls
 
 _GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy decoding, as in vLLM."""
@@ -246,9 +246,8 @@ class CompletionRequest(GenerationRequest):
 
 # violation() drops tags in parentheses from an error's key
 _ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"] | None, Tag("(text)")]
-    | Annotated[ChosenTool, Tag("(other)")],
-    Discriminator(lambda value: "(other)" if isinstance(value, (dict, ChosenTool)) else "(text)"),
+    Annotated[Literal["none", "auto", "required"] | None, Tag("(text)")] | Annotated[Tool, Tag("(other)")],
+    Discriminator(lambda value: "(other)" if isinstance(value, (dict, Tool)) else "(text)"),
 ]
 
 
@@ -279,7 +278,7 @@ class ChatRequest(GenerationRequest):
         """``auto``, ``required``, or ``=`` and the name of the function to call; None for an answer without calls."""
         if self.tool_choice == "none" or (self.tool_choice is None and not self.tools):
             return None
-        if isinstance(self.tool_choice, ChosenTool):
+        if isinstance(self.tool_choice, Tool):
             names = [one.function.name for one in self.tools]
             if (name := self.tool_choice.function.name) not in names:
                 sentence = f"tool_choice.function.name must be a tool's: {names}, got {shown(name)}"

@@ -20,7 +20,7 @@ from specexp.deploy.server.request_schema import (
     GenerationRequest,
     RequestError,
 )
-from specexp.deploy.server.tool_calls import calls_by_mark, with_tools
+from specexp.deploy.server.tool_calls import MARK, with_tools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -92,7 +92,7 @@ class Texts:
         tools = [one.model_dump(exclude_none=True) for one in request.tools]
         given = {**arguments, "tools": tools}
         text = template_text(self.tokenizer, self._arguments | given) if self.tokenizer.chat_template else ""
-        if request.calls == "auto" and not calls_by_mark(text):
+        if request.calls == "auto" and MARK not in text:
             sentence = (
                 "tool_choice must be none, required or a function, since this model's chat template has no calls in "
                 f"<tool_call>, got {shown(request.tool_choice)}"

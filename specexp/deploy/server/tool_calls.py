@@ -15,39 +15,25 @@ from specexp.constraints.grammar import call_grammar
 from specexp.data.chat import Message
 
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_MARK = "<tool_call>"
+MARK = "<tool_call>"
 """The beginning of a call in the output and the chat template of many families: Qwen, Hermes, SmolLM3, Granite."""
 _HEAD = re.compile(r'\{"name": "([^"]*)", "arguments": ')
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class Function(Section):
     """A function that the client can run. ``parameters`` is the JSON schema of its arguments."""
 
-    name: _Name
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     description: str = ""
     parameters: dict[str, Any] = Field({"type": "object", "properties": {}, "additionalProperties": False})
     strict: bool | None = None
 
 
 class Tool(Section):
-    """A tool in OpenAI's format."""
+    """A tool in OpenAI's format. One that must be called has its name alone."""
 
     type: Literal["function"]
     function: Function
-
-
-class ChosenFunction(Section):
-    """The name of the function that must be called."""
-
-    name: _Name
-
-
-class ChosenTool(Section):
-    """A tool that must be called, in OpenAI's format."""
-
-    type: Literal["function"]
-    function: ChosenFunction
 
 
 def form_of_calls(tools: Sequence[Tool], choice: str) -> tuple[str, dict[str, Any]] | None:
@@ -62,7 +48,7 @@ def form_of_calls(tools: Sequence[Tool], choice: str) -> tuple[str, dict[str, An
     if choice == "required":
         schemas = {one.function.name: one.function.parameters for one in tools}
         return "tools", {"grammar": call_grammar(schemas)}
-    (number,) = (number for number, one in enumerate(tools) if f"={one.function.name}" == choice)
+    number = next(number for number, one in enumerate(tools) if f"={one.function.name}" == choice)
     return f"tools.{number}.function.parameters", {"json": tools[number].function.parameters}
 
 
@@ -74,11 +60,6 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) 
     if given[0]["role"] == "system":
         about = f"{given.pop(0)['content']}\n\n{about}"
     return [Message(role="system", content=about), *given]
-
-
-def calls_by_mark(template: str) -> bool:
-    """Return whether a chat template shows calls in the format that :class:`CallText` reads."""
-    return _MARK in template
 
 
 class CallText:
@@ -127,10 +108,10 @@ class CallText:
 
     def _marked(self, reason: str | None) -> dict[str, Any]:
         """Give text in front of the first mark; at the end, give the calls behind it, unless they cannot be read."""
-        start = self._waiting.find(_MARK)
+        start = self._waiting.find(MARK)
         if start < 0 and reason is None:  # the end of the text may begin a mark
-            lengths = range(len(_MARK) - 1, 0, -1)
-            start = len(self._waiting) - next((n for n in lengths if self._waiting.endswith(_MARK[:n])), 0)
+            lengths = range(len(MARK) - 1, 0, -1)
+            start = len(self._waiting) - next((n for n in lengths if self._waiting.endswith(MARK[:n])), 0)
         start = len(self._waiting) if start < 0 else start
         content, self._waiting = self._waiting[:start], self._waiting[start:]
         if reason is None:

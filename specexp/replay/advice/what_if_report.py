@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import count
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,11 @@ from specexp.bench.statistics import Speedup, mean_by_prompt
 from specexp.core.latency import LatencyProfile, experts_sentence
 from specexp.core.tree import RankPath, TreeShape
 from specexp.replay.play.ranks import RankTable, StaticCounts
-from specexp.report.pictures import CURVE_COLORS, INK, draw_trees, legend_below, new_figure, rule
+from specexp.report.pictures import draw_trees
 from specexp.report.publish import Report
 from specexp.report.table import Cell, Column, Table, columns
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from specexp.replay.format.recording import Recording
 
 
@@ -151,10 +149,7 @@ def report(found: Comparison, recording: Recording, title: str) -> Report:
     meaning = "share of output positions at which the path is right"
     return Report(
         tables,
-        figures={
-            "trees": draw_trees(panels, "The best tree for each device", found.hit_rates, meaning),
-            "budgets": draw_budgets(found),
-        },
+        figures={"trees": draw_trees(panels, "The best tree for each device", found.hit_rates, meaning)},
         files={"trees.json": json.dumps(trees, indent=1) + "\n"},
         data=tables,
         sentences=[f"{experts}."] if experts else [],
@@ -229,26 +224,3 @@ def cross_table(found: Comparison) -> Table:
             "device's best goodput."
         )
     return table
-
-
-def draw_budgets(found: Comparison) -> Figure:
-    """Plot each device's goodput with its best tree of each size, relative to its best tree overall."""
-    figure, [[axes]] = new_figure(8.4, 4.6, "Goodput against budget on every device", dpi=150)
-    sizes = np.array([tree.shape.num_nodes for tree in found.trees])
-    budgets = {int(size): found.goodput[sizes == size].max(axis=0) for size in np.unique(sizes)}
-    for place, (device, color) in enumerate(zip(found.devices, cycle(CURVE_COLORS), strict=False)):
-        best, nodes = device.counts.tokens_per_second, device.nodes
-        axes.plot(
-            list(budgets),
-            [100 * float(worth[place]) / best for worth in budgets.values()],
-            color=color,
-            marker="." if len(budgets) < 8 else None,
-            label=f"{device.profile.name} ({device.profile.source}): best tree {counted(nodes, 'node')}",
-        )
-        axes.plot(nodes, 100, marker="*", ms=13, lw=0, color=color, mec="white", mew=0.8, zorder=4)
-        axes.axhline(100 * device.plain_goodput / best, color=color, lw=0.9, ls=":", zorder=1)
-    axes.set_xlabel("nodes of the tree (star: best tree; dotted: plain decoding)", fontsize=9, color=INK)
-    axes.set_ylabel("% of the device's best tree, replayed", fontsize=9, color=INK)
-    rule(axes)
-    legend_below(figure, 1)
-    return figure
