@@ -192,16 +192,24 @@ class EverydayTasks(PromptSet):
     prompts cover all of them.
     """
 
+    file = "everyday.jsonl"
+
     @override
     def load(self) -> Dataset:
-        rows = read_table(str(Path(__file__).with_name("everyday.jsonl")))
+        rows = map(json.loads, Path(__file__).with_name(self.file).read_text(encoding="utf-8").splitlines())
         prompts = [
-            PromptRow(row.label("prompt_id"), row.text("category"), [row.text("prompt")]) for row in rows
+            PromptRow(
+                row["prompt_id"],
+                row["category"],
+                [row["prompt"]],
+                structured_outputs=row.get("structured_outputs"),
+            )
+            for row in rows
         ]
-        return prompt_rows(prompts, where="EverydayTasks")
+        return prompt_rows(prompts, where=type(self).__name__)
 
 
-class StructuredTasks(PromptSet):
+class StructuredTasks(EverydayTasks):
     """Prompts with answers of a given form, twelve per task. They ship with specexp and need no network access.
 
     The tasks alternate, as in :class:`EverydayTasks`: extract, classify, call a tool. Objects to extract have eight
@@ -209,20 +217,7 @@ class StructuredTasks(PromptSet):
     name and arguments.
     """
 
-    @override
-    def load(self) -> Dataset:
-        where = Path(__file__).with_name("structured.jsonl")
-        rows = map(json.loads, where.read_text(encoding="utf-8").splitlines())
-        prompts = [
-            PromptRow(
-                row["prompt_id"],
-                row["category"],
-                [row["prompt"]],
-                structured_outputs=row["structured_outputs"],
-            )
-            for row in rows
-        ]
-        return prompt_rows(prompts, where="StructuredTasks")
+    file = "structured.jsonl"
 
 
 @dataclass(frozen=True)
