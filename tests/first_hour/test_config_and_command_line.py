@@ -164,7 +164,6 @@ COMMANDS = [
     ),
     Row("serve smollm2", "smollm2: there is no such embedded artifact; allowed are smollm2:"),
     Row("serve smollm2:tre", "there is no such embedded artifact; did you mean 'smollm2:tree'?"),
-    Row("serve smollm2:tree --latency mine.yaml", "--latency: mine.yaml: there is no such artifact folder"),
     Row("export smollm2:tre --to vllm", "no such embedded artifact; did you mean 'smollm2:tree'?"),
     Row("profile smollm2", "smollm2 does not exist; name a YAML file first, and a model with --pair.target"),
     Row("demo --smollm2", "demo takes smollm2 or options, got '--smollm2'; did you mean 'smollm2'?"),

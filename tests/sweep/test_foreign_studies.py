@@ -1,5 +1,7 @@
 """A study continues only if specexp made it, and only with the prompts' tokens that it measured."""
 
+from types import SimpleNamespace
+
 import optuna
 import pytest
 from helpers.fake_bench import opened, settings
@@ -70,6 +72,7 @@ class Rendering(Study):
     def __init__(self, digests, varying=""):
         self.digests, self.varying = digests, varying
         self.config = self
+        self.sweep = SimpleNamespace(stages=tuple(one for one in digests if one is not None))
 
     def get(self, key, default=None):
         return {"name": key} if key.removeprefix("sweep.") in self.digests or key == "data" else default

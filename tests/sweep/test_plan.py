@@ -146,7 +146,10 @@ def planned(kept, *, storage, clock, monkeypatch):
     session.console = quiet
     session.trials = trials
     session.study = SimpleNamespace(
-        data=lambda: prompts, cut=lambda *sizes: None, other_arms=list, config={"pair.device": "cpu"}
+        data=lambda: prompts,
+        cut=lambda *sizes: None,
+        other_arms=list,
+        config=SimpleNamespace(pair=SimpleNamespace(device="cpu")),
     )
     session._plan(1.0, 0)
     return trials.user_attrs[PLAN]["until"]

@@ -145,8 +145,12 @@ def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path
     assert error.count("\n") == 1
 
 
+def _third(lines):
+    return json.loads(lines[2].removeprefix(b"data: "))["choices"][0]["text"]
+
+
 class Proxy(BaseHTTPRequestHandler):
-    """Forwards requests, and swaps the third token of two concurrent greedy streams once."""
+    """Forwards requests, and swaps the third token of two concurrent greedy streams once, if they differ."""
 
     url = ""
 
@@ -159,17 +163,19 @@ class Proxy(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         greedy = json.loads(body)["temperature"] == 0
         lines = httpx.post(f"{self.url}{self.path}", content=body).content.split(b"\n\n")
-        if greedy and not self.server.swapped:
-            with self.server.lock:
-                waits = self.server.places
-                waits.append((lines, threading.Event()))
+        mine = None
+        with self.server.lock:
+            waits = self.server.places
+            if greedy and len(waits) < 2 and all(_third(one) != _third(lines) for one, _ in waits):
+                mine = threading.Event()
+                waits.append((lines, mine))
                 if len(waits) == 2:
-                    self.server.swapped = True
                     (one, ready), (other, _) = waits
                     one[2], other[2] = other[2], one[2]
                     ready.set()
-            if len(waits) == 1:
-                waits[0][1].wait(20)
+                    mine.set()
+        if mine is not None:
+            mine.wait(20)
         self._send(b"\n\n".join(lines))
 
     def _send(self, data: bytes) -> None:
@@ -183,7 +189,7 @@ class Proxy(BaseHTTPRequestHandler):
 def swapping(serve):
     """The address of a proxy that swaps two tokens, before a server."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("To", (Proxy,), {"url": serve("--logprobs")}))
-    server.lock, server.places, server.swapped = threading.Lock(), [], False
+    server.lock, server.places = threading.Lock(), []
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
