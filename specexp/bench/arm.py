@@ -162,21 +162,12 @@ class LearningArm(Arm):
         self._decisions = (0, 0)  # the controllers' decisions before the next prompt, and the random ones
 
     @override
-    def record(
-        self,
-        prompt: Prompt,
-        sample: int,
-        counts: Sequence[Any],
-        *,
-        seconds: Mapping[str, float] | None = None,
-        **given: Any,
-    ) -> PromptRecord:
+    def record(self, *decoded: Any, **given: Any) -> PromptRecord:
         made, random = self._decisions
         found = [one.decisions for one in controllers_of(self.parts.controller)]
         self._decisions = sum(one for one, _ in found), sum(one for _, one in found)
         decisions = self._decisions[0] - made, self._decisions[1] - random
-        own = {"decisions": decisions, "epsilon": self.exploring, **given}
-        return super().record(prompt, sample, counts, seconds=seconds, **own)
+        return super().record(*decoded, **{"decisions": decisions, "epsilon": self.exploring, **given})
 
     @property
     def exploring(self) -> float:
