@@ -12,6 +12,7 @@ from specexp.builders import TokenRecyclingTree
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.export.command import export, main
 from specexp.deploy.export.export_format import all_formats
+from specexp.deploy.export.formats.model_folder import HuggingFaceModel
 from specexp.models.pair import load_pair
 
 DRAFT = {"class_path": "specexp.drafters.DraftModel"}
@@ -73,6 +74,10 @@ def test_what_shares_weights_with_its_target_becomes_whole(tmp_path: Path) -> No
     (folder,), _ = export("smollm2:eagle3", "hf", tmp_path / "head")
     head = Eagle3Network.load(folder)
     assert torch.equal(head.lm_head.weight, output[head.kept].to(torch.bfloat16))
+    commands = {name: HuggingFaceModel().deployed_by(name, [tmp_path / name]) for name in ("draft", "head")}
+    assert commands["draft"] == "transformers serve draft"
+    assert commands["head"].startswith("vllm serve MODEL --speculative-config")
+    assert str(tmp_path / "head") in commands["head"]
 
 
 def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -54,6 +56,14 @@ class HuggingFaceModel(ExportFormat):
         model.save_pretrained(folder)
         pair.tokenizer.save_pretrained(folder)
         return ExportedFile([folder])
+
+    @override
+    def deployed_by(self, file: str, content: Any) -> str:
+        if Path(content[0], "tokenizer_config.json").exists():
+            return super().deployed_by(file, content)
+        # a head drafts for its target, and serves nothing alone
+        spec = json.dumps({"method": "eagle3", "model": str(content[0]), "num_speculative_tokens": 2})
+        return f"vllm serve MODEL --speculative-config {shlex.quote(spec)}"
 
 
 def _save_head(source: str, target: PreTrainedModel, folder: Path) -> None:
