@@ -167,6 +167,7 @@ def conditions_of(folder: Path) -> list[str]:
         f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
     )
     packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
+    target = Path(pair["target"]).name if Path(pair["target"]).exists() else pair["target"]
     kind = prompts["class_path"] if isinstance(prompts, dict) else prompts
     how = [pair["target_dtype"], *([] if pair["mode"] == "auto" else [pair["mode"]])]
     if (engine := config.get("engine")) is not None:
@@ -174,7 +175,7 @@ def conditions_of(folder: Path) -> list[str]:
     return [
         f"specexp {versions.get('specexp', '')}{commit}, {packages}, {known['device_name']}, "
         f"{counted(known['threads'] or 0, 'thread')}",
-        f"{described(pair['target'])}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}, "
+        f"{described(target)}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}, "
         f"at most {counted(config['generation']['max_new_tokens'], 'token')} each",
     ]
 

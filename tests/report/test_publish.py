@@ -138,6 +138,22 @@ def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, caps
     ]
 
 
+def test_the_lines_to_paste_show_no_folders_of_this_machine(tmp_path: Path, capsys) -> None:
+    (tmp_path / "own-model").mkdir()
+    config = {
+        "pair": {"target": str(tmp_path / "own-model"), "target_dtype": "float32", "mode": "auto"},
+        "data": {"prompts": "OwnPrompts"},
+        "generation": {"max_new_tokens": 1},
+    }
+    known = {"git_commit": None, "git_dirty": None, "device_name": "A CPU", "threads": 1, "packages": {}}
+    known |= {"command": ["specexp"], "time": "2030-01-02T03:04:05", "device": "cpu", "python": "3.11"}
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    (tmp_path / "environment.json").write_text(json.dumps(known))
+    publish(Report({"arms": table()}), tmp_path)
+    line = capsys.readouterr().out.splitlines()[-2]
+    assert line == "own-model, float32; prompts of OwnPrompts, at most 1 token each"
+
+
 def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch, capsys) -> None:
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
