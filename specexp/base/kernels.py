@@ -43,6 +43,7 @@ def working_folder(parent: Path) -> Iterator[Path]:
 
 FLAGS = (
     *("-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fno-tree-vectorize"),
+    "-falign-loops=64",  # where a loop of products begins moved passes of 8 rows by 10 % (AMD Zen 3)
     *("-fopenmp", "-shared", "-fPIC"),
 )
 MOST_KEPT = 8
