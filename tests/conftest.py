@@ -19,7 +19,7 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
 os.getloadavg = lambda: (0.0, 0.0, 0.0)  # or else commands warn that the tests keep the machine busy
 
-for name, number in {"few": 10, "all": 100}.items():
+for name, number in {"few": 6, "all": 100}.items():
     hypothesis.settings.register_profile(
         name,
         max_examples=number,
@@ -30,7 +30,7 @@ for name, number in {"few": 10, "all": 100}.items():
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """By default a property is tried on a tenth of its examples."""
+    """By default a property is tried on a few of its examples."""
     if config.option.markexpr == "unit":
         config.option.markexpr = "unit and not slow"
     hypothesis.settings.load_profile("few" if "not slow" in config.option.markexpr else "all")
@@ -127,6 +127,17 @@ def model_folder(tmp_path_factory) -> str:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def study_model(tmp_path_factory):
+    """Another small random model with the same tokenizer, for studies."""
+    from helpers.small_models import FULL_ATTENTION, build, byte_tokenizer
+
+    folder, tokenizer = tmp_path_factory.mktemp("model"), byte_tokenizer()
+    tokenizer.save_pretrained(folder)
+    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(tokenizer)}).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.golden import command
-from sweep.test_deployed import DEAR, FREE, study
-from sweep.test_sweep import target, write  # noqa: F401
+from helpers.small_study import DEAR, FREE, study, write
 
 from specexp.artifacts.validation import validated
 from specexp.config import load_config
@@ -74,8 +73,8 @@ def typed(here, monkeypatch):
 
 
 @pytest.mark.slow
-def test_nothing_is_served_if_nothing_is_faster(here, target):  # noqa: F811
-    assert done("sweep", write(study(target, DEAR))).startswith("python -m specexp.doctor")
+def test_nothing_is_served_if_nothing_is_faster(here, study_model):
+    assert done("sweep", write(study(study_model, DEAR))).startswith("python -m specexp.doctor")
     assert not Path("artifacts/small/best.json").exists()
 
 
@@ -83,14 +82,14 @@ def test_nothing_is_served_if_nothing_is_faster(here, target):  # noqa: F811
 def test_a_faster_winner_can_be_proved_and_served(
     typed,
     monkeypatch,
-    target,  # noqa: F811
+    study_model,
 ):
     from specexp.sweep import run
 
     pages, publish = [], run.publish
     keep = lambda report, *rest, **more: pages.append(report) or publish(report, *rest, **more)  # noqa: E731
     monkeypatch.setattr(run, "publish", keep)
-    content = study(target, FREE)
+    content = study(study_model, FREE)
     model = content["pair"].pop("target")  # an option of the command is an option of the next one
     line = done("sweep", write(content), "--pair.target", model, "--n-trials", "1")
     assert load_artifact("artifacts/small/best").kind == "static-tree"
@@ -104,8 +103,8 @@ def test_a_faster_winner_can_be_proved_and_served(
 
 
 @pytest.mark.slow
-def test_no_proof_is_proposed_if_nothing_was_exported(here, target):  # noqa: F811
-    content = study(target, FREE)
+def test_no_proof_is_proposed_if_nothing_was_exported(here, study_model):
+    content = study(study_model, FREE)
     content["sweep"]["export"]["kind"] = "q-table"
     assert done("sweep", write(content)) is None
 
@@ -128,6 +127,7 @@ def test_what_follows_a_proof(experiment, typed, artifact, drafter, code, follow
     assert holds in line
 
 
+@pytest.mark.slow
 def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(
     here, experiment, typed, monkeypatch
 ):
@@ -166,11 +166,11 @@ def test_a_sweep_over_a_drafter_of_another_package_names_it(experiment):
     assert trust_options(load_config(experiment())) == []
 
 
-def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, experiment, target):  # noqa: F811
+def test_verify_refuses_an_artifact_of_another_model_as_the_server_does(here, experiment, study_model):
     import specexp
     from specexp.artifacts import fingerprint
 
-    pair = specexp.load_pair(str(target), target_dtype="float32")
+    pair = specexp.load_pair(str(study_model), target_dtype="float32")
     made_for = fingerprint(pair.target, pair.tokenizer)
     folder = save_artifact("found", "static-tree", TREE, fingerprint=made_for).folder
     model = load_config(experiment()).get("pair.target")
@@ -212,6 +212,7 @@ def test_a_recording_is_profiled_and_then_replayed(experiment, typed):
     assert typed(done("record", *few, "--latency.artifact", "costs/best")) == ["run"]
 
 
+@pytest.mark.slow
 def test_a_controller_that_was_fitted_is_run(experiment, typed):
     path = experiment(
         controller={"class_path": "QLearning", "init_args": {"warm_up": 2, "draft_cost": 0.1}},

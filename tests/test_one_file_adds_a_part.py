@@ -156,6 +156,7 @@ def write(package: Path, model_folder: str, name: str, **sections: object) -> No
     (package / f"{name}.yaml").write_text(yaml.safe_dump(content))
 
 
+@pytest.mark.slow
 def test_one_file_adds_a_part_of_any_kind(package: Path, model_folder: str) -> None:
     lookup = {"class_path": "PromptLookup", "init_args": {"candidates": 2}}
     sized = {"class_path": "Sized", "init_args": {"size": "artifacts/size/best-tree"}}

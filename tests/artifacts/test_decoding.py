@@ -165,7 +165,7 @@ def test_the_recorded_runtime_decodes_and_drafts(measured, caplog, recorded, kin
     assert caplog.messages == []
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loaded", "runs"),
     [({"mode": "eager"}, "eager and bfloat16"), ({"target_dtype": "float32"}, "compiled and float32")],

@@ -236,7 +236,7 @@ def test_a_version_that_is_a_link_is_refused(tmp_path):
         load_artifact(folder.parent / "best")
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["static-tree", "composition"])
 def test_a_tree_of_too_many_nodes_is_refused_when_loaded(tmp_path, kind):
     folder = made.save(tmp_path, kind)

@@ -109,6 +109,7 @@ def test_records_of_another_verifier_or_a_failure_are_not_compared(given):
     assert compare(other, record("plain", 0), None, None) is other
 
 
+@pytest.mark.slow
 def test_bfloat16_parts_at_near_ties_only(tokenizer, prompts):
     target = tiny_llama(0, torch.bfloat16)
     verifier = KeyedSampling(0.7)

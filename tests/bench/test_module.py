@@ -254,6 +254,7 @@ def test_the_record_of_an_item_holds_all_sequences(arm, items):
     assert group.draft_bytes == {"weights": 0, "caches": 0}  # recycled tokens need no model
 
 
+@pytest.mark.slow
 def test_all_arms_of_one_run_decode_the_same_and_show_their_time_lines(arm, items, tmp_path):
     executions = {"plain": Serial(), "serial": SerialSpeculative(), "in step": Batched(2), "SEED": SEED}
     arms = [arm(name, execution) for name, execution in executions.items()]
@@ -345,6 +346,7 @@ def shown(solutions):
     return [(one.result.tree._values, one.result.final, one.check, one.unparsable) for one in solutions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verifier", "search"),
     [

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from core.test_tree import shapes as any_shapes
 from helpers.contracts import contract_of
+from helpers.drawn_shapes import shapes as any_shapes
 from hypothesis import given, strategies as st
 
 from specexp.artifacts import value_of

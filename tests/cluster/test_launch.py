@@ -59,6 +59,7 @@ def cluster(request):
     return str(request.param)
 
 
+@pytest.mark.slow
 @timed
 @everywhere
 def test_workers_end_in_their_environment_and_no_file_holds_the_password(cluster, tmp_path, request):
@@ -117,6 +118,7 @@ def test_workers_end_when_their_starter_is_killed(cluster, tmp_path):
     wait_for(lambda: not is_alive(processes(tmp_path, 0)[0]), 60)
 
 
+@pytest.mark.slow
 def test_workers_of_this_machine_have_gpus_of_their_own(tmp_path):
     assert start(tmp_path, "local", work(tmp_path, 0), work(tmp_path, 1), gpus=2).wait() == 0
     assert [begun(tmp_path, number)[0][3] for number in range(2)] == ["0,1", "2,3"]
@@ -146,6 +148,7 @@ def test_a_worker_that_no_node_of_ray_has_room_for_is_refused(gpus, threads, ray
     assert starter.returncode == 2
 
 
+@pytest.mark.slow
 @timed
 def test_a_missing_cluster_is_refused_with_a_remedy(tmp_path, monkeypatch):
     pytest.importorskip("ray")

@@ -97,6 +97,7 @@ def test_state_that_carries_over_prompts_is_not_split(experiment, tmp_path, caps
     assert "learns from prompt to prompt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_two_shards_has_the_tokens_of_one_machine(experiment, tmp_path):
     path = experiment(generation={"max_new_tokens": 4})
     folder = tmp_path / "runs" / "tiny"
@@ -126,6 +127,7 @@ def other_processor(monkeypatch):
     return change
 
 
+@pytest.mark.slow
 def test_shards_of_several_kinds_of_devices_are_not_put_together(
     experiment, tmp_path, other_processor, capsys
 ):

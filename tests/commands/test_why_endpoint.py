@@ -63,7 +63,7 @@ def test_planted_delays_are_found_within_a_tenth(explain) -> None:
 
 
 @pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None:
     planted = (
         "--step",
@@ -106,7 +106,7 @@ def test_a_planted_mistake_is_named(planted, cause, counters, explain) -> None:
     assert cause in found["answer"]
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("costs", "cause"),
     [
@@ -128,6 +128,7 @@ def test_costs_are_named_if_the_draft_is_healthy(costs, cause, explain) -> None:
     assert cause in found["answer"]
 
 
+@pytest.mark.slow
 def test_a_plain_server_gives_the_break_even_if_requests_cannot_choose(explain) -> None:
     plain = ["--plain-body", '{"speculative": 0}']
     found = explain("--virtual", "--step", "4", "--fixed", "8", "--token", "1", options=plain)
@@ -136,6 +137,7 @@ def test_a_plain_server_gives_the_break_even_if_requests_cannot_choose(explain) 
     assert "All drafts have about 4.0 tokens, so the cost of one is unknown" in found["answer"]
 
 
+@pytest.mark.slow
 def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> None:
     costs = ["--virtual", "--fixed", "8", "--token", "3"]
     port = free_port()
@@ -148,6 +150,7 @@ def test_servers_with_other_draft_lengths_give_the_cost_of_a_token(explain) -> N
     assert [summary["fixed_ms"], summary["token_ms"]] == pytest.approx([8, 3], rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_length_is_measured_on_prompts_that_the_server_has_not_answered(explain) -> None:
     rows = explain(*FREE, "--chooses", "--learns", "--accept", "0")["tables"]["lengths"]
     per_step = {row["requests"]: row["tokens/step"] for row in rows}
@@ -155,6 +158,7 @@ def test_a_length_is_measured_on_prompts_that_the_server_has_not_answered(explai
     assert per_step["other template"] > 2  # the same prompt again
 
 
+@pytest.mark.slow
 def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:
     """Half of the first drafted tokens are accepted, and no other."""
     found = explain(*FREE, "--counters", "sglext", "--accept", "0.5", "0", options=["--max-tokens", "256"])
@@ -162,6 +166,7 @@ def test_counts_of_sglang_give_acceptance_by_position(explain) -> None:
     assert "the draft goes on from wrong states" not in found["answer"]  # only one position is known
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_the_chosen_length_is_not_believed(explain) -> None:
     found = explain(*FREE, "--chooses", "--fixes-length")
     assert [row["requests"] for row in found["tables"]["lengths"]] == [

@@ -61,7 +61,7 @@ def test_a_misspelt_key_is_not_taken_for_a_lacking_file(wrong):
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=str)
-@pytest.mark.variants(12)
+@pytest.mark.variants(6)
 def test_the_first_line_of_an_experiment_is_its_command(path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     command = command_of(path)

@@ -146,6 +146,7 @@ def test_a_slot_holds_one_lane() -> None:
         decoding.add(lane(model, 1, 0)[0])
 
 
+@pytest.mark.slow
 def test_shapes_of_a_dynamic_tree_are_gone_with_their_step() -> None:
     model = LanguageModel(hashed_model(VOCABULARY))
     shapes: list[weakref.ref[TreeShape]] = []

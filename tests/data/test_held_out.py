@@ -38,7 +38,8 @@ def test_a_library_without_its_source_is_named(tmp_path):
         openings("test", root=tmp_path)
 
 
-@pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "validation", "test"])
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_functions_continue_at_a_boundary_of_tokens(embedded_tokenizer, split):
     files = python_files(Path(sysconfig.get_paths()["stdlib"]))
     documents = [

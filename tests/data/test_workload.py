@@ -65,6 +65,7 @@ def test_the_order_is_the_files_and_the_index_is_the_row_in_any_order(tokenizer)
         assert prompt.prompt_id == f"p{prompt.index}"
 
 
+@pytest.mark.slow
 @given(taken=st.integers(1, 10), seed=st.none() | st.integers(0, 5))
 def test_search_and_confirmation_share_no_prompt(taken: int, seed: int | None):
     letters = Letters([f"text {i}" for i in range(12)])

@@ -69,7 +69,7 @@ def law(name):
     return shares
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "min_p"])
 def test_sampled_outputs_of_three_tokens_have_the_joint_distribution(name):
     expected = law(name)

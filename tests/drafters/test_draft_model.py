@@ -123,7 +123,7 @@ def test_every_answer_is_the_models_own(life, context_limit):
 
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_after_many_steps_the_cache_is_that_of_a_fresh_prefill(name, attention):
     """In float64: accepted rows are kept where they are, rejected ones are gone, positions are right."""
     target = small_model(name, attention)
@@ -223,7 +223,7 @@ def pair():
     return target, FakeCausalLM(next_logits, 20)
 
 
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "builder",
     [

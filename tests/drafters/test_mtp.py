@@ -1,9 +1,5 @@
 """Multi-token-prediction layers in the published layout, against a plain reading of the recipe."""
 
-from functools import cache
-from pathlib import Path
-from tempfile import mkdtemp
-
 import numpy as np
 import pytest
 import torch
@@ -11,71 +7,14 @@ from helpers.contracts import contract_of
 from helpers.on_llama import OnLlama
 from helpers.requests import chain_request
 from helpers.small_models import small_model
-from safetensors.torch import load_file, save_file
+from helpers.small_mtp import HEADS, KEYS, SIZE, THETA, VOCABULARY, known, loaded, published
 from torch.nn.functional import linear, silu
-from transformers import AutoModelForCausalLM, MellumConfig, MellumForCausalLM
 
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.outcome import prefill_outcome
 from specexp.drafters import Mtp
 from specexp.testing.drafters import DrafterContract, DrawingDrafterContract
-
-VOCABULARY, WIDTH, HEADS, KEYS, SIZE, INNER, THETA = 61, 32, 4, 2, 16, 48, 5000.0
-
-
-def published(folder, kind="full_attention", without=""):
-    """Write a random target with a layer in the names of its publisher (Mellum's, as Qwen3-Next's)."""
-    config = MellumConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=2, head_dim=SIZE,
-        num_attention_heads=HEADS, num_key_value_heads=KEYS, mlp_layer_types=["dense"] * 2, num_mtp_layers=1,
-        mtp_layer_types=[kind], mtp_mlp_layer_types=["dense"], max_position_embeddings=160, sliding_window=None,
-        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": THETA}},
-        initializer_range=0.3,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    MellumForCausalLM(config).double().save_pretrained(folder)
-    generator = torch.Generator().manual_seed(1)
-
-    def random(*shape):
-        return torch.randn(shape, generator=generator).double() * 0.3
-
-    layer = "mtp.layers.0"
-    tensors = {
-        "mtp.fc.weight": random(WIDTH, 2 * WIDTH),
-        "mtp.pre_fc_norm_embedding.weight": 1 + random(WIDTH),
-        "mtp.pre_fc_norm_hidden.weight": 1 + random(WIDTH),
-        "mtp.norm.weight": 1 + random(WIDTH),
-        f"{layer}.input_layernorm.weight": 1 + random(WIDTH),
-        f"{layer}.post_attention_layernorm.weight": 1 + random(WIDTH),
-        f"{layer}.self_attn.q_proj.weight": random(HEADS * SIZE, WIDTH),
-        f"{layer}.self_attn.k_proj.weight": random(KEYS * SIZE, WIDTH),
-        f"{layer}.self_attn.v_proj.weight": random(KEYS * SIZE, WIDTH),
-        f"{layer}.self_attn.q_norm.weight": 1 + random(SIZE),
-        f"{layer}.self_attn.k_norm.weight": 1 + random(SIZE),
-        f"{layer}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
-        f"{layer}.mlp.gate_proj.weight": random(INNER, WIDTH),
-        f"{layer}.mlp.up_proj.weight": random(INNER, WIDTH),
-        f"{layer}.mlp.down_proj.weight": random(WIDTH, INNER),
-    }
-    tensors.pop(without, None)
-    file = folder / "model.safetensors"
-    save_file({**load_file(file), **tensors}, file, {"format": "pt"})
-    return tensors
-
-
-def loaded(folder):
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="sdpa"
-    ).eval()
-
-
-@cache
-def known():
-    """Return a target, and the tensors of its layer."""
-    folder = Path(mkdtemp())
-    tensors = published(folder)
-    return loaded(folder), tensors
 
 
 class OnMellum(OnLlama):

@@ -52,6 +52,7 @@ def test_steps_without_a_draft_count_as_steps(pair) -> None:
     assert (answer.steps, answer.accepted_drafts, answer.drafted_nodes) == (4, 4, 6)
 
 
+@pytest.mark.slow
 def test_a_server_that_a_command_starts_answers(pair) -> None:
     for answer in answered(pair):
         assert pair.tokenizer.decode(answer.token_ids) == fake_server.text_of(PROMPT, 8)
@@ -111,7 +112,7 @@ def test_a_request_is_sent_again_if_the_server_closes_the_idle_connection():
         ("", "lists the models fake, but model is 'fakes'; did you mean 'fake'"),
     ],
 )
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_every_failure_is_a_sentence(arguments, message, pair) -> None:
     seconds, model = 1.5 if "deaf" in arguments else 30, None if arguments else "fakes"
     with pytest.raises(EngineError, match=message):

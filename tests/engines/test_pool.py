@@ -83,6 +83,7 @@ def test_another_drafter_of_openvino_needs_a_restart_and_other_lengths_need_none
     assert short.restart_key == long.restart_key != short.plain().restart_key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "engine",
     [

@@ -52,6 +52,7 @@ addEventListener("load", () => setTimeout(() => {
 </script>"""
 
 
+@pytest.mark.slow
 def test_the_page_has_the_figures_of_the_records(monkeypatch):
     monkeypatch.chdir(ROOT)
     page = PAGE.read_text(encoding="utf-8")

@@ -38,6 +38,7 @@ def test_one_sentence(row, answered):
     answered(row)
 
 
+@pytest.mark.slow
 def test_a_database_with_foreign_tables(tmp_path, model_folder, monkeypatch, capsys):
     make({}, tmp_path)
     with sqlite3.connect(tmp_path / "x.db") as database:

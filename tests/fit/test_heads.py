@@ -63,6 +63,7 @@ def test_a_head_learns_its_target_and_is_exported_for_it(make, pair, tmp_path):
         Decoder(pair.draft, load_artifact(tmp_path / "head").drafter, Chain(2))
 
 
+@pytest.mark.slow
 def test_an_eagle3_head_learns_its_target_and_is_exported_in_the_published_layout(pair, tmp_path):
     vocabulary = tmp_path / "vocabulary.json"
     vocabulary.write_text(json.dumps([*range(400)]))

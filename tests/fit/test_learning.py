@@ -43,6 +43,7 @@ class Killed(BaseException):
     """Ends the process, which no failing prompt does."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     """Killed between two prompts, before the first checkpoint and after the second."""
@@ -68,6 +69,7 @@ def test_a_killed_run_learns_the_same_table(file, monkeypatch, whole, after):
     assert state_of(learn(load_config(file)))["steps"] == whole["steps"]  # finished: no further
 
 
+@pytest.mark.slow
 def test_the_slurm_variables_of_a_shell_do_not_concern_a_command_of_one_process(file, monkeypatch, whole):
     variables = {"NTASKS": 2, "JOB_ID": 7, "PROCID": 1, "LOCALID": 1, "NODEID": 0, "JOB_NAME": "x"}
     for name, value in variables.items():
@@ -75,6 +77,7 @@ def test_the_slurm_variables_of_a_shell_do_not_concern_a_command_of_one_process(
     assert torch.equal(state_of(learn(load_config(file)))["q"], whole["q"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_folder_of_the_artifact(file, capsys, tmp_path):
     from specexp.config.artifacts import load_artifact
 
@@ -86,6 +89,7 @@ def test_the_command_prints_the_folder_of_the_artifact(file, capsys, tmp_path):
     assert load_artifact("exported").controller.learn is False
 
 
+@pytest.mark.slow
 def test_a_failing_prompt_is_reported_and_the_others_are_learned_from(file, monkeypatch, capsys):
     from specexp.bench.live import DecoderArm
 

@@ -1,4 +1,4 @@
-"""The number of examples of a property: under ``-m slow`` ten times the default, for all properties."""
+"""The number of examples of a property: under ``-m slow`` many times the default, for all properties."""
 
 from collections.abc import Callable
 from typing import Any

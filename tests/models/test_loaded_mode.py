@@ -31,6 +31,7 @@ def model() -> PreTrainedModel:
     return made
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("mode", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("eager", "eager")]
 )

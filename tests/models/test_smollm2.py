@@ -110,6 +110,7 @@ def test_on_a_full_disk_nothing_is_left(monkeypatch):
     assert "No space left on device" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_a_full_disk_while_unpacking_leaves_the_file_and_no_folder(monkeypatch):
     fetch_smollm2()
@@ -125,6 +126,7 @@ def test_a_full_disk_while_unpacking_leaves_the_file_and_no_folder(monkeypatch):
     assert list(smollm2_file().parent.iterdir()) == [smollm2_file()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("index")
 def test_two_that_fetch_and_unpack_at_once_get_the_same_model():
     with ThreadPoolExecutor(2) as pool:

@@ -6,16 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.spread_decoding import decoded
 
-from specexp.builders import ParametricTree
 from specexp.core.language_model import compute_device, is_spread
-from specexp.core.loop import Decoder
-from specexp.drafters import DraftModel
 from specexp.models.pair import load_pair
 from specexp.models.sources import PairError
-from specexp.verifiers import KeyedSampling
 
-PROMPT = "def add(a, b):"
 ON_DISK = {
     "model.embed_tokens": "cpu",
     "model.norm": "cpu",
@@ -23,13 +19,6 @@ ON_DISK = {
     "lm_head": "cpu",
     "model.layers": "disk",
 }
-
-
-def decoded(pair):
-    drafter = DraftModel(pair.draft_runtime())
-    decoder = Decoder(pair.target_runtime(), drafter, ParametricTree(nodes=4, depth=2), KeyedSampling(0.7))
-    prompt = pair.tokenizer(PROMPT)["input_ids"]
-    return decoder.generate(prompt, max_new_tokens=12, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +31,7 @@ def ordinary(tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled(ordinary):
     given = {"target_dtype": "float32"}
     spread_pair = load_pair(ordinary, "stdlib", device_map=ON_DISK, **given)
@@ -63,7 +53,7 @@ SPLIT = """
 import torch.distributed
 from pathlib import Path
 from sys import argv
-from test_spread import decoded
+from helpers.spread_decoding import decoded
 from specexp.models.pair import load_pair
 pair = load_pair(argv[2], "stdlib", device_map="tensor-parallel", target_dtype="float32")
 said = f"{pair.target_runtime().placement}\\n{decoded(pair).token_ids}"
@@ -77,7 +67,7 @@ def test_matrices_split_over_two_processes_give_the_same_tokens(tmp_path, ordina
     program = tmp_path / "split.py"
     program.write_text(SPLIT)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     subprocess.run([*launch, str(program), str(tmp_path), ordinary], check=True, env=environment)
     whole = decoded(load_pair("stdlib", mode="eager", target_dtype="float32")).token_ids

@@ -106,14 +106,14 @@ OTHERS: dict[str, tuple[TreeBuilder, dict[str, Any], Verifier]] = {
 
 
 @pytest.mark.parametrize("tree", OTHERS.values(), ids=OTHERS)
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_a_tree_with_nodes_that_no_step_drafts_is_unchanged(tree: Any) -> None:
     own, _ = drafted(LanguageModel(model("Llama")), tree)
     assert drafted(GraphedModel(model("Llama"), CheckedReplay), tree)[0] == own
 
 
 @pytest.mark.parametrize("positions", [40, 41, 42])
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_no_position_beyond_the_drafts_context_is_fed(positions: int) -> None:
     own, _ = drafted(LanguageModel(model("GPT2", positions)), TREES["chain"])
     assert drafted(GraphedModel(model("GPT2", positions), CheckedReplay), TREES["chain"])[0] == own
@@ -152,7 +152,7 @@ PLANS = {
 }
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_draft_never_waits_for_the_device(plan: DraftPlan) -> None:
     with torch.device("meta"):

@@ -30,6 +30,7 @@ def profiled(experiment, tmp_path, capsys):
     return load_artifact(tmp_path / "artifacts" / "profile" / "best"), capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_leaves_an_artifact_tables_and_a_picture(profiled, tmp_path):
     artifact, shown = profiled
     profile, measured = artifact.profile, artifact.measured

@@ -93,6 +93,7 @@ def test_a_bandwidth_that_changes_during_the_run_is_one_sentence(slow, fast, sen
     assert changed(MADE) == ""  # a profile of before
 
 
+@pytest.mark.slow
 def test_limits_are_measured_like_passes(monkeypatch):
     monkeypatch.setattr(roofline, "_BEYOND", 2**16)
     linear = torch.nn.Linear(1024, 8, dtype=torch.bfloat16)

@@ -152,7 +152,7 @@ def recycling(coupled, state="carry"):
     ],
     ids=["lookup", "recycling", "cold recycling", "both"],
 )
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_drafters_that_learn_from_accepted_tokens_alone_are_exact(setting, make):
     coupled = setting[2]
     builder = ParametricTree(nodes=8, depth=4, width=min(3, make(coupled).max_candidates))
@@ -185,7 +185,7 @@ def tokens_per_step(records):
     return sum(one.new_tokens for one in records) / sum(one.steps for one in records)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [4, 12])
 def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
     arm, live, replayed = both(recycled, lambda source: TokenRecycling(k=4, state="carry"), tree(nodes))
@@ -206,6 +206,7 @@ def test_trees_and_rules_that_were_not_recorded_come_close(recycled, update):
     assert tokens_per_step(replayed) == pytest.approx(tokens_per_step(live), rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompts", "within"), [(12, 0.15), pytest.param(50, 0.05, marks=pytest.mark.slow)], ids=["few", "all"]
 )

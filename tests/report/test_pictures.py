@@ -31,6 +31,7 @@ def check_whole(axes, shape):
     assert (places + reach <= [right, top]).all()
 
 
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     "shape",
     [ROOT_ONLY, bush(4), Chain(length=8).shape, TokenRecyclingTree().shape],

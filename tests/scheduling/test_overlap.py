@@ -37,7 +37,7 @@ def run_of(execution, ms=3):
         return executor.run(JOBS)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, "thread"])
 def test_drafts_are_made_while_the_target_verifies_others(workers):
     run = run_of(Scheduled(3, workers=workers))

@@ -81,6 +81,7 @@ def test_a_failure_on_either_side_stops_the_worker(where):
     assert not is_alive(pid)
 
 
+@pytest.mark.variants(1)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("drafts", "workers", "message"),
@@ -122,7 +123,7 @@ def test_parts_that_cannot_be_handed_over_are_refused():
         assert len(executor.run([Job((1,), 0, 4)]).results[0].token_ids) == 4
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["thread", 1])
 def test_nothing_stays_open(workers):
     def use(fails_at):

@@ -53,6 +53,7 @@ class TestScheduledOverAProcess(DraftingExecutionContract):
         return Scheduled(3)
 
 
+@pytest.mark.slow
 class TestScheduledOverSeveralProcesses(DraftingExecutionContract):
     @pytest.fixture
     def execution(self):

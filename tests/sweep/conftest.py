@@ -2,6 +2,7 @@
 
 import pytest
 from helpers.postgres import binaries, postgres
+from helpers.small_study import small_experiment
 
 
 @pytest.fixture(scope="module")
@@ -17,3 +18,11 @@ def server():
 def url(server, request):
     """A database of the test's own there."""
     return server.database(f"of_{abs(hash(request.node.name))}")
+
+
+@pytest.fixture
+def small(tmp_path, study_model, monkeypatch):
+    """A small experiment, to be written with ``write``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    return small_experiment(study_model)

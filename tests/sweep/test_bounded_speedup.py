@@ -3,21 +3,24 @@
 import csv
 from pathlib import Path
 
-from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
+import pytest
+from helpers.small_study import write
 
 from specexp.bench.statistics import IMPOSSIBLE
 from specexp.sweep.command import main
 from specexp.sweep.study import PlainSeconds
 
+pytestmark = pytest.mark.slow
+
 
 def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast(
-    experiment,  # noqa: F811
+    small,
     monkeypatch,
 ):
     monkeypatch.setattr(
         PlainSeconds, "now", lambda plain, prompt_id: 1000 * plain.seconds_per_token[prompt_id]
     )
-    assert main([write(experiment)]) == 0
+    assert main([write(small)]) == 0
     with Path("runs/small/trials.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["state"] == "complete"]
     assert len(rows) > 1

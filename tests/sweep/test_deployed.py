@@ -5,13 +5,12 @@ A latency profile models the seconds, so that the winner does not depend on the 
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers import made_artifacts as made
-from sweep.test_search_confirm import record
-from sweep.test_sweep import small_experiment, target, write  # noqa: F401
+from helpers.made_records import record
+from helpers.small_study import DEAR, FREE, study, write
 
 import specexp
 from specexp.artifacts import ArtifactError
@@ -23,35 +22,15 @@ from specexp.sweep.command import main
 from specexp.sweep.confirmation import winner_of
 from specexp.sweep.trials import Confirmed
 
-FREE = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
-DEAR = {"name": "dear drafts", "target_ms": {1: 100, 4: 130}}
-
-
-def study(target, latency):  # noqa: F811
-    """A study of one tree for a drafter that learns from prompt to prompt."""
-    found = small_experiment(target)
-    found["latency"] = latency
-    found["drafter"] = {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}}
-    found["verifier"] = {"class_path": "Greedy"}
-    found["generation"] = {"max_new_tokens": 24, "threads": 1}
-    found["sweep"] |= {
-        "n_trials": 1,
-        "space": {"builder.init_args.nodes": {"type": "int", "low": 5, "high": 5}},
-        "enqueue": [],
-        "count_acceptances": None,
-        "confirm": {"best": 1, "data": {"max_prompts": 4}},
-    }
-    return found
-
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory, target):  # noqa: F811
+def ended(tmp_path_factory, study_model):
     """The folder of a study that ended with a gain."""
     folder = tmp_path_factory.mktemp("ended")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("WANDB_MODE", "disabled")
-        assert main([write(study(target, FREE)), "--require-gain"]) == 0
+        assert main([write(study(study_model, FREE)), "--require-gain"]) == 0
     return folder
 
 
@@ -128,6 +107,7 @@ def test_an_artifact_is_not_searched(gained, capsys):
     assert "python -m specexp.run small.yaml --artifact artifacts/small/best" in error
 
 
+@pytest.mark.slow
 def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys):
     assert main([gained, "--cold"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -139,15 +119,16 @@ def test_a_winner_exported_cold_states_what_a_first_request_gets(gained, capsys)
     assert tokens_per_step(answers(artifact, anew=True)) == pytest.approx(cold)
 
 
+@pytest.mark.slow
 def test_there_is_no_best_if_nothing_is_faster(
-    target,  # noqa: F811
+    study_model,
     tmp_path,
     monkeypatch,
     capsys,
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    file = write(study(target, DEAR))
+    file = write(study(study_model, DEAR))
     assert main([file]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "artifacts/small/best is not written, because no static-tree is shown to be faster" in printed
@@ -189,9 +170,9 @@ def test_a_state_that_is_not_the_parts_own_is_refused(gained, state, text):
     ],
 )
 def test_the_winner_is_the_fastest_that_is_shown_to_be_faster(first, second, winner):
-    records = [record("plain", prompt, 1.0) for prompt in range(4)]
+    records = [record("plain", prompt, steps=2) for prompt in range(4)]
     for name, taken in (("first", first), ("second", second)):
-        records += [record(name, prompt, one) for prompt, one in enumerate(taken)]
+        records += [record(name, prompt, one, steps=2) for prompt, one in enumerate(taken)]
     found = [
         Confirmed(name, number, (), {}, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
         for number, name in enumerate(("first", "second"))
@@ -201,7 +182,7 @@ def test_the_winner_is_the_fastest_that_is_shown_to_be_faster(first, second, win
 
 
 def test_the_interval_of_a_metric_is_over_prompts():
-    records = [replace(record("a", prompt, 1.0), steps=1 + prompt % 2) for prompt in range(16)]
+    records = [record("a", prompt, steps=1 + prompt % 2) for prompt in range(16)]
     low, high = metric_interval(records, "a", "tokens_per_step") or (0.0, 0.0)
     assert 2 < low < 64 / 24 < high < 4
     assert metric_interval(records[:1], "a", "tokens_per_step") is None

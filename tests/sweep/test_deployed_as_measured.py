@@ -85,7 +85,7 @@ def arms(study, alias):
     return {"study": arm.decode, "deployed": lambda prompt: decoded(study, decoder, prompt)}
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ALIASES)
 def test_tokens_are_the_studys(study, alias):
     both = arms(study, alias)

@@ -134,6 +134,7 @@ class TestOpenVino:
         assert written in [choice["init_args"]["settings"] for choice in choices]
 
 
+@pytest.mark.slow
 def test_hugging_faces_generate_is_an_engine_too(of_engine, capsys):
     lookup = {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 2}
     choices = [

@@ -28,7 +28,7 @@ def theirs(chosen, folder):
     return RDBStorage(chosen.storage)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_a_study_of_another_program_is_refused_and_stays_as_it_is(chosen, tmp_path, direction):
     study = optuna.create_study(storage=theirs(chosen, tmp_path), study_name="fake", direction=direction)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from helpers.fake_bench import FakeBench, opened, settings
-from sweep.test_sweep import experiment, target, write  # noqa: F401 - fixtures
+from helpers.small_study import write
 
 from specexp.sweep.command import main
 from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan
@@ -106,14 +106,15 @@ def rows():
         return [row for row in csv.DictReader(file) if row["state"] in ("complete", "pruned")]
 
 
-def test_minutes_size_a_study_and_count_for_each_start(experiment, capsys, monkeypatch):  # noqa: F811
-    experiment["data"]["max_prompts"] = 7
-    experiment["baselines"] = ["plain"]
+@pytest.mark.slow
+def test_minutes_size_a_study_and_count_for_each_start(small, capsys, monkeypatch):
+    small["data"]["max_prompts"] = 7
+    small["baselines"] = ["plain"]
     ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
     monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
     monkeypatch.setattr("specexp.sweep.run.time", lambda: 1000.0)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: 1100.0)
-    file = write(experiment)
+    file = write(small)
     assert main([file, "--minutes", "3"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     # 155 s are 15.5 prompts, too few for three known trials on 6 prompts. The fewest are 3 + 2 + 3.75 in the search and

@@ -53,6 +53,7 @@ def check_full(study):
         assert len(trial.intermediate_values) == trial.user_attrs.get("pruned_at", PROMPTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "round_", [0, *(pytest.param(round_, marks=pytest.mark.slow) for round_ in range(1, 10))]
 )

@@ -107,6 +107,7 @@ def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path):
     assert study.best_trial.number == 1
 
 
+@pytest.mark.slow
 def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     chosen = settings(space=FIXED, n_trials=5)
     study = opened(chosen, tmp_path)
@@ -172,6 +173,7 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path):
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 
+@pytest.mark.slow
 def test_a_space_in_which_everything_fails_ends_with_the_reason(tmp_path):
     class Broken(FakeBench):
         def prepare(self, overrides):

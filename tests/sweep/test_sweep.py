@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
-from helpers.small_models import FULL_ATTENTION, build, byte_tokenizer
+from helpers.small_study import CHAIN_OF_2, NODES, ONE_CHAIN, RANDOM, SWEEP, refused, write
 from sqlalchemy.exc import OperationalError
 
 import specexp
@@ -27,80 +26,6 @@ from specexp.sweep.workers import Claim, TakenOverError
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
 
-NODES = "builder.init_args.nodes"
-CHAIN_OF_2 = {"name": "chain of 2", "builder": {"class_path": "Chain", "init_args": {"length": 2}}}
-WIDE = {"class_path": "ParametricTree", "init_args": {"nodes": 12, "depth": 2}}
-RANDOM = {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}}
-SWEEP = {
-    "n_trials": 5,
-    "sampler": RANDOM,
-    "space": {
-        "builder": {
-            "type": "categorical",
-            "choices": [
-                {"name": "parametric", "class_path": "ParametricTree"},
-                {"name": "fitted", "class_path": "FittedTree"},
-            ],
-        },
-        NODES: {"type": "int", "low": 2, "high": 12},
-        "builder.init_args.rank_decay": {"type": "float", "low": 0.5, "high": 3.0},
-    },
-    "enqueue": [
-        CHAIN_OF_2,
-        {"name": "80-node tree", "builder": {"class_path": "TokenRecyclingTree"}},
-        {"name": "too wide", "builder": WIDE},
-    ],
-    "count_acceptances": {
-        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 30}},
-        "data": {"max_prompts": 2},
-    },
-    "confirm": {"best": 1, "data": {"max_prompts": 3}},
-}
-ONE_CHAIN = {"n_trials": 1, "enqueue": [CHAIN_OF_2]}
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    """A small random model with a tokenizer of bytes."""
-    folder, tokenizer = tmp_path_factory.mktemp("model"), byte_tokenizer()
-    tokenizer.save_pretrained(folder)
-    build("Llama", {**FULL_ATTENTION["Llama"], "vocab_size": len(tokenizer)}).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def experiment(tmp_path, target, monkeypatch):
-    """A small experiment, to be written with :func:`write`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    return small_experiment(target)
-
-
-def small_experiment(target):
-    """The experiment, and its questions in the working directory."""
-    questions = [{"question": f"What is {n} plus {n + 3}?", "answer": "#### 1"} for n in range(12)]
-    Path("questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
-    return {
-        "name": "small",
-        "question": "Which tree?",
-        "pair": {"target": str(target), "target_dtype": "float32"},
-        "data": {
-            "prompts": {"class_path": "GSM8K", "init_args": {"path": "questions.jsonl"}},
-            "max_prompts": 3,
-            "shuffle_seed": 0,
-        },
-        "drafter": {"class_path": "TokenRecycling"},
-        "builder": {"class_path": "ParametricTree", "init_args": {"nodes": 4}},
-        "verifier": {"class_path": "KeyedSampling"},
-        "generation": {"max_new_tokens": 8, "threads": 1},
-        "sweep": {**SWEEP, "export": {"kind": "static-tree", "to": "artifacts/small"}},
-    }
-
-
-def write(experiment):
-    Path("small.yaml").write_text(yaml.safe_dump(experiment))
-    return "small.yaml"
-
 
 def search(low, high, **others):
     """A search of the nodes alone, with nothing measured first."""
@@ -114,18 +39,8 @@ def trials():
         return list(csv.DictReader(file))
 
 
-def refused(capsys, *arguments):
-    """The one sentence with which the command refuses its arguments."""
-    assert main(list(arguments)) != 0
-    captured = capsys.readouterr()
-    sentence = captured.err.strip()
-    assert sentence.startswith("error: "), captured
-    assert "\n" not in sentence
-    return sentence.removeprefix("error: ")
-
-
-def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
-    assert main([write(experiment)]) == 0
+def test_a_sweep_ends_with_a_confirmed_and_exported_tree(small, capsys):
+    assert main([write(small)]) == 0
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
@@ -158,15 +73,13 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(experiment, capsys):
     assert (folder / "reference.json").read_text() == reference
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("costs", "nodes"), [({2: 1.0, 33: 1.9, 65: 2.1}, [30, 32]), ({2: 1.0, 17: 1.9, 65: 2.1}, [30])], ids=str
 )
-def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(
-    costs, nodes, experiment, monkeypatch
-):
-    experiment["sweep"]["count_acceptances"] = {**SWEEP["count_acceptances"], "most_cost": 2}
-    experiment["sweep"] |= {"confirm": None, "export": None, **ONE_CHAIN}
+def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(costs, nodes, small, monkeypatch):
+    small["sweep"]["count_acceptances"] = {**SWEEP["count_acceptances"], "most_cost": 2}
+    small["sweep"] |= {"confirm": None, "export": None, **ONE_CHAIN}
     monkeypatch.setattr(Study, "_step_ms", lambda *given: costs)
     counted, known = Study._counted, []
     monkeypatch.setattr(
@@ -176,30 +89,31 @@ def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(
             known.append(builder["init_args"]["nodes"]) or counted(study, builder, begin)
         ),
     )
-    assert main([write(experiment)]) == 0
+    assert main([write(small)]) == 0
     assert known == nodes
 
 
-def test_a_study_does_not_replace_the_results_of_a_run(experiment, capsys):
+def test_a_study_does_not_replace_the_results_of_a_run(small, capsys):
     folder = Path("runs/small")
     folder.mkdir(parents=True)
     (folder / "records.jsonl").write_text("")
-    sentence = refused(capsys, write(experiment))
+    sentence = refused(capsys, write(small))
     assert sentence.endswith(
         "name: runs/small already holds the results of a run; choose another name (--name NEW), or remove that folder"
     )
     assert [path.name for path in folder.iterdir()] == ["records.jsonl"]
 
 
-def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(experiment, capsys):
-    experiment["sweep"] |= search(5, 5, n_trials=1, export={"kind": "static-tree"})
-    experiment["sweep"]["confirm"] = {"best": 1, "data": {"max_prompts": 4}}  # fewer give no verdict
+@pytest.mark.slow
+def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys_best(small, capsys):
+    small["sweep"] |= search(5, 5, n_trials=1, export={"kind": "static-tree"})
+    small["sweep"]["confirm"] = {"best": 1, "data": {"max_prompts": 4}}  # fewer give no verdict
     # A gain for certain, because `best` exists only with one.
-    experiment["latency"] = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
-    experiment["drafter"]["init_args"] = {"k": 4, "state": "carry"}
-    experiment["verifier"] = {"class_path": "Greedy"}
-    experiment["generation"]["max_new_tokens"] = 24
-    assert main([write(experiment), "--name", "mine"]) == 0
+    small["latency"] = {"name": "free drafts", "target_ms": {1: 100, 8: 100}}
+    small["drafter"]["init_args"] = {"k": 4, "state": "carry"}
+    small["verifier"] = {"class_path": "Greedy"}
+    small["generation"]["max_new_tokens"] = 24
+    assert main([write(small), "--name", "mine"]) == 0
     best = Path("artifacts/mine/best.json").read_text()
     for dry_run in ([], ["--dry-run"]):
         sentence = refused(
@@ -214,12 +128,12 @@ def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys
 
 
 @pytest.mark.slow
-def test_the_best_of_the_configured_kind_is_exported(experiment, capsys):
-    experiment["pair"]["draft"] = experiment["pair"]["target"]
-    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
-    experiment["builder"] = {"class_path": "DySpecThreshold", "init_args": {"max_nodes": 12}}
-    experiment["verifier"] = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}}
-    experiment["sweep"] |= {
+def test_the_best_of_the_configured_kind_is_exported(small, capsys):
+    small["pair"]["draft"] = small["pair"]["target"]
+    small["drafter"] = {"class_path": "DraftModel", "init_args": {"temperature": 0.6}}
+    small["builder"] = {"class_path": "DySpecThreshold", "init_args": {"max_nodes": 12}}
+    small["verifier"] = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.6}}
+    small["sweep"] |= {
         "n_trials": 3,
         "pruner": {"class_path": "optuna.pruners.NopPruner"},  # on a busy machine all trials may look slow
         "space": {"builder.init_args.threshold": {"type": "float", "low": 0.05, "high": 0.5, "log": True}},
@@ -227,7 +141,7 @@ def test_the_best_of_the_configured_kind_is_exported(experiment, capsys):
         "count_acceptances": None,
         "confirm": {"best": 2, "data": {"max_prompts": 3}},
     }
-    assert main([write(experiment)]) == 0
+    assert main([write(small)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "threshold=" in printed
     assert "hf-eager" not in printed, "it cannot follow a verifier that draws"
@@ -238,16 +152,16 @@ def test_the_best_of_the_configured_kind_is_exported(experiment, capsys):
 
 
 @pytest.fixture
-def schedules(experiment):
+def schedules(small):
     """A search for an execution strategy; its drafts come from a thread, because a process takes longer to start."""
     thread = {"class_path": "Scheduled", "init_args": {"workers": "thread"}}
     n, batch = "execution.init_args.n", "execution.init_args.verify_batch"
-    experiment["pair"]["draft"] = experiment["pair"]["target"]
-    experiment["drafter"] = {"class_path": "DraftModel", "init_args": {"coupled": True}}
-    experiment["builder"] = {"class_path": "Chain", "init_args": {"length": 2}}
-    experiment["execution"] = thread
-    experiment["generation"] = {"max_new_tokens": 8, "samples": 3, "threads": 1}
-    experiment["sweep"] = {
+    small["pair"]["draft"] = small["pair"]["target"]
+    small["drafter"] = {"class_path": "DraftModel", "init_args": {"coupled": True}}
+    small["builder"] = {"class_path": "Chain", "init_args": {"length": 2}}
+    small["execution"] = thread
+    small["generation"] = {"max_new_tokens": 8, "samples": 3, "threads": 1}
+    small["sweep"] = {
         "n_trials": 4,
         "sampler": RANDOM,
         "space": {
@@ -263,7 +177,7 @@ def schedules(experiment):
         "confirm": {"best": 1, "data": {"max_prompts": 2}},
         "export": {"kind": "schedule", "to": "artifacts/small"},
     }
-    return experiment
+    return small
 
 
 @pytest.mark.slow
@@ -304,33 +218,34 @@ def test_a_sweep_over_executions_exports_a_schedule_that_opens(schedules, capsys
 
 
 @pytest.mark.slow
-def test_a_confirmation_that_another_worker_took_over_leaves_nothing(experiment, monkeypatch):
+def test_a_confirmation_that_another_worker_took_over_leaves_nothing(small, monkeypatch):
     def lost(claim):
         raise TakenOverError
 
     monkeypatch.setattr(Claim, "check", lost)
-    experiment["sweep"] |= ONE_CHAIN
-    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
+    small["sweep"] |= ONE_CHAIN
+    assert main([write(small), "--storage", "sqlite:///study.db"]) == 0
     assert (Path("runs/small") / "trials.csv").exists()
     assert not [*Path("runs/small").glob("*confirm*")]
     assert not [*Path("artifacts").rglob("artifact.json")]
 
 
 @pytest.mark.slow
-def test_a_database_that_does_not_come_back_is_one_sentence(experiment, capsys, monkeypatch):
+def test_a_database_that_does_not_come_back_is_one_sentence(small, capsys, monkeypatch):
     def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
     monkeypatch.setattr("specexp.sweep.run.SweepRun._conclude_in_turn", lost)
-    experiment["sweep"] |= ONE_CHAIN
-    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 1
+    small["sweep"] |= ONE_CHAIN
+    assert main([write(small), "--storage", "sqlite:///study.db"]) == 1
     printed = capsys.readouterr().err.splitlines()[-1]
     assert printed.startswith("error: storage 'sqlite:///study.db' failed: ")
     assert "is gone" in printed
     assert "pa55" not in printed
 
 
-def test_prompts_that_fail_in_the_confirmation_are_exit_code_1(experiment, capsys, monkeypatch):
+@pytest.mark.slow
+def test_prompts_that_fail_in_the_confirmation_are_exit_code_1(small, capsys, monkeypatch):
     decode, broken = DecoderArm.decode, []
 
     def breaking(arm, *given, **named):
@@ -341,8 +256,8 @@ def test_prompts_that_fail_in_the_confirmation_are_exit_code_1(experiment, capsy
         return decode(arm, *given, **named)
 
     monkeypatch.setattr(DecoderArm, "decode", breaking)
-    experiment["sweep"] |= ONE_CHAIN
-    assert main([write(experiment)]) == 1
+    small["sweep"] |= ONE_CHAIN
+    assert main([write(small)]) == 1
     printed = capsys.readouterr()
     assert "answers failed (chain of 2: all 3), e.g. chain of 2 on prompt" in printed.err
     assert "the reasons are in runs/small/confirm.jsonl" in printed.err
@@ -351,20 +266,21 @@ def test_prompts_that_fail_in_the_confirmation_are_exit_code_1(experiment, capsy
 
 
 @pytest.mark.slow
-def test_a_study_of_two_objectives_is_confirmed_from_its_front(experiment, capsys):
-    experiment["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"})
-    assert main([write(experiment), "--storage", "sqlite:///study.db"]) == 0
+def test_a_study_of_two_objectives_is_confirmed_from_its_front(small, capsys):
+    small["sweep"].update(n_trials=4, objectives={"speedup": "maximize", "nodes_per_step": "minimize"})
+    assert main([write(small), "--storage", "sqlite:///study.db"]) == 0
     assert "nodes per step" in capsys.readouterr().out
 
 
-def test_dry_run_shows_what_would_be_searched_and_writes_nothing(experiment, capsys):
-    assert main([write(experiment), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
+def test_dry_run_shows_what_would_be_searched_and_writes_nothing(small, capsys):
+    assert main([write(small), "--dry-run", "--n-trials", "9", "--builder.init_args.nodes", "6"]) == 0
     printed = capsys.readouterr().out
     for word in ("9 trials", "init_args.rank_decay", "float 0.5 to 3", "parametric, fitted", "80-node tree"):
         assert word in printed
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
     code = (
         "import sys; from specexp.sweep.command import main; status = main(sys.argv[1:]) - 2; "
@@ -378,8 +294,8 @@ def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
     )
 
 
-def test_a_mistake_found_with_models_and_prompts_leaves_no_files(experiment, capsys):
-    file = write(experiment)
+def test_a_mistake_found_with_models_and_prompts_leaves_no_files(small, capsys):
+    file = write(small)
     Path("empty.jsonl").write_text("")
     Path("long.jsonl").write_text(12 * (json.dumps({"question": "long " * 40, "answer": "1"}) + "\n"))
     for arguments, words in (
@@ -399,6 +315,7 @@ def test_a_mistake_found_with_models_and_prompts_leaves_no_files(experiment, cap
         assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path):
     code = (
         "import pathlib, resource, signal, sys; from specexp.sweep.storage import JournalFile\n"

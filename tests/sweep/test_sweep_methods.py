@@ -5,7 +5,7 @@ are left out where the pair has none.
 from pathlib import Path
 
 import pytest
-from sweep.test_sweep import experiment, refused, target, write  # noqa: F401
+from helpers.small_study import refused, write
 
 import specexp
 from specexp.config import load_config
@@ -19,11 +19,11 @@ LOOKUP = {"name": "lookup", "drafter": {"class_path": "PromptLookup"}}
 
 
 @pytest.fixture
-def methods(experiment):  # noqa: F811
-    del experiment["drafter"], experiment["builder"]
-    experiment["pair"]["draft"] = experiment["pair"]["target"]
-    experiment["data"]["max_prompts"] = 3
-    experiment["sweep"] = {
+def methods(small):
+    del small["drafter"], small["builder"]
+    small["pair"]["draft"] = small["pair"]["target"]
+    small["data"]["max_prompts"] = 3
+    small["sweep"] = {
         "n_trials": 4,
         "sampler": {"class_path": "optuna.samplers.RandomSampler", "init_args": {"seed": 0}},
         "space": {
@@ -43,9 +43,10 @@ def methods(experiment):  # noqa: F811
         "confirm": {"best": 1, "of_each": "method", "data": {"max_prompts": 2}},
         "export": {"kind": "composition", "to": "artifacts/small"},
     }
-    return experiment
+    return small
 
 
+@pytest.mark.slow
 def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(methods, capsys):
     assert main([write(methods)]) == 0
     printed = " ".join(capsys.readouterr().out.split())

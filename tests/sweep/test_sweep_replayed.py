@@ -20,6 +20,8 @@ from specexp.replay.format.recording import MANIFEST
 from specexp.replay.record.command import main as record
 from specexp.sweep.command import main
 
+pytestmark = pytest.mark.slow
+
 LATENCY = {
     "name": "toy",
     "target_ms": {1: 10.0, 8: 11.0, 64: 30.0},
@@ -219,7 +221,6 @@ def test_trials_of_different_recordings_are_of_different_studies(here, capsys):
     assert "exists already with another workload" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.slow
 def test_a_table_learned_on_a_recording_is_the_one_learned_live(here):
     path = write(**{**LEARNING, "sweep": None, "data": {**TREE["data"], "max_prompts": 3}})
     live = learn(load_config(path, ["--name", "live", "--backend", "live", "--recording", "null"]))
@@ -230,7 +231,6 @@ def test_a_table_learned_on_a_recording_is_the_one_learned_live(here):
     assert torch.equal(one["q"], other["q"])
 
 
-@pytest.mark.slow
 def test_candidates_learn_from_recorded_prompts(here):
     sweep = deepcopy(TREE["sweep"])
     sweep |= {

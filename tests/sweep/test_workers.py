@@ -43,6 +43,7 @@ def test_of_two_confirmations_one_is_left_to_the_other_worker(url, tmp_path):
     assert claim_confirmation(other, lambda claim: "later") == "later"
 
 
+@pytest.mark.slow
 def test_the_claim_of_a_dead_process_is_ended_and_its_owner_learns_of_it(url, tmp_path):
     confirmations = confirmations_of(url, tmp_path)
     dead = confirmations.ask()
@@ -64,6 +65,7 @@ def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url, tmp_path):
     assert claim_confirmation(confirmations, lambda claim: 1) == 1
 
 
+@pytest.mark.slow
 def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tmp_path):
     chosen = settings(n_trials=3, storage=url)
     studies = [opened(chosen, tmp_path) for _ in range(2)]

@@ -109,6 +109,7 @@ def test_the_phases_are_the_engine_s() -> None:
 PARAMS = {"builder": {"name": "parametric", "class_path": "ParametricTree"}, "builder.init_args.nodes": 16}
 
 
+@pytest.mark.slow
 def test_a_trial_is_an_offline_run_of_the_study_s_group(tmp_path: Path) -> None:
     tracker = Tracker("tree_shape", tmp_path / "runs", tags=["cpu"])
     with tracker.trial(3, PARAMS, {"generation": {"seed": 0, "folder": Path("runs")}}) as run:
@@ -197,6 +198,7 @@ def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
     assert kept.read_text() == '{"kind": "static-tree"}'
 
 
+@pytest.mark.slow
 def test_a_failing_trial_is_recorded_and_its_error_passes(tmp_path: Path) -> None:
     tracker = Tracker("study", tmp_path)
     with pytest.raises(RuntimeError, match="no memory"), tracker.trial(0, {}):
@@ -210,6 +212,7 @@ def test_a_failing_trial_is_recorded_and_its_error_passes(tmp_path: Path) -> Non
     assert (pruned["summary"]["state"], pruned["exit_code"]) == ("pruned", 0)
 
 
+@pytest.mark.slow
 def test_runs_and_the_hint_are_of_the_present_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,7 +173,7 @@ def test_no_part_is_left_out():
     [pytest.param(*pair, marks=pytest.mark.slow if pair[1] in SELDOM else []) for pair in SAMPLED],
     ids=lambda name: name,
 )
-@pytest.mark.variants(3)
+@pytest.mark.variants(1)
 def test_a_sampled_joint_is_the_targets(drafter, builder):
     assert valid(drafter, builder, RejectionSampling())
     tests = [
@@ -206,13 +206,13 @@ def test_a_sampled_joint_is_the_targets(drafter, builder):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_neither_the_kind_of_node_nor_a_cut_draft_changes_the_joint(builder, verifier, draft):
     make = BUILDERS[builder]
     assert joint_test(lambda model: Parts(DraftModel(model, **draft), make(), verifier), most=FEW).passed
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("law", SOME_LAWS, ids=lambda law: "-".join(map(str, law.values())))
 def test_the_law_of_keyed_sampling_is_the_targets(law):
     """Plain decoding's; with drafts the output is the same, as the next test shows."""
@@ -266,7 +266,7 @@ def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(dra
     assert grafted > 0
 
 
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 @pytest.mark.parametrize(
     ("builder", "controller"),
     [
@@ -289,6 +289,7 @@ def test_a_controller_changes_nothing(builder, controller):
     assert test.passed
 
 
+@pytest.mark.slow
 def test_a_verifier_at_another_temperature_is_found():
     make = parts("lookup", "chain", RejectionSampling(0.8))
     assert not joint_test(make, temperature=1.0, level=1e-4, most=640).passed

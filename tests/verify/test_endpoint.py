@@ -87,7 +87,7 @@ def serve():
 
 
 @pytest.mark.parametrize("fields", [(), ("--timings",), ("--emoji",), ("--emoji", "--timings")])
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_path, capsys) -> None:
     url = serve("--wrong", "200", "--logprobs", *fields)
     arguments = ["--endpoint", url, "--plain-body", OFF, "--max-tokens", "8"]
@@ -112,6 +112,7 @@ def test_a_healthy_server_is_never_blamed(serve, tmp_path, capsys) -> None:
         assert json.loads(capsys.readouterr().out)["answer"] == "3 equal, 0 near tie, 0 wrong, 0 cannot tell"
 
 
+@pytest.mark.slow
 def test_chats_are_compared_too(serve, tmp_path) -> None:
     url = serve("--step", "0", "--fixed", "0", "--token", "0", program=drafting_server)
     arguments = ["--endpoint", url, "--plain-body", '{"speculative": 0}', "--max-prompts", "2", "--chat"]
@@ -135,7 +136,7 @@ def test_chats_are_compared_too(serve, tmp_path) -> None:
         (["--endpoint", "{url}", "--plain-body", OFF, "--model", "fakes"], "did you mean 'fake'"),
     ],
 )
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_an_unusable_server_is_one_sentence(arguments, sentence, serve, tmp_path, capsys) -> None:
     urls = {"{url}": [], "{broken}": ["--fault", "error"], "{empty}": ["--fault", "no-model"]}
     given = [serve(*urls[one]) if one in urls else one for one in arguments]

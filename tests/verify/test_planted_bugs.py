@@ -290,7 +290,7 @@ def wide(builder=StaticTree):
     ],
     ids=lambda part: type(part).__name__,
 )
-@pytest.mark.variants(2)
+@pytest.mark.variants(1)
 def test_a_broken_part_is_found(builder, verifier, temperature, most):
     """The draft is more peaked than the target, so that much is rejected."""
     make = sampled(lambda draft: DraftModel(draft, temperature), lambda: builder, verifier)
@@ -386,6 +386,7 @@ def test_the_levels_of_all_tests_add_up_to_no_more_than_the_level():
         assert begun.each * tests * 2 * LOOKS == pytest.approx(SHARE * 1e-3)
 
 
+@pytest.mark.slow
 def test_exact_samples_are_refused_as_often_as_the_level_states():
     """Of 300 tests at a level of 0.4, of which a quarter is used: about a tenth, of tests that are not independent."""
     refused = [by_chance(seed, total_variation=0.2, level=0.4).decision == "found" for seed in range(300)]

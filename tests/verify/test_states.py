@@ -7,8 +7,7 @@ from tempfile import mkdtemp
 import numpy as np
 import pytest
 import torch
-from drafters import test_dflash, test_mtp
-from helpers import small_eagle3
+from helpers import small_dflash, small_eagle3, small_mtp
 
 from specexp.builders import Chain
 from specexp.core.language_model import LanguageModel
@@ -16,6 +15,8 @@ from specexp.core.loop import Decoder
 from specexp.drafters import DFlash, Eagle3, EarlyExit, Mtp
 from specexp.verifiers import BlockVerification, RejectionSampling
 from specexp.verify.statistics import goodness_of_fit
+
+pytestmark = pytest.mark.slow
 
 PROMPT, SAMPLES, LEVEL, COLD = [3, 1, 4, 1, 5], 200, 1e-3, 0.4
 EDGES = [1, 3]
@@ -35,8 +36,8 @@ DRAFTERS = {
         small_eagle3.target_model,
         lambda **hot: Eagle3(eagle3(), layers=list(small_eagle3.LAYERS), **hot),
     ),
-    "DFlash": (small_eagle3.target_model, lambda **hot: DFlash(test_dflash.known()[0], **hot)),
-    "Mtp": (lambda: test_mtp.known()[0], Mtp),
+    "DFlash": (small_eagle3.target_model, lambda **hot: DFlash(small_dflash.known()[0], **hot)),
+    "Mtp": (lambda: small_mtp.known()[0], Mtp),
 }
 
 
@@ -89,7 +90,6 @@ def sampled(name, verifier, samples=SAMPLES, **hot):
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.slow
 def test_the_joint_of_sampled_tokens_is_the_targets(name):
     joint = law(DRAFTERS[name][0])[1]
     assert joint.sum() == pytest.approx(1.0)

@@ -107,6 +107,7 @@ def checks(finding):
     return {check["name"]: check for check in finding["checks"]}
 
 
+@pytest.mark.slow
 def test_deterministic_verifiers_are_compared_token_for_token(experiment, report, tmp_path, capsys):
     arms = {
         "greedy": {"verifier": "Greedy"},
@@ -146,6 +147,7 @@ def test_deterministic_verifiers_are_compared_token_for_token(experiment, report
     assert main([str(folder / "config.yaml"), "--dry-run"]) == 0
 
 
+@pytest.mark.slow
 def test_verifiers_that_sample_are_tested_by_their_law(experiment, report, capsys):
     verifier = {"class_path": "RejectionSampling", "init_args": {"temperature": 0.7, "top_p": 0.95}}
     arms = {
@@ -249,6 +251,7 @@ def test_a_part_that_fails_is_exit_code_1(experiment, report, capsys):
     assert errors == ["toy target: RuntimeError: no idea", "first tokens: RuntimeError: no idea"]
 
 
+@pytest.mark.slow
 def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkeypatch):
     spoiled = tiny_llama(0)
     torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))

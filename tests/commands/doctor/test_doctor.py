@@ -70,6 +70,7 @@ def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch):
     assert (diagnosis.verdict, diagnosis.finding) == ("note", "there is no C++ compiler")
 
 
+@pytest.mark.slow
 def test_the_row_of_the_rule_is_priced_by_what_was_measured(monkeypatch):
     def found(rows: dict[int, float]) -> str:
         limits = Roofline(100, 100, 20e9, 20e9, 20e9)

@@ -77,6 +77,7 @@ def test_a_composition_is_run_next_to_plain_decoding(experiment, tmp_path, capsy
     assert str(folder) in shown.replace("\n", "")
 
 
+@pytest.mark.slow
 def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
     prompts = tmp_path / "my.jsonl"
     prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
@@ -93,6 +94,7 @@ def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(e
     assert warning in (tmp_path / "runs" / "tiny" / "table.md").read_text()
 
 
+@pytest.mark.slow
 def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     arms = {
         "chain": {"title": "a chain", "drafter": {"init_args": {"state": "carry"}}},
@@ -120,6 +122,7 @@ def test_named_arms_grids_references_and_orders(experiment, tmp_path):
     assert all(row["speedup vs plain refused"] == "" for row in rows)
 
 
+@pytest.mark.slow
 def test_seconds_may_be_modelled_by_a_latency_profile(experiment, tmp_path, capsys):
     arms = {
         "chain": {"drafter": {"class_path": "DraftModel"}},
@@ -212,6 +215,7 @@ def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkey
     assert int((tmp_path / "runs" / "tiny" / "step_count.txt").read_text()) == 10 * steps
 
 
+@pytest.mark.slow
 def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     vector = {"class_path": "experiments.papers.dyspec.trees.AcceptanceVector", "init_args": {"width": 1}}
     analyses = [TREE_SIZES, vector]
@@ -233,6 +237,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     assert resolved[1]["init_args"] == {"width": 1}
 
 
+@pytest.mark.slow
 def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
     assert main([experiment(), "--generation.seed", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"
@@ -406,6 +411,7 @@ def test_an_analysis_of_an_arm_that_is_left_out_is_refused_before_decoding(exper
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, capsys):
     folder = tmp_path / "runs" / "tiny"
     with sole_writer(folder):

@@ -37,6 +37,7 @@ def compared(experiment):
     return write
 
 
+@pytest.mark.slow
 def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys):
     arms = {
         "ours": {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}},

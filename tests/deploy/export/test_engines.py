@@ -208,6 +208,7 @@ def test_a_server_is_exported_as_its_fastest_command(tmp_path) -> None:
         export(unfilled, "endpoint")
 
 
+@pytest.mark.slow
 def test_openvino_reads_the_exported_file(tmp_path, tuned) -> None:
     genai = pytest.importorskip("openvino_genai", reason="pip install 'specexp[openvino]'")
 

@@ -47,6 +47,7 @@ def test_a_generation_config_keeps_the_best_chain_and_the_other_keys_of_the_file
     assert config.assistant_confidence_threshold == 0
 
 
+@pytest.mark.slow
 def test_an_embedded_model_becomes_an_ordinary_folder(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -339,7 +339,7 @@ def smollm2():
 
 @pytest.mark.parametrize("text", ["The quick brown fo", "See https://ex ", "def f(x", "h"])
 @pytest.mark.parametrize("begins_with_bos", [False, True])
-@pytest.mark.variants(1)
+@pytest.mark.slow
 def test_healed_prompts_are_continued_as_by_plain_generate(smollm2, recycling, text, begins_with_bos):
     tokenizer, model = smollm2
     ids = tokenizer(f"{tokenizer.bos_token}{text}" if begins_with_bos else text, return_tensors="pt")

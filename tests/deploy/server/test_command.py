@@ -31,6 +31,7 @@ def artifact(tmp_path, tiny):
     )
 
 
+@pytest.mark.slow
 def test_the_target_is_served_as_measured_or_by_the_options(tmp_path, monkeypatch):
     measured = {"runtime": "eager", "dtype": "float32"}
     folder = save_artifact(tmp_path / "tuned", "composition", {"parts.json": PARTS}, measured).folder

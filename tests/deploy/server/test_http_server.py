@@ -119,6 +119,7 @@ def running_lanes(address):
     return float(next(line for line in lines if line.startswith("specexp_lanes_running")).split()[-1])
 
 
+@pytest.mark.slow
 def test_state_is_saved_before_clients_that_do_not_read_are_waited_for_and_they_are_cut_off(
     tiny, monkeypatch
 ):

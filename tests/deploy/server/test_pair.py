@@ -27,7 +27,7 @@ def pair(dtype):
     return load_pair("stdlib", target_dtype=dtype)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "dtype", "mode"),
     [(0, "float32", "eager"), (1, "float32", "eager"), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],

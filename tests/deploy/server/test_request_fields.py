@@ -39,7 +39,7 @@ def generated(tiny, tokens, **settings):
     return new[0, ids.shape[1] :].tolist()
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize("speculative", [True, False])
 @pytest.mark.parametrize(
     ("fields", "settings"),
@@ -141,7 +141,7 @@ SHARED = {
 }  # fmt: skip
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NEUTRAL)
 def test_neutral_values_never_change_the_answer(address, path):
     expected = post(address, path)

@@ -14,6 +14,7 @@ from specexp import load_pair
 from specexp.models.llama_file import LlamaCppError
 
 
+@pytest.mark.slow
 def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_path, capsys):
     assert main(["stdlib", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / f"{role}.gguf") for role in ("target", "draft")]

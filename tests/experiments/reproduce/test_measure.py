@@ -59,6 +59,7 @@ def test_a_measured_run_is_not_repeated(make, started):
     assert [name for name, _ in started] == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_timed_runs_are_alone_and_others_go_in_twos(make, started):
     # b's run is shared with a timed row
     make(a=("a", True), b=("b", False), c=("c", False), d=("d", True), e=("b", True))
@@ -68,6 +69,7 @@ def test_timed_runs_are_alone_and_others_go_in_twos(make, started):
     assert sorted(started[:2]) == [("f", 2), ("g", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "why"), [("broken", "exit code 2, see "), ("empty", "must hold the results of a run")]
 )

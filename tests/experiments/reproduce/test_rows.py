@@ -23,6 +23,7 @@ def test_every_table_and_figure_of_the_papers_is_a_row():
     }
 
 
+@pytest.mark.slow
 def test_every_run_is_configured_and_its_test_names_its_arms(capsys):
     with chdir(ROOT):
         assert main(["--dry-run"]) == 0

@@ -22,6 +22,8 @@ from specexp.drafters import DraftModel
 from specexp.drafters.eagle3_network import Eagle3Network
 from specexp.models.sources import PairError
 
+pytestmark = pytest.mark.slow
+
 WIDTH, TOKENS = 32, 64
 
 
@@ -142,7 +144,6 @@ def draft(target: Path, shards: Path, tmp_path: Path) -> Path:
     return tmp_path / "draft"
 
 
-@pytest.mark.slow
 def test_an_exported_draft_has_the_embeddings_of_its_target_and_drafts_with_a_reduced_head(
     target: Path, draft: Path, tmp_path: Path
 ) -> None:

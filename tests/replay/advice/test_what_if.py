@@ -99,6 +99,7 @@ def test_goodput_and_speedup_are_those_of_stepping_through_the_recording(file, r
     assert ratios.min() <= speedup.low <= speedup.ratio <= speedup.high <= ratios.max()
 
 
+@pytest.mark.slow
 def test_it_leaves_tables_trees_and_pictures(file, tmp_path, capsys):
     latency = tmp_path / "device.yaml"
     latency.write_text(

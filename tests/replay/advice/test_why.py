@@ -74,7 +74,7 @@ def test_a_cost_that_goes_leaves_all_others_as_they_are() -> None:
     assert whole - found["rows beyond the first"] == pytest.approx(0.4e-3 * 4 / 7)
 
 
-@pytest.mark.variants(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("latency", "cost", "length"),
     [

@@ -191,6 +191,7 @@ def test_two_processes_do_not_record_together(file, folder, capsys):
     assert not (folder / "recording.json").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(file, folder, capsys):
     path = file()
     assert small(path) == 0
@@ -212,6 +213,7 @@ def test_a_finished_recording_is_left_alone_and_takes_more_prompts_and_samples(f
     assert len(recording.manifest.made_of["prompts"]) == 3
 
 
+@pytest.mark.slow
 def test_a_larger_live_sample_and_other_arms_leave_the_recording_alone(file, folder):
     assert small(file(), {"record.live_sample": 1}) == 0
     assert {row["prompts"] for row in Recording(folder).manifest.live_sample} == {1}
@@ -301,6 +303,7 @@ def test_an_experiment_that_cannot_be_recorded_is_refused(file, folder, capsys, 
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_another_recording_is_never_added_to(file, folder, tmp_path, capsys):
     path = file()
     assert small(path) == 0

@@ -1,0 +1,67 @@
+"""A random DFlash draft in the published layout."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+from safetensors.torch import save_file
+
+from helpers.small_models import VOCABULARY
+
+WIDTH, HEADS, KEYS, SIZE, INNER, THETA = 32, 4, 2, 16, 24, 5000.0
+LAYERS, BLOCK, MASK = (1, 4), 5, 60
+
+
+def published(folder, without="", **settings):
+    """Write a random draft of two layers as z-lab does; return its tensors."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator) * 0.3
+
+    tensors = {"fc.weight": random(WIDTH, 2 * WIDTH)}
+    tensors |= {name: 1 + random(WIDTH) for name in ("hidden_norm.weight", "norm.weight")}
+    for number in range(2):
+        layer = f"layers.{number}"
+        tensors |= {
+            f"{layer}.self_attn.q_proj.weight": random(HEADS * SIZE, WIDTH),
+            f"{layer}.self_attn.k_proj.weight": random(KEYS * SIZE, WIDTH),
+            f"{layer}.self_attn.v_proj.weight": random(KEYS * SIZE, WIDTH),
+            f"{layer}.self_attn.o_proj.weight": random(WIDTH, HEADS * SIZE),
+            f"{layer}.self_attn.q_norm.weight": 1 + random(SIZE),
+            f"{layer}.self_attn.k_norm.weight": 1 + random(SIZE),
+            f"{layer}.mlp.gate_proj.weight": random(INNER, WIDTH),
+            f"{layer}.mlp.up_proj.weight": random(INNER, WIDTH),
+            f"{layer}.mlp.down_proj.weight": random(WIDTH, INNER),
+            f"{layer}.input_layernorm.weight": 1 + random(WIDTH),
+            f"{layer}.post_attention_layernorm.weight": 1 + random(WIDTH),
+        }
+    tensors.pop(without, None)
+    content = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "block_size": BLOCK,
+        "num_target_layers": 6,
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [one - 1 for one in LAYERS]},
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KEYS,
+        "head_dim": SIZE,
+        "rope_theta": THETA,
+        "rms_norm_eps": 1e-6,
+        **settings,
+    }
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    return {name: one.double() for name, one in tensors.items()}
+
+
+@cache
+def known():
+    folder = Path(mkdtemp())
+    return str(folder), published(folder)
