@@ -4,9 +4,8 @@ import dataclasses
 from contextlib import ExitStack
 
 import pytest
-import torch
 from helpers.made_records import PHASES, record
-from helpers.small_models import EOS, byte_tokenizer, tiny_llama
+from helpers.small_models import byte_tokenizer, tiny_llama
 
 from specexp import Decoder
 from specexp.bench.arm import Generation, describe, eos_of
@@ -14,12 +13,10 @@ from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.bench.live import DecoderArm
 from specexp.bench.statistics import paired_speedup, summarize
 from specexp.builders import Chain, TokenRecyclingTree
-from specexp.commands.run_report import summary_of
 from specexp.controllers import QLearning
 from specexp.core.latency import LatencyProfile, Overhead
 from specexp.drafters import DraftModel, PhraseCache, PromptLookup, TokenRecycling, Union
 from specexp.report.comparison import category_table, long_table, phase_table, results_table
-from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
 from specexp.verifiers import Greedy, KeyedSampling
 
 REFERENCES = ("hf-eager", "hf-assisted", "hf-prompt-lookup")
@@ -130,17 +127,6 @@ def test_a_record_states_what_the_arm_is_and_its_phases_add_up(target, tokenizer
     assert DecoderArm("c", Decoder(target, cache, Chain(3)), tokenizer, generation).state == "carry+cold"
     assert describe(KeyedSampling(0.7, top_k=5)) == "KeyedSampling(temperature=0.7, top_k=5)"
     assert describe(Greedy()) == "Greedy"
-
-
-def test_float64_and_eos_of_the_model_config(tokenizer, prompts):
-    target = tiny_llama(seed=3, dtype=torch.float64)
-    target.generation_config.eos_token_id = [EOS, 9]
-    generation = Generation(max_new_tokens=40)
-    plain = DecoderArm("plain", Decoder(target), tokenizer, generation)
-    eager = HuggingFaceArm("e", "hf-eager", target, tokenizer, generation)
-    assert plain.eos == eager.eos == {EOS, 9}
-    for prompt in prompts:
-        assert eager.decode(prompt).token_ids == plain.decode(prompt).token_ids
 
 
 CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}ENDS\n{% endfor %}"
@@ -322,23 +308,6 @@ def test_tables_call_modelled_figures_so(modelled):
     heads = long_table(modelled).to_csv().splitlines()[0].split(",")
     assert {"clock", "modelled_tokens_per_second", "modelled speedup vs plain"} <= set(heads)
     assert "tokens_per_second" not in heads
-
-
-def test_pictures_and_summaries_call_modelled_figures_so(modelled):
-    curve = Curve("tree", "nodes", [(8, "tree"), (16, "tree")])
-    for figure, axis in (
-        (speedup_bars(modelled, title="Which?"), "xlabel"),
-        (parameter_curves(modelled, [curve], title="Which?"), "ylabel"),
-    ):
-        assert CLOCK in figure.get_suptitle().replace("\n", " ")
-        assert getattr(figure.axes[0], f"get_{axis}")().startswith("modelled speedup over plain")
-    bars = phase_bars(modelled, title="Which?")
-    assert "modelled ms/step" in bars.axes[0].get_yticklabels()[0].get_text()
-    summary = summary_of(modelled, "plain")
-    clocked = {name for name in summary if "seconds" in name or "speedup" in name}
-    assert {"tree/modelled_speedup", "tree/modelled_speedup_low", "tree/modelled_speedup_high"} < clocked
-    assert all("/modelled_" in name for name in clocked)
-    assert summary["tree/modelled_tokens_per_second"] == pytest.approx(8)
 
 
 def test_different_clocks_are_never_put_together(modelled):

@@ -48,7 +48,7 @@ from specexp.report.comparison import (
     short_answers,
     source_table,
 )
-from specexp.report.pictures import Curve, parameter_curves, phase_bars, speedup_bars
+from specexp.report.pictures import speedup_bars
 from specexp.report.table import Column, Table, columns
 from specexp.verifiers import Greedy
 
@@ -355,22 +355,6 @@ def test_a_run_in_which_everything_failed_has_a_table():
     assert cell(table, "tree", "vs plain") == "refused: no prompt was answered by both tree and plain"
     assert table.notes == ["Every prompt failed, the first with: ValueError: no."]
     speedup_bars(failed)
-
-
-def test_figures_are_drawn(records, tmp_path):
-    curve = Curve("nodes", "nodes", [(8, "tree"), (16, "wrong"), (32, "tree")])
-    curves = parameter_curves(records, [curve], title="How many?")
-    assert [axes.get_xlabel() for axes in curves.axes] == ["", "nodes"]
-    other = Curve("others", "nodes", [(8, "wrong"), (512, "tree")])
-    top, bottom = parameter_curves(records, [curve, other]).axes
-    assert [text.get_text() for text in bottom.get_legend().get_texts()] == ["nodes", "others"]
-    assert [text.get_text() for text in top.get_xticklabels()] == ["8", "16", "32", "512"]
-    phases = phase_bars(records, title="Where?")
-    (axes,) = phases.axes
-    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(100)
-    for figure in (speedup_bars(records, title="Which?", published={"Lookahead": 1.27}), curves, phases):
-        figure.savefig(tmp_path / "figure.png")
-        assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

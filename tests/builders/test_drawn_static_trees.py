@@ -95,20 +95,6 @@ def test_k_configs_count_nodes_by_depth():
     assert SpecInfer([4, 4, 2, 1]).max_nodes == 4 + 16 + 32 + 32
 
 
-@pytest.mark.parametrize("builder", [KConfig, SpecInfer])
-@pytest.mark.parametrize(
-    ("widths", "message"),
-    [
-        ([], "at least one number >= 1"),
-        ([2, 0], r"got \[2, 0\]"),
-        ([17] * 3, "at most 4096 nodes, got at least 5219"),
-    ],
-)
-def test_widths_that_make_no_tree_are_refused(builder, widths, message):
-    with pytest.raises(ValueError, match=f"{builder.__name__}: widths must .*{message}"):
-        builder(widths)
-
-
 @pytest.mark.parametrize(
     ("paths", "missing"),
     [([[1]], "[0]"), ([[0], [2]], "[1]"), ([[0], [1], [1, 1], [1, 2]], "[1, 0]"), ([[0], [0, 3]], "[0, 2]")],

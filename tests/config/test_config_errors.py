@@ -11,40 +11,6 @@ pytestmark = pytest.mark.unit
 
 TREE = "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
 
-MISTAKES = {
-    "no class": ("drafter: {init_args: {k: 3}}", "drafter.class_path is missing"),
-    "not a part": ("drafter: 3", "drafter must be a Drafter given as class_path and init_args, got 3"),
-    "constructor": (
-        TREE + "controller: Fixed\narms: {a: {drafter: {init_args: {state: preloaded}}}}",
-        "arms.a: drafter: TokenRecycling: matrix must be given",
-    ),
-    "arm": (TREE + "arms: {a: {buidler: Chain}}", "arms.a.buidler is unknown.*mean 'arms.a.builder'"),
-    "grid": (
-        TREE + "arms: {a: {grid: {builder.init_args.node: [3]}}}",
-        "arms.a.grid: 'builder.init_args.node' .*mean 'builder.init_args.nodes'",
-    ),
-    "grid value": (TREE + "arms: {a: {grid: {builder.init_args.nodes: [0]}}}", "nodes must be >= 1, got 0"),
-    "reference key": (
-        TREE + "arms: {a: {reference: hf-assisted, prompt_lookup_num_tokens: 3}}",
-        "cannot be combined with reference 'hf-assisted'",
-    ),
-    "space value": (
-        TREE + "sweep: {space: {builder.init_args.nodes: {type: int, low: 0, high: 3}}}",
-        "sweep.space.builder.init_args.nodes: builder.init_args.nodes must be >= 1, got 0",
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), MISTAKES.values(), ids=MISTAKES)
-def test_mistake(write, text, expected):
-    path = write(text)
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-    sentence = str(caught.value)
-    assert re.search(expected, sentence)
-    assert sentence.startswith(str(path))
-    assert "\n" not in sentence
-
 
 @pytest.mark.parametrize(
     ("word", "value", "expected"),

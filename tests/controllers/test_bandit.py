@@ -117,20 +117,6 @@ def test_more_arms_than_builders_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Bandit("depths", []), "values must be a non-empty list without duplicates"),
-        (lambda: Bandit("depths", [2, 2]), "without duplicates"),
-        (lambda: Bandit("depths", [0, None]), "without duplicates"),
-        (lambda: RuleBandit([Fixed()]), "controllers must be at least 2, got 1"),
-    ],
-)
-def test_values_that_leave_no_choice_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     ("state", "message"),
     [
         (

@@ -164,11 +164,6 @@ def test_lengths_hold_from_their_number_of_lanes_on():
     assert plans == [Plan(), Plan(), *[Plan(max_nodes=3)] * 2, *[Plan(max_nodes=0, max_depth=0)] * 2]
 
 
-def test_lengths_without_one_lane_are_refused():
-    with pytest.raises(ValueError, match="nodes must have an entry for 1 lane"):
-        DraftLengths({2: 3})
-
-
 def test_passes_of_several_lanes_are_interpolated_and_else_taken_for_one_over_all_tokens():
     profile = LatencyProfile("a", {1: 10.0, 4: 16.0}, lanes_ms={2: {1: 12.0, 4: 24.0}, 6: {1: 20.0, 4: 64.0}})
     assert [profile.lanes_seconds(1, lanes) for lanes in (1, 2, 4, 6, 8)] == pytest.approx(

@@ -355,21 +355,6 @@ def test_tables_of_other_bins_and_damaged_ones_are_refused(arguments, changes, m
         QLearning(state="preloaded", table=table, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"alpha": 1.5}, "QLearning: alpha must be <= 1, got 1.5"),
-        ({"cost_bins": [1, 3, 3]}, r"cost_bins must increase, got \[1.0, 3.0, 3.0\]"),
-        ({"unit": "draft"}, "reward must be 'useful' with unit 'draft', got 'output'"),
-        ({"state": "preloaded"}, "got state 'preloaded' without a table"),
-        ({"state": "cold", "table": {}}, "got state 'cold' with a table"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        QLearning(**arguments)
-
-
 def test_random_decisions_are_counted():
     """With epsilon 1 by decision every decision is random; by step as well; after warm-up none is."""
     for exploration in ("decision", "step"):

@@ -59,11 +59,6 @@ def test_the_price_of_a_node_is_the_slope_of_the_measured_seconds():
     assert fitted.threshold == pytest.approx(given.threshold, rel=1e-6)
 
 
-def test_half_a_price_is_refused():
-    with pytest.raises(ValueError, match="set both, or neither"):
-        ThresholdTracker(aim="goodput", node_ms=1.0)
-
-
 def test_a_cold_controller_resets_at_every_prompt_and_a_carried_one_does_not():
     for state, expected in (("cold", 0.1), ("carry", 0.1 * np.exp(-0.05))):
         controller = ThresholdTracker(budget=10, rate=0.1, state=state)

@@ -100,24 +100,6 @@ def test_rows_may_have_other_fields_and_types_than_the_first(tmp_path: Path):
     assert OwnPrompts(str(tmp_path / "my.jsonl")).load()["turns"][:] == [["Why?"], TWO]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("my.jsonl", b'{"prompt": "a"}\n\n{"prompt":\n', r"my.jsonl: line 3 is not JSON \(Expecting value at column"),
-        ("my.jsonl", b'{"prompt": "a"}\n"b"\n', "my.jsonl: line 2 must be a JSON object"),
-        ("my.json", b'[{"prompt": "a"},\n{"prompt" "b"}]', "my.json: line 2 is not JSON"),
-        ("my.txt", b"a\nb\xff\n", r"my.txt: line 2 must be UTF-8 text \(invalid start byte, byte 0xff\)"),
-        ("my.csv", b"prompt\nHello, world\n", r"my.csv: cannot be read \(.*"),
-        ("my.txt.gz", b"no archive", "my.txt.gz: cannot be read"),
-    ],
-)  # fmt: skip
-def test_a_file_that_cannot_be_read_is_one_sentence_with_the_line(tmp_path: Path, name, content, message):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(PromptSetError, match=message) as refused:
-        OwnPrompts(str(tmp_path / name)).load()
-    assert "\n" not in str(refused.value)
-
-
 def test_what_datasets_wrote_is_read(tmp_path: Path):
     from datasets import Dataset, DatasetDict
 
@@ -145,23 +127,6 @@ def test_every_request_that_a_run_of_aiperf_left_is_a_prompt(tmp_path: Path):
         ("b/1", ["Hi"]),
     ]
     assert rows[1]["context"] == CHAT[:3]
-
-
-@pytest.mark.parametrize(
-    ("payloads", "message"),
-    [
-        ([], r"inputs.json: session 2, key 'payloads': must be a list of requests, got \[\]"),
-        (
-            [{"input": "Why?"}],
-            "session 2, request 1, key 'body' must be a request with messages or prompt, got the fields input",
-        ),
-    ],
-)
-def test_a_request_that_cannot_be_read_is_named(tmp_path: Path, payloads, message: str):
-    sessions = [{"payloads": [{"prompt": "Why?"}]}, {"payloads": payloads}]
-    (tmp_path / "inputs.json").write_text(json.dumps({"data": sessions}))
-    with pytest.raises(PromptSetError, match=message):
-        OwnPrompts(str(tmp_path / "inputs.json")).load()
 
 
 def test_ignored_fields_of_requests_are_counted(tmp_path: Path):

@@ -150,21 +150,6 @@ class TestBlocksworld(TaskContract):
         assert Blocksworld(blocks()[0], str(tmp_path)).load() == task.load()
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"answer": "#### 1"}, "row 2, key 'question': must be a text"),
-        ({"question": "a", "answer": "1"}, "row 2, key 'answer': must be a number after ####, got '1'"),
-        ({"question": "a", "answer": "#### one"}, "row 2, key 'answer': must be a number after ####"),
-    ],
-)
-def test_a_wrong_row_of_gsm8k_is_named(write, row, message):
-    path = write("test.jsonl", [{"question": "a", "answer": "#### 1"}, row])
-    with pytest.raises(PromptSetError, match=f"^{path}: {message}") as refused:
-        TaskItems([GSM8K(path)]).load()
-    assert refused.value.key == ("prompts", "init_args", "tasks")
-
-
 def test_a_wrong_line_of_creative_writing_is_named(writing):
     writing.write_text(LINES[0] + "\n\nOnly. Three. Here.\n")
     with pytest.raises(PromptSetError, match=r"sentences.txt: line 3 must have 4 sentences, got 3"):
@@ -183,30 +168,6 @@ def test_a_file_that_is_missing_empty_or_binary_is_named(tmp_path, task):
             path.write_bytes(content)
         with pytest.raises(PromptSetError, match=f"items.txt(: |, ){message}"):
             task(str(path)).load()
-
-
-@pytest.mark.parametrize(
-    ("rows", "texts", "message"),
-    [
-        ([], None, "split.json: must be a JSON list of one or more"),
-        ([["basic/instance-1.pddl", PLAN]], None, r"split.json, row 1: must be \[instance, plan, length\]"),
-        ([["basic/instance-2.pddl", PLAN, 4]], None, "row 1: .*did you mean 'basic/instance-1.pddl'"),
-        (
-            [["basic/instance-1.pddl", PLAN, 4]] * 2,
-            None,
-            "row 2: instances must differ, got 'basic/instance-1.pddl' twice",
-        ),
-        (
-            [["basic/instance-1.pddl", PLAN, 4]],
-            ["x"],
-            "texts.json: must be a JSON object of PDDL texts by path",
-        ),
-        ([["x", PLAN, 4]], {"x": "(define (problem p)"}, "texts.json, x: the parentheses do not match"),
-    ],
-)
-def test_a_wrong_split_is_named(blocks, rows, texts, message):
-    with pytest.raises(PromptSetError, match=message):
-        Blocksworld(*blocks(rows, texts)).load()
 
 
 def test_published_prompts_of_gsm8k(gsm8k):

@@ -209,20 +209,6 @@ def test_prompts_that_are_too_long_are_cut_after_bos_or_left_out_and_counted(tok
     assert '"p1": 11' in workload.preparation.files()["prompts.json"]
 
 
-def test_prompts_that_are_too_long_are_refused_even_if_unusable_rows_are_skipped(tokenizer):
-    for texts, sentence in (
-        (
-            ["short", "much too long"],
-            "prompt 'p1' has 13 tokens, but max_prompt_tokens is 5; raise max_prompt_tokens,",
-        ),
-        (["much too long", "", "far too long"], "2 of 3 prompts cannot be used: prompts 'p0' and 'p2' has"),
-    ):
-        with pytest.raises(PromptSetError, match=sentence) as refused:
-            Workload(Letters(texts), max_prompt_tokens=5, unusable="skip").load(tokenizer)
-        assert str(refused.value).endswith("or set too_long to keep-last, keep-first or skip")
-        assert refused.value.key == ("max_prompt_tokens",)
-
-
 def test_raw_texts_that_are_cut_and_prompts_that_are_repeated_are_counted(tokenizer):
     workload = Workload(Letters(["Once upon a time", "Oh"], prompt_tokens=4))
     workload.load(tokenizer)

@@ -172,26 +172,6 @@ def test_every_prompt_starts_from_the_preloaded_matrix(saved_matrix):
         assert drafter.matrix[1].tolist() == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"k": 8, "state": "preloaded", "matrix": np.zeros((6, 2), dtype=np.int32)},
-            "matrix must have k=8 columns, got 2",
-        ),
-        ({"matrix": np.zeros((6, 8), dtype=np.int32)}, "got state 'cold' with a matrix"),
-        ({"state": "preloaded"}, "got state 'preloaded' without a matrix"),
-        (
-            {"state": "preloaded", "matrix": np.zeros((6, 8), dtype=np.int32), "coupled": True},
-            "both coupled and preloaded",
-        ),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        TokenRecycling(**arguments)
-
-
 def test_other_vocabularies_and_states_are_refused(saved_matrix):
     with pytest.raises(ValueError, match=r"must have 7 rows, .* got 6"):
         TokenRecycling(k=2, state="preloaded", matrix=saved_matrix).check_vocabulary(7)

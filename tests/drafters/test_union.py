@@ -25,14 +25,6 @@ TestUnionOfThree = contract_of(
 )
 
 
-@pytest.mark.parametrize("count", [0, 1, 65])
-def test_a_number_of_drafters_that_is_not_allowed_is_refused(count):
-    with pytest.raises(
-        ValueError, match=f"drafters: List should have at {'most 64' if count > 2 else 'least 2'} items"
-    ):
-        Union([PromptLookup()] * count)
-
-
 def test_too_many_drafters_are_refused_before_any_is_made(tmp_path):
     drafters = [{"class_path": "PromptLookup"}] * 20_000
     parts = {

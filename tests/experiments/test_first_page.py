@@ -1,11 +1,8 @@
 """The script that writes the README's figures: its blocks, its comparison, and its pictures."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 from experiments.first_page.__main__ import BLOCK, README, aligned, deviations, engines, replaced, rows_of
-from experiments.first_page.drawings import Line, recording, tokens_by_pass
 
 pytestmark = pytest.mark.unit
 
@@ -69,20 +66,3 @@ def test_the_sentence_on_engines_has_their_plain_speed_over_ours(tmp_path):
     assert engines(file) == (
         "llama.cpp reaches 0.50x of our speed in bfloat16 and 0.50x in Q4_1 (`--pair.mode packed`)"
     )
-
-
-def test_a_recording_shows_each_line_at_its_share_of_the_time():
-    svg = recording("a command", [Line("first <", 10.0), Line("last", 40.0)], seconds=20.0)
-    root = ElementTree.fromstring(svg)
-    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts == ["$ a command", "first <", "last"]
-    assert (
-        "@keyframes l0 {0%, 20.83% {opacity: 0}" in svg
-    )  # 10 of 40 seconds are 5 of 20, of 24 with the rest
-
-
-def test_tokens_of_a_pass_share_a_box_and_drafts_are_marked():
-    svg = tokens_by_pass([("ours: 2 passes", [[("a", True), ("b", False)], [("c", False)]])])
-    root = ElementTree.fromstring(svg)
-    kinds = [one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}rect")]
-    assert kinds == ["pass", "draft", "pass"]

@@ -9,36 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.first_hour import FILE, SWEEP, Row, check, dry, file, make, run, study, table
+from helpers.first_hour import FILE, SWEEP, Row, check, file, make, run
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from specexp.base.start import masked
 from specexp.sweep.storage import retry_creation
 
-TAKEN = {"taken": ""}
-NOTES = {"notes.txt": "what I saw on Monday, at length\n"}
-ROWS = [
-    dry("--output taken", "output ... taken is not a folder", taken=""),
-    Row("run mine.yaml --name taken", "output ... runs/taken is not a folder", {"runs/taken": ""}),
-    study("--sweep.export.to taken", "sweep.export.to ... taken is not a folder", files=TAKEN),
-    file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': pass --output /var/x"),
-    Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
-    dry("--latency.artifact gone/best", "latency ... gone/best"),
-    study(
-        "--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES
-    ),
-    study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
-    study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
-    study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),
-]
 
-
-@table(ROWS)
-def test_one_sentence(row, answered):
-    answered(row)
-
-
-@pytest.mark.slow
 def test_a_database_with_foreign_tables(tmp_path, model_folder, monkeypatch, capsys):
     make({}, tmp_path)
     with sqlite3.connect(tmp_path / "x.db") as database:

@@ -19,7 +19,6 @@ from specexp.core.loop import Decoder
 from specexp.deploy.hugging_face.custom_generate import custom_generate
 from specexp.deploy.hugging_face.request import OBEYED, REFUSED, WITHOUT_EFFECT
 from specexp.drafters import TokenRecycling
-from specexp.verifiers import KeyedSampling
 
 PROMPT = [5, 6, 7, 5, 6, 8]
 
@@ -35,33 +34,6 @@ def generate(model: PreTrainedModel, **arguments: Any) -> torch.Tensor:
 
 def parts() -> tuple[TokenRecycling, StaticTree]:
     return TokenRecycling(k=2), StaticTree([[0], [1], [0, 0]])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"input_ids": []}, "at least"),
-        ({"input_ids": "def f():"}, "such as a tokenizer's input_ids, got 'def f():'"),
-        ({"input_ids": torch.tensor([[5], [6]])}, "input_ids must be token ids"),
-        ({"input_ids": [5, 40]}, "40"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"max_new_tokens": True}, "max_new_tokens must be an integer, got True"),
-        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or several"),
-        ({"eos_token_id": [3, 40]}, "eos_token_id must be in the target's vocabulary, 0 to 39, got 40"),
-        ({"seed": "a"}, "seed"),
-        ({"sequence": [1]}, "sequence"),
-        ({"observers": [print, 3]}, "observers.1"),
-        ({"continue_conversation": True}, "conversation"),
-    ],
-    ids=str,
-)
-def test_decoder_generate(model, arguments, sentence):
-    decoder = Decoder(model, *parts(), KeyedSampling(0.7))
-    with pytest.raises(ValueError) as caught:
-        decoder.generate(**{"input_ids": PROMPT, "max_new_tokens": 4, "seed": 1, **arguments})
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(decoder.generate(PROMPT, max_new_tokens=4, seed=1).token_ids) == 4
 
 
 @pytest.mark.parametrize(

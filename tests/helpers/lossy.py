@@ -1,5 +1,6 @@
-"""A verifier that is labeled lossy."""
+"""A verifier that is labeled lossy, and one that states no law."""
 
+from specexp.core.contracts import Verifier
 from specexp.verifiers import RejectionSampling
 
 
@@ -11,3 +12,10 @@ class Lossy(RejectionSampling):
     def try_children(self, tree, row, left, uniforms):
         child = next(iter(tree.shape.children[row]), None)
         return (None if child is None or left[tree.tokens[child]] < 0.3 else child), left
+
+
+class Lawless(Verifier):
+    """States no temperature."""
+
+    def verify(self, context, tree, logits):
+        raise NotImplementedError

@@ -133,20 +133,3 @@ def test_panels_share_their_axis_and_each_states_the_share_of_its_whole_run():
     assert first.get_xlim() == second.get_xlim() == (0, pytest.approx(1000 * long.seconds))
     assert f"target busy {100 * short.utilisation():.0f} %,  run 25 ms" in texts_of(first)
     assert [any("done" in text for text in texts_of(axes)) for axes in (first, second)] == [True, False]
-
-
-def test_a_window_shows_the_beginning_and_skips_most_of_a_long_prefill():
-    """The first pass begins 200 ms after the prefill; a fifth of 30 ms is shown before it."""
-    line = scheduled(passes=100)
-    (axes,) = draw_time_line({"scheduled": line}, "The beginning", seconds=0.03).axes
-    assert axes.get_xlim() == (0, pytest.approx(30))
-    assert len(bars_of(axes, "target")) == 3
-    assert f"target busy {100 * line.utilisation():.0f} %,  run 1005 ms" in texts_of(axes)
-    line.add("target", "prefill", 99.8, 100.0, "a", 500)
-    for seconds, first, label in (
-        (0.03, 6, "ms, from shortly before a run's first target pass"),
-        (None, 200, "ms since the start of the run"),
-    ):
-        (axes,) = draw_time_line({"scheduled": line}, "A window", seconds=seconds).axes
-        assert bars_of(axes, "target")[0][0] == pytest.approx(first)
-        assert axes.get_xlabel() == label

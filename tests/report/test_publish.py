@@ -102,20 +102,6 @@ def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_p
     assert "<p>To serve it:</p><pre>python serve</pre>" in (folder / "report.html").read_text()
 
 
-def test_sixty_columns_are_enough_and_no_color_is_heeded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    columns = [Column("arm"), *(Column(f"a long heading {number}") for number in range(6))]
-    note = "a note of more than sixty characters " * 2
-    wide = Table("Speed", columns, [["a chain of four", *([1.25] * 6)]], [note])
-    text = StringIO()
-    publish(Report({"arms": wide}), tmp_path, console=Console(file=text, width=60, force_terminal=True))
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", text.getvalue())
-    assert max(map(len, shown.partition("Results in")[0].splitlines())) <= 60
-    assert not re.search(r"\x1b\[(?:3|4|9)[0-7]m|\x1b\[38", text.getvalue())
-
-
 def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, capsys) -> None:
     config = {
         "pair": {"target": "smollm2", "target_dtype": "bfloat16", "mode": "packed"},
@@ -238,35 +224,6 @@ def test_the_answer_stands_before_the_table_and_nothing_is_fetched(page: Path) -
     assert "a &lt;note&gt;" in own
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", own)
     assert len(text) < 3_000_000
-
-
-def test_the_first_screen_answers_proves_and_names_the_next_command(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("pair: {target: small}\n")
-    known = {
-        "command": ["specexp", "run"],
-        "time": "2030-01-02T03:04:05",
-        "git_commit": None,
-        "device": "cpu",
-    }
-    known |= {"device_name": "One core", "threads": 1, "python": "3.11", "packages": {}}
-    (tmp_path / "environment.json").write_text(json.dumps(known))
-    texts = {
-        "answer": "Twice as fast.",
-        "proof": "Safe: 2/2 outputs equal.",
-        "next_steps": {"serve it": "serve"},
-    }
-    fragments = {"prompts": "<p>prompts</p>", "tree": "<p>the tree</p>"}
-    text = html_page(Report({"arms": table()}, fragments=fragments, **texts), {}, tmp_path)
-    shown = [
-        "Twice as fast.",
-        "Safe: 2/2",
-        "small on One core, 2030-01-02",
-        "<pre>serve</pre>",
-        "the tree",
-        "<table",
-    ]
-    assert [*map(text.index, shown)] == sorted(map(text.index, shown))
-    assert text.index("<table") < text.index("<p>prompts</p>") < text.index("Go on")
 
 
 def test_every_table_is_downloaded_as_csv(page: Path) -> None:

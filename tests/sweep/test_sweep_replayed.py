@@ -12,8 +12,6 @@ import pytest
 import torch
 import yaml
 
-from specexp.bench.metrics import figures_of
-from specexp.commands.run import run
 from specexp.config import load_config
 from specexp.fit.learn import learn
 from specexp.replay.format.recording import MANIFEST
@@ -184,30 +182,6 @@ def test_without_the_models_nothing_is_confirmed_live(here, monkeypatch, capsys)
     assert not [name for name in metrics if not name.startswith("predicted_")]
 
 
-def test_tables_and_steps_give_the_same_figures(here):
-    """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
-    from specexp.sweep.replayed import ReplayedStudy
-    from specexp.sweep.study_config import StudyConfig
-
-    study_config = StudyConfig(load_config(write()))
-    latency = study_config.latency()
-    assert latency is not None
-    study = ReplayedStudy(study_config, latency, confirms=True)
-    study.load_reference()
-    tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
-    read = study.measure(study.prepare(tree), lambda prompt, log_speedup: False, 0)
-    arm = study.compose("stepped", study_config.with_overrides(tree))
-    stepped = figures_of([arm.decode(prompt) for prompt in study.data().prompts])
-    assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
-    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
-        stepped["modelled_tokens_per_second"], rel=1e-12
-    )
-    assert len(read.log_speedups) == 3
-    plain = study.predict(None)
-    assert plain is not None
-    assert plain.tokens_per_step == 1.0
-
-
 def test_trials_of_different_recordings_are_of_different_studies(here, capsys):
     short = deepcopy(TREE["sweep"])
     del short["space"]["builder"]["choices"][1]
@@ -244,20 +218,6 @@ def test_candidates_learn_from_recorded_prompts(here):
     controller = {"class_path": "QLearning", "init_args": {"warm_up": 5, "max_depth": 6, "alpha": 0.1}}
     assert main([write(sweep=sweep, builder=LEARNING["builder"], controller=controller)]) == 0
     assert exported()["kind"] == "q-table"
-
-
-def test_our_arms_are_replayed_and_others_left_out(here, capsys):
-    arms = {
-        "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
-        "assisted": {"reference": "hf-assisted"},
-    }
-    records = run(load_config(write(arms=arms, sweep=None)))
-    assert {record.arm for record in records} == {"plain", "chain"}
-    assert {record.clock for record in records} == {"modelled: toy (assumed)"}
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "The recording has no outputs of hf-eager, assisted: left out" in printed
-    assert "Which tree?, replayed" in printed
-    assert "Replayed counts of chain are exact." in printed
 
 
 @pytest.mark.variants(3)

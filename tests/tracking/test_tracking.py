@@ -212,21 +212,6 @@ def test_a_failing_trial_is_recorded_and_its_error_passes(tmp_path: Path) -> Non
     assert (pruned["summary"]["state"], pruned["exit_code"]) == ("pruned", 0)
 
 
-@pytest.mark.slow
-def test_runs_and_the_hint_are_of_the_present_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("first", "second"):  # one service writes both
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        tracker = Tracker("tree shape", "my runs/tree shape")
-        assert tracker.sync_hint() == ""
-        with tracker.run("arms") as run:
-            run.log({"speedup": 1.0})
-        assert tracker.sync_hint() == "wandb sync 'my runs/tree shape/wandb'/offline-run-*"
-        assert len(list(Path("my runs/tree shape/wandb").glob("offline-run-*"))) == 1
-
-
 def test_disabled_never_imports_wandb(tmp_path: Path) -> None:
     program = f"""
 import sys

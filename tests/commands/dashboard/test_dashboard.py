@@ -11,7 +11,6 @@ from specexp.tracking.dashboard import (
     build_workspace,
     describe_comparison,
     describe_dashboard,
-    describe_studies,
 )
 
 EXPERIMENT = """
@@ -71,38 +70,6 @@ def test_an_experiment_without_a_sweep_has_a_workspace_of_its_arms(experiment, t
     assert "BarPlot: Speedup over plain decoding" in shown
     described = describe_comparison("compared", ["a short chain"], "team", "specexp")
     assert described.pinned == ("a short chain/speedup",)
-
-
-def test_the_workspace_of_a_project_compares_the_winners_of_its_studies():
-    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
-    view = build_workspace(describe_studies(entity="team", project="specexp"))._to_model()
-    spec = view.model_dump(by_alias=True, exclude_none=True)["spec"]["section"]
-    (runs,) = spec["runSets"]
-    (kind,) = runs["filters"]["filters"]
-    assert (kind["key"]["name"], kind["value"]) == ("jobType", "study")
-    panels = [
-        panel["config"] for section in spec["panelBankConfig"]["sections"] for panel in section["panels"]
-    ]
-    bars = [(panel["metrics"], panel["groupBy"]) for panel in panels if "groupBy" in panel]
-    assert [by for metrics, by in bars if metrics == ["confirmed_speedup"]] == [
-        "group", "method.value", "model.value", "device_name.value",
-    ]  # fmt: skip
-
-
-def test_a_study_under_a_latency_profile_is_compared_by_modelled_metrics(experiment, capsys):
-    pytest.importorskip("wandb_workspaces.workspaces", reason="needs the extra dashboard")
-    workspace = build_workspace(
-        describe_dashboard("shapes", ["builder"], entity="team", project="specexp", modelled=True)
-    )
-    sent = str(workspace._to_model().model_dump(by_alias=True, exclude_none=True))
-    for name in ("modelled_speedup", "modelled_tokens_per_second", "modelled_seconds/target"):
-        assert f"'{name}'" in sent or f":{name}" in sent
-    for name in ("'speedup'", "summary:speedup", "'tokens_per_second'", "'seconds/target'"):
-        assert name not in sent
-
-    latency = ["--latency.name", "slow", "--latency.target_ms", "{1: 100}"]
-    assert main([experiment, "--dry-run", *latency]) == 0
-    assert "Modelled speedup over plain decoding by nodes" in capsys.readouterr().out
 
 
 def test_a_dry_run_shows_the_panels_without_the_extra(experiment, monkeypatch, capsys):

@@ -12,12 +12,10 @@ from helpers.small_gguf import tokenizer
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, MambaConfig
 
-from specexp.artifacts.kinds.latency_profile import Roofline
 from specexp.base.kernels import CannotCompileError
 from specexp.bench.record import write_records
 from specexp.commands import doctor
 from specexp.commands.doctor import Diagnosis, main
-from specexp.core.latency import LatencyProfile
 
 SIZES = {
     "vocab_size": 300,
@@ -68,20 +66,6 @@ def test_a_machine_without_a_compiler_gets_a_note_with_the_reason(monkeypatch):
     monkeypatch.setattr("specexp.models.compiled.CompiledModel", refuse)
     (diagnosis,) = doctor.compiled()
     assert (diagnosis.verdict, diagnosis.finding) == ("note", "there is no C++ compiler")
-
-
-@pytest.mark.slow
-def test_the_row_of_the_rule_is_priced_by_what_was_measured(monkeypatch):
-    def found(rows: dict[int, float]) -> str:
-        limits = Roofline(100, 100, 20e9, 20e9, 20e9)
-        measured = LatencyProfile("measured", rows), limits, 0.5
-        monkeypatch.setattr("specexp.profile.rule.measure_quickly", lambda pair: measured)
-        return " ".join(diagnosis.finding for diagnosis in doctor.speculation())
-
-    assert "decodes plainly 100 tokens/s" in found({1: 10})
-    assert "on the embedded pair, 8 rows cost 1.2 passes here; the weights" in found({1: 10, 8: 12})
-    assert "modelled for it: the best chain brings 2.0x (12 nodes)" in found({1: 10})
-    assert "modelled for it: no chain pays and no tree pays" in found({1: 10, 2: 20})
 
 
 def test_instructions_and_a_busy_machine_are_noted(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -158,11 +157,3 @@ def test_a_method_that_an_engine_does_not_sample_is_left_out(here, capsys):
         given = ["--draft", "smollm2", "--for", "openvino", "--temperature", temperature]
         assert main([temperature, *given]) == 0
         assert ("DraftModel" in (here / temperature / "methods.yaml").read_text()) is kept
-
-
-def test_a_target_without_a_tokenizer_is_the_targets_mistake(here, capsys, model_folder):
-    shutil.copytree(model_folder, here / "mute")
-    for file in (here / "mute").glob("tokenizer*"):
-        file.unlink()
-    assert main(["study", "--target", "mute"]) == 2
-    assert capsys.readouterr().err.startswith("error: --target: ")

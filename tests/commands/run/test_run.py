@@ -7,7 +7,6 @@ import os
 import re
 
 import pytest
-import yaml
 from helpers import made_records
 
 from specexp.bench.record import read_records
@@ -35,7 +34,6 @@ class StepCount(Analysis):
     def report(self, records):
         return Report(files={"step_count.txt": str(self.steps)})
 """
-TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
 FILES = {
     ".lock", "prompts.csv", "config.yaml", "environment.json", "records.jsonl", "table.md", "table.csv", "figure.png",
     "report.html",
@@ -75,23 +73,6 @@ def test_a_composition_is_run_next_to_plain_decoding(experiment, tmp_path, capsy
     assert "Which is fastest?" in shown
     assert "vs hf-eager" in shown
     assert str(folder) in shown.replace("\n", "")
-
-
-@pytest.mark.slow
-def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
-    prompts = tmp_path / "my.jsonl"
-    prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
-    path = experiment(
-        pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2}
-    )
-    assert main([path]) == 0
-    warning = (
-        "1 of 2 prompts end in white space that is tokenized differently before a word (the first is '1'); "
-        "remove it, since specexp does not support token healing."
-    )
-    shown = capsys.readouterr()
-    assert f"warning: {warning}\n" in shown.err
-    assert warning in (tmp_path / "runs" / "tiny" / "table.md").read_text()
 
 
 @pytest.mark.slow
@@ -216,28 +197,6 @@ def test_an_analysis_of_another_package_is_one_file(experiment, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
-    vector = {"class_path": "experiments.papers.dyspec.trees.AcceptanceVector", "init_args": {"width": 1}}
-    analyses = [TREE_SIZES, vector]
-    path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
-    assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
-    folder = tmp_path / "runs" / "tiny"
-    written = {"tree_sizes.md", "tree_sizes.csv", "tree_sizes.png", "acceptance.md", "acceptance.csv"}
-    assert {path.name for path in folder.iterdir()} == FILES | written | {"acceptance.json"}
-    (row,) = csv.DictReader((folder / "tree_sizes.csv").open())
-    records = [record for record in read_records(folder / "records.jsonl") if record.arm == "chain"]
-    assert int(row["steps"]) == sum(record.steps for record in records)  # without the warming up
-    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(
-        sum(r.drafted_nodes for r in records)
-    )
-    assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
-    assert "Size of the trees" in capsys.readouterr().out
-    resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
-    assert resolved[0] == {"class_path": TREE_SIZES, "init_args": {"most_steps": 5, "arms": None}}
-    assert resolved[1]["init_args"] == {"width": 1}
-
-
-@pytest.mark.slow
 def test_a_run_repeats_from_its_own_config(experiment, tmp_path):
     assert main([experiment(), "--generation.seed", "5"]) == 0
     folder = tmp_path / "runs" / "tiny"
@@ -330,54 +289,6 @@ SPACE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("sections", "overrides", "message"),
-    [
-        ({"sweep": {"space": SPACE}, "drafter": None, "builder": None}, [], "use python -m specexp.sweep "),
-        ({"analyses": ["TreeSize"]}, [], "analyses.0.class_path: no Analysis is called 'TreeSize'"),
-        ({"analyses": [TREE_SIZES, TREE_SIZES]}, [], "analyses.1 writes tree_sizes, which an earlier"),
-        (
-            {"analyses": [TREE_SIZES]},
-            ["--analyses.0.init_args.most_steps", "0"],
-            "command line: analyses.0.init_args",
-        ),
-        ({"figure": "pie"}, [], "figure must be one of speedup, curves, phases, got 'pie'"),
-        (
-            {"arms": {"a": {"title": "plain"}}},
-            [],
-            "arms.a.title must be unique, got 'plain', which another",
-        ),
-        (
-            {"arms": {"a": {"generation": {"max_new_tokens": 5}}}},
-            [],
-            "arms.a.generation must be the experiment's",
-        ),
-        ({"arms": {"a": {"data": {"max_prompts": 2}}}}, [], "arms.a.data may override only shuffle_seed"),
-        ({"sweep": SWEEP, "drafter": None, "builder": {"class_path": "Chain"}}, [], "no drafter"),
-        (
-            {},
-            ["--data.prompts.init_args.path", "/nowhere/question.jsonl"],
-            "error: command line: data.prompts.init_args.path: /nowhere/question.jsonl does not exist; a file",
-        ),
-        (
-            {},
-            ["--data.max_prompt_tokens", "1"],
-            "error: command line: data.max_prompt_tokens: MTBench: prompt '0' has",
-        ),
-        ({}, ["--pair.draft", "/nowhere/model"], "command line: pair.draft: draft '/nowhere/model'"),
-        ({}, ["--output", "/proc/nothing"], "/proc/nothing"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_writes_nothing(
-    experiment, tmp_path, capsys, sections, overrides, message
-):
-    assert main([experiment(**sections), *overrides]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records(
     experiment, tmp_path, capsys, monkeypatch
 ):
@@ -399,16 +310,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records
     )
     assert "Which is fastest?" in shown.out
     assert len(read_records(tmp_path / "runs" / "tiny" / "records.jsonl")) == 3
-
-
-def test_an_analysis_of_an_arm_that_is_left_out_is_refused_before_decoding(experiment, capsys):
-    arms = {"one": {}, "two": {"title": "second"}}
-    regret = {"class_path": "experiments.papers.regret.Regret", "init_args": {"compare": ["second"]}}
-    for more in ([], ["--dry-run"]):
-        assert main([experiment(arms=arms, analyses=[regret]), "--arms", "one", *more]) == 2
-        error = capsys.readouterr().err
-        assert "analyses.0: Regret: compare must name one of the arms ['plain', 'one'], got 'second'" in error
-        assert error.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Other engines as arms of an experiment, next to specexp's decoder on the same prompts."""
 
-import re
 import sys
 
 import pytest
@@ -55,33 +54,3 @@ def test_other_engines_are_in_one_table_with_specexp(compared, tmp_path, capsys)
     shown = capsys.readouterr()
     assert "theirs, plain" in shown.out
     assert "2 of 10 answers failed (broken: all 2)" in shown.err
-
-
-@pytest.mark.parametrize(
-    ("arm", "changes", "message"),
-    [
-        (
-            {"engine": hugging_face(drafts="model", settings={"num_assistant_token": 3})},
-            {},
-            "arms.one: .* is unknown; did you mean 'engine.init_args.settings.num_assistant_tokens'",
-        ),
-        (
-            {"engine": hugging_face(drafts="model")},
-            {},
-            "HuggingFace: the settings for drafts=model must be exactly",
-        ),
-        (
-            {"engine": hugging_face(), "drafter": "PromptLookup", "builder": "Chain"},
-            {},
-            "drafter is a part of specexp's own loop",
-        ),
-        (
-            {"engine": hugging_face()},
-            {"verifier": {"class_path": "KeyedSampling"}},
-            "needs greedy decoding: set verifier to Greedy",
-        ),
-    ],
-)
-def test_a_setting_that_an_engine_does_not_support_is_one_sentence(arm, changes, message, compared, capsys):
-    assert main([compared({"one": arm}, **changes), "--dry-run"]) == 2
-    assert re.search(message, capsys.readouterr().err)

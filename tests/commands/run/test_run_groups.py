@@ -56,57 +56,6 @@ def test_the_samples_of_a_prompt_are_one_group(experiment, lines, tmp_path):
     assert all(record.sample == 0 and record.turns == 3 for record in records)
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            {"execution": {"class_path": "Scheduled", "init_args": {"n": 2, "verify_batch": 3}}},
-            "verify_batch must be at most n=2",
-        ),
-        ({"execution": SEED, "drafter": None, "builder": None}, "execution: Scheduled needs a drafter"),
-        (
-            {
-                "execution": SEED,
-                "drafter": {"class_path": "TokenRecycling", "init_args": {"k": 4, "state": "carry"}},
-                "verifier": {"class_path": "RejectionSampling"},
-            },
-            "TokenRecycling shares what it learns between the sequences of Scheduled",
-        ),
-        (
-            {
-                "execution": SEED,
-                "controller": {"class_path": "Heuristic", "init_args": {"state": "carry"}},
-                "drafter": {"class_path": "DraftModel"},
-                "builder": DRAWN,
-                "verifier": {"class_path": "RejectionSampling"},
-            },
-            "Heuristic shares what it learns between the sequences of Scheduled",
-        ),
-        (
-            {"execution": SEED, "latency": {"name": "made", "target_ms": {1: 10}, "draft_ms": {1: 1}}},
-            "cannot be modelled by latency 'made'",
-        ),
-        (
-            {"execution": SEED, "arms": {"hf": {"reference": "hf-prompt-lookup"}}},
-            "arms.hf: 'hf-prompt-lookup' decodes single sequences",
-        ),
-        ({"execution": SEED, "analyses": ["TreeSizes"]}, "analyses.0 watches single steps"),
-        ({"analyses": ["ReasoningTable"]}, "analyses.0 looks at groups of sequences"),
-        ({"execution": SEED}, "has 2 turns, but execution decodes prompts of one turn"),
-        (
-            {"reasoning": {"search": {"class_path": "BreadthFirst", "init_args": {"breadth": 0}}}},
-            "breadth must be >= 1, got 0",
-        ),
-    ],
-)
-def test_a_mistake_is_one_sentence(experiment, tmp_path, capsys, sections, message):
-    assert main([experiment(**sections)]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]  # above it, what the reading library logs
-    assert error.startswith("error: ")
-    assert message in error
-    assert not (tmp_path / "runs").exists()
-
-
 def test_verify_names_the_command_for_groups(experiment, capsys):
     assert verify([experiment(execution=SEED)]) == 2
     assert "python -m specexp.run" in capsys.readouterr().err

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small_gguf import written
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -20,7 +19,6 @@ from specexp.builders import Chain
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel
 from specexp.drafters.eagle3_network import Eagle3Network
-from specexp.models.sources import PairError
 
 pytestmark = pytest.mark.slow
 
@@ -170,14 +168,3 @@ def test_an_exported_draft_has_the_embeddings_of_its_target_and_drafts_with_a_re
         for parts in ((), (drafters[0], Chain(3)))
     )
     assert drafted == plain
-
-
-def test_a_draft_without_embeddings_must_have_a_target_of_its_sizes(draft: Path) -> None:
-    sizes = r"64 tokens and a width of 32, but target '.*' has 4096 tokens and a width of \d+$"
-    with pytest.raises(PairError, match=rf"draft '.*draft' uses the embeddings of a target with {sizes}"):
-        load_pair("stdlib", str(draft))
-
-
-def test_a_draft_without_embeddings_needs_a_target_that_llama_cpp_does_not_run(draft: Path) -> None:
-    with pytest.raises(PairError, match=r"uses the embeddings of .*, which llama.cpp runs: set pair.mode to"):
-        load_pair(str(written("Llama")), str(draft))

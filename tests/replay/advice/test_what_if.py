@@ -173,12 +173,6 @@ def test_a_mistake_is_one_sentence(file, sections, sentence, capsys, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_recording_without_a_draft_model_is_refused(file, tmp_path, capsys):
-    bare = save_recording([recorded_turn([0] * TOKENS)], tmp_path / "bare", TOKENS, drafts=False)
-    assert main([file(recording=str(bare.folder))]) == 2
-    assert "was recorded without a draft model" in capsys.readouterr().err
-
-
 def test_other_commands_name_this_one(file, capsys):
     path = file()
     assert run_main([path]) == 2

@@ -108,31 +108,6 @@ def grid():
     return {"plain": PLAIN, **arms, "cache, length=4": cached, "tree": cached._replace(builder=None)}
 
 
-def test_arms_of_a_grid_are_a_line_with_its_best_length_marked():
-    analysis = OptimalLength()
-    analysis.begin(grid())
-    clock = "modelled: 7B for 70B (published)"
-    seconds = {"plain, length=2": 0.8, "plain, length=4": 0.5, "plain, length=8": 0.6, "cache, length=4": 0.4}
-    records = [
-        record(arm, prompt, value * (1 + prompt), category="aaabbbc"[prompt], clock=clock)
-        for prompt in range(7)
-        for arm, value in {"plain": 1.2, **seconds}.items()
-    ]
-    report = analysis.report(records)
-    table = report.tables["optimal_length_sensitivity"]
-    rows = table.records()
-    assert [(row["arms"], row["category"], row["best length"]) for row in rows] == [
-        (arms, category, 4) for category in ("all", "a", "b") for arms in ("plain", "cache")
-    ]
-    assert rows[0]["modelled speedup at it"] == "2.40x [2.40, 2.40]"
-    assert [rows[0][f"at {length}"] for length in (2, 4, 8)] == pytest.approx([1.5, 2.4, 2.0])
-    assert rows[1]["at 8"] is None
-    figure = report.figures["optimal_length_sensitivity"]
-    assert "modelled" in figure.get_suptitle()
-    titles = ["all prompts", "plain, by category", "cache, by category"]
-    assert [axes.get_title() for axes in figure.axes] == titles
-
-
 # --- Levels by draft length -----------------------------------------------------------------------------------------
 
 SPEEDUPS = {
