@@ -293,25 +293,17 @@ ARMS = [
     ]
 ]
 THEIRS = FILE.replace(FILE.partition("data:")[0], "verifier: Greedy\n")
+MODEL = "{class_path: HuggingFace, init_args: {drafts: model"
 ENGINES = [
-    file(
-        THEIRS
-        + f"arms: {{a: {{engine: {{class_path: HuggingFace, init_args: {{drafts: model{more}}}}}}}}}\n",
-        sentence,
-    )
-    for more, sentence in [
+    file(f"{THEIRS}arms: {{a: {{engine: {engine}}}}}\n", sentence)
+    for engine, sentence in [
         (
-            ", settings: {num_assistant_token: 3}",
-            "did you mean 'engine.init_args.settings.num_assistant_tokens'",
+            f"{MODEL}, settings: {{num_assistant_token: 3}}}}}}",
+            "mean 'engine.init_args.settings.num_assistant_tokens'",
         ),
-        ("{drafts: model}", "HuggingFace: the settings for drafts=model must be exactly"),
+        (f"{MODEL}}}}}", "HuggingFace: the settings for drafts=model must be exactly"),
+        ("HuggingFace, drafter: PromptLookup, builder: Chain", "drafter is a part of specexp's own loop"),
     ]
-]
-ENGINES += [
-    file(
-        THEIRS + "arms: {a: {engine: HuggingFace, drafter: PromptLookup, builder: Chain}}\n",
-        "drafter is a part of specexp's own loop",
-    ),
 ]
 TWO_TURNS = QUESTIONS.replace('(a, b):"', '(a, b):", "and?"')
 GROUPS = [
