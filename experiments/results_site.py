@@ -1,7 +1,7 @@
 # python -m experiments.results_site
 """``python -m experiments.results_site [--keep FOLDER ...]``: write the figures of ``docs/site/index.html``.
 
-All figures are of the records in ``experiments/results``. ``--keep`` first adds a record for the finished run or
+All figures are of the records in ``experiments``. ``--keep`` first adds a record for the finished run or
 study in ``FOLDER``. The page is written by hand; only its block of JSON is replaced.
 """
 
@@ -22,7 +22,7 @@ from specexp.bench.record import PromptRecord, by_position, read_records
 from specexp.bench.statistics import categories
 from specexp.config.layers import ConfigError, read_layers
 
-RECORDS, PAGE = Path("experiments/results"), Path("docs/site/index.html")
+RECORDS, PAGE = Path("experiments"), Path("docs/site/index.html")
 BLOCK = re.compile(r'(<script type="application/json" id="results">\n).*?(</script>)', re.DOTALL)
 POSITIONS, FEWEST = 8, 5
 """Positions of which the page shows the acceptance, and prompts of the smallest category with figures of its own."""
@@ -93,7 +93,7 @@ def site_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """
     places = {part.name: f"{row.paper}, {row.place}" for row in choose() for part in row.recorded}
     runs, rows = list[dict[str, Any]](), list[dict[str, Any]]()
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.rglob("results/*.json")):
         record = RowRecord.model_validate_json(file.read_bytes())
         for key, run in record.runs.items():
             found = list(_rows(key, run, len(runs)))
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.results_site", description=__doc__)
     parser.add_argument("--keep", type=Path, nargs="+", default=[], metavar="FOLDER")
     for folder in parser.parse_args(arguments).keep:
-        kept(folder).write(RECORDS)
+        kept(folder).write(RECORDS / "results")
     print(write_page())
 
 

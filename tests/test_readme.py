@@ -57,7 +57,7 @@ FETCHES = [f"experiments/{name}.yaml" for name in ("tree_shape", "workloads", "f
 FEW_COUNTED = ["--sweep.count_acceptances.data.max_prompts", "2"]
 SHORT_TOO = {
     ("specexp.verify", "experiments/lossless/sampling.yaml"): ["--arms", "dyspec_greedy,keyed"],
-    ("specexp.run", "experiments/seed/utilisation.yaml"): ["--arms", "serial,batched,seed"],
+    ("specexp.run", "experiments/papers/seed/utilisation.yaml"): ["--arms", "serial,batched,seed"],
     ("specexp.sweep", "experiments/replay/tree_shape.yaml"): FEW_COUNTED,
     ("specexp.record", "experiments/replay/tree_shape.yaml"): [
         *FEW_COUNTED,

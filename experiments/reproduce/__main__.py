@@ -1,6 +1,6 @@
 """``python -m experiments.reproduce``: reproduce the tables and figures of the four papers, measuring missing ones.
 
-The command keeps a record of every row in ``experiments/results/ROW.json``, and writes
+The command keeps a record of every row in ``experiments/papers/PAPER/results/ROW.json``, and writes
 ``experiments/REPRODUCTION.md`` and ``experiments/verdicts.json`` from the records.
 """
 
@@ -25,7 +25,7 @@ from specexp.config.command import GOES_ON, answered
 
 ABOUT = """Reproduce the tables and figures of the four papers that specexp implements: make the missing runs, one
 process per run, and write the report. The command may be stopped at any time; started again, it continues."""
-RECORDS = Path("experiments/results")
+RECORDS = Path("experiments/papers")
 OUTPUT = Path("runs/reproduce")
 
 

@@ -81,10 +81,10 @@ def _keep(group: Sequence[Run], records: Path, output: Path) -> str:
             return f"{folder} must hold the results of a run ({first_line(error)})"
         record = RowRecord.read(records, run.row)
         record.runs[run.key] = figures
-        record.write(records)
+        record.write(records / run.row.results)
         picture = folder / f"{run.row.picture}.png"
         if run.row.picture and picture.is_file():
-            (records / f"{run.row.name}.png").write_bytes(picture.read_bytes())
+            (records / run.row.results / f"{run.row.name}.png").write_bytes(picture.read_bytes())
     return ""
 
 

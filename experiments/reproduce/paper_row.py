@@ -1,4 +1,4 @@
-"""The declared tables and figures (one file per paper in ``rows/``), and the runs that measure them."""
+"""The declared tables and figures (``experiments/papers/PAPER/rows.yaml``), and the runs that measure them."""
 
 from __future__ import annotations
 
@@ -112,6 +112,11 @@ class PaperRow(BaseModel):
         return self
 
     @property
+    def results(self) -> str:
+        """The folder of the record and the picture, relative to that of all papers."""
+        return f"{self.name.partition('.')[0]}/results"
+
+    @property
     def clauses(self) -> list[Clause]:
         """The clauses that are tested on the row's own record."""
         shared = self.modelled.test if self.modelled and self.modelled.name == self.name else ()
@@ -215,7 +220,7 @@ class Run:
 
 def _declared(paper: str) -> dict[str, Any]:
     """Return the content of a paper's file."""
-    text = (Path(__file__).parent / "rows" / f"{paper}.yaml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "papers" / paper / "rows.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 
@@ -242,7 +247,7 @@ def paper_rows() -> dict[str, PaperRow]:
             except ValidationError as error:
                 first = error.errors()[0]
                 place = ".".join(map(str, (key, *first["loc"])))
-                raise ConfigError(f"{paper}.yaml: {place}: {first['msg']}") from error
+                raise ConfigError(f"{paper}/rows.yaml: {place}: {first['msg']}") from error
     return rows
 
 

@@ -240,7 +240,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     if modelled and modelled.row.name != row.name:
         yield from (f"- {line}" for line in _conditions(modelled.record))
     if one.outcomes and row.picture:
-        yield from ("", f"![{row.name}]({pictures}/{row.name}.png)")
+        yield from ("", f"![{row.name}]({pictures}/{row.results}/{row.name}.png)")
 
 
 def _clauses(found: Finding) -> Iterator[str]:

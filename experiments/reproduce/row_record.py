@@ -52,8 +52,8 @@ class RowRecord(BaseModel):
 
     @classmethod
     def read(cls, folder: Path, row: PaperRow) -> RowRecord:
-        """Read the record of a row, empty if there is none; raises ConfigError if the file is not a row's record."""
-        path = folder / f"{row.name}.json"
+        """Read a row's record from the papers' folder, empty if there is none; raises ConfigError for another file."""
+        path = folder / row.results / f"{row.name}.json"
         try:
             return cls.model_validate_json(_FORMER.sub(PLAIN, path.read_text(encoding="utf-8")))
         except FileNotFoundError:

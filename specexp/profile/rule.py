@@ -25,7 +25,7 @@ MOST_NODES, DEEPEST = 32, 12
 LATER = (0.35, 0.16, 0.09, 0.05, 0.02)
 """Share of the first candidate's misses in which the draft's second, third, ... candidate is right.
 
-Measured with the embedded pair at temperature 0.7 (``experiments/dyspec/acceptance/sampling.json``)."""
+Measured with the embedded pair at temperature 0.7 (``experiments/papers/dyspec/acceptance/sampling.json``)."""
 _ROWS = (1, 2, 4, 8, 16, MOST_NODES + 1)
 _PREFIX, _REPEATS, _LENGTH, _NEW_TOKENS = 64, 8, 3, 48
 _TEXT = 'def read_config(path):\n    """Return the settings of a file as a dictionary."""\n'

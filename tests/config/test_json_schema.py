@@ -20,7 +20,7 @@ SHIPPED = [
     path
     for folder in ("experiments", "configs", "sweeps")
     for path in (ROOT / folder).rglob("*.yaml")
-    if path.parent.name != "rows"
+    if path.name != "rows.yaml"
 ]
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(
     path.relative_to(ROOT)
     for path in (ROOT / "experiments").rglob("*.yaml")
-    if path.parent.name != "rows"  # declarations of the papers' rows
+    if path.name != "rows.yaml"  # declarations of the papers' rows
 )
 BLOCKS = sorted(
     path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")

@@ -91,7 +91,7 @@ def study(tmp_path):
 def test_a_run_is_kept_and_shown_with_speedup_and_acceptance_by_position(study, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     kept(study).write(tmp_path / "results")
-    data = site_of(tmp_path / "results")
+    data = site_of(tmp_path)
     [run] = data["runs"]
     assert (run["source"], run["model"], run["device"]) == (
         "my run", "SmolLM2-135M-Instruct", "a processor, threads: 2",

@@ -10,7 +10,7 @@ FILES = sorted(
     str(path.relative_to(ROOT))
     for top in ("configs", "experiments", "sweeps")
     for path in (ROOT / top).rglob("*.yaml")
-    if path.parent.name != "rows"  # the papers' rows are declarations, not experiments
+    if path.name != "rows.yaml"  # the papers' rows are declarations, not experiments
 )
 # Only a composing experiment gives these search spaces and arms their drafter.
 SPACES = ("dyspec_threshold", "phrase_cache", "schedule", "tree_shape")
@@ -26,13 +26,13 @@ WITHOUT = {
 RESOLVED = [file for file in FILES if file not in INCOMPLETE]
 GOLDEN = [
     "configs/pair/llama_3_1_8b_70b.yaml",
-    "experiments/dyspec/main.yaml",
+    "experiments/papers/dyspec/main.yaml",
     "experiments/engines/llama_cpp.yaml",
     "experiments/fastest.yaml",
     "experiments/lossless/equality.yaml",
-    "experiments/post_use_pre_cut/main.yaml",
-    "experiments/seed/main.yaml",
-    "experiments/token_recycling/table1.yaml",
+    "experiments/papers/post_use_pre_cut/main.yaml",
+    "experiments/papers/seed/main.yaml",
+    "experiments/papers/token_recycling/table1.yaml",
     "experiments/tree_shape.yaml",
     "experiments/workloads.yaml",
 ]

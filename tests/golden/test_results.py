@@ -92,7 +92,7 @@ def _check_verdicts(name: str, file: str, setup: Path, *more: str) -> None:
 
 @pytest.mark.slow
 def test_train_free(setup: Path) -> None:
-    _check_run("train_free", "experiments/token_recycling/train_free.yaml", setup)
+    _check_run("train_free", "experiments/papers/token_recycling/train_free.yaml", setup)
 
 
 def test_lossless_equality(setup: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_recording_is_made_and_answers_what_if(files, tmp_path, capsys):
 
 
 def test_outputs_are_those_of_its_plain_decoding_and_other_loops_are_left_out(files, tmp_path, capsys):
-    arguments = ["experiments/post_use_pre_cut/main.yaml", *files, *SHORT, "--output", str(tmp_path)]
+    arguments = ["experiments/papers/post_use_pre_cut/main.yaml", *files, *SHORT, "--output", str(tmp_path)]
     assert run([*arguments, "--name", "gguf"]) in (0, None)
     said = capsys.readouterr().out
     assert "Transformers cannot run a GGUF file, so it has no loop for" in said
@@ -50,5 +50,11 @@ def test_outputs_are_those_of_its_plain_decoding_and_other_loops_are_left_out(fi
 
 
 def test_a_controller_learns_on_it(files, tmp_path):
-    arguments = ["experiments/post_use_pre_cut/q_learning.yaml", *files, *SHORT, "--output", str(tmp_path)]
+    arguments = [
+        "experiments/papers/post_use_pre_cut/q_learning.yaml",
+        *files,
+        *SHORT,
+        "--output",
+        str(tmp_path),
+    ]
     assert fit([*arguments, "--fit.export.to", str(tmp_path / "table")]) in (0, None)

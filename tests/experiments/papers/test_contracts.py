@@ -18,7 +18,7 @@ from experiments.papers.same_drafts import SameDrafts
 from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import TimeLines
 from experiments.papers.shared import add_rows, check_rows
-from experiments.papers.token_recycling import Storage
+from experiments.papers.token_recycling.storage import Storage
 from specexp.builders import Chain, KConfig
 from specexp.controllers import Fixed
 from specexp.core.loop import Decoder

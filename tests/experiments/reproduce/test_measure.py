@@ -50,7 +50,7 @@ def make(row_of, tmp_path, started):
 def test_rows_with_the_same_run_share_it_and_its_picture(make, started, tmp_path):
     assert make(one=("made", False), two=("made", False), three=("other", False)) == 0
     assert sorted(name for name, _ in started) == ["one", "three"]
-    assert (tmp_path / "records" / "two.png").read_bytes() == b"picture"
+    assert (tmp_path / "records" / "two/results/two.png").read_bytes() == b"picture"
 
 
 def test_a_measured_run_is_not_repeated(make, started):

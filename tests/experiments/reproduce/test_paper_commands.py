@@ -8,7 +8,7 @@ import pytest
 from specexp.config.layers import read_layers
 
 ROOT = Path(__file__).parents[3]
-EXPERIMENTS = ROOT / "experiments"
+EXPERIMENTS = ROOT / "experiments/papers"
 ABLATION = "post_use_pre_cut/ablation.yaml"
 COMMANDS = [str(path.relative_to(EXPERIMENTS)) for path in sorted(EXPERIMENTS.glob("*/paper*.yaml"))]
 PARTIAL = ("tasks", "grid")

@@ -20,7 +20,7 @@ def record(tmp_path, leave_results, row_of):
     def write(row, **changed):
         (run,) = row.each_run()
         figures = {**summarize(run, leave_results(tmp_path / "run")), **changed}
-        RowRecord(row=row.name, runs={"": figures}).write(tmp_path / "records")
+        RowRecord(row=row.name, runs={"": figures}).write(tmp_path / "records" / row.results)
         return tmp_path / "records"
 
     return write
@@ -52,12 +52,12 @@ def test_an_interval_over_prompts_is_widened_by_the_prompts_of_its_category(reco
 def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row_of):
     (found,) = assess([row_of()], record(row_of()))
     assert found.state == "agrees (3 of 3 hold)"
-    page = markdown([found], "results")
+    page = markdown([found], "papers")
     assert (
         "tokens_per_step of tree 3 [3, 3] > tokens_per_step of plain 1 [1, 1] (ratio 3 [3, 3]): holds" in page
     )
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
-    assert "![dyspec.made](results/dyspec.made.png)" in page
+    assert "![dyspec.made](papers/dyspec/results/dyspec.made.png)" in page
 
 
 def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what_is_faster(
@@ -70,7 +70,7 @@ def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what
     lines = [line("tree"), line("bush")]
     made = Overview.model_validate({"paper": "DySpec", "text": "Trees differ.", "lines": lines})
     monkeypatch.setattr(report, "overviews", lambda: {"dyspec": made})
-    page = markdown(assess([row_of()], record(row_of())), "results")
+    page = markdown(assess([row_of()], record(row_of())), "papers")
     assert "by the interval: the tree (DySpec) 2 [2, 2]x.**" in page
     assert "| the tree | 2.5 | - | 3 [3, 3] | 2 [2, 2] | - | stdlib |" in page
     assert "| the bush | 2.5 | - | - | - | - | stdlib |\n\nTrees differ." in page
@@ -93,7 +93,7 @@ def test_a_record_of_something_else_does_not_count(record, row_of, monkeypatch, 
     (found,) = assess([row_of()], record(row_of(), **changed))
     assert found.state == NOT_MEASURED
     assert why in found.why_not
-    assert why in markdown([found], "results")
+    assert why in markdown([found], "papers")
 
 
 def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
@@ -102,7 +102,7 @@ def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
     (found,) = assess([row], record(row))
     assert found.modelled_state == "agrees (1 of 1 hold) (published costs)"
     assert [list(outcome.ratios.values()) for outcome in found.modelled.outcomes] == [[[2.0, 2.0, 2.0]]]
-    page = markdown([found], "results")
+    page = markdown([found], "papers")
     assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
 
 
@@ -116,14 +116,14 @@ def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_sepa
     )
     (found,) = assess([row], Path("nowhere"))
     assert (found.state, found.modelled_state) == ("not measured here", "not modelled")
-    page = markdown([found], "results")
+    page = markdown([found], "papers")
     assert "it has 70B parameters\n  - on a GPU:\n  - `python -m specexp.run experiments/made.yaml`" in page
     assert "1 parts of claims cannot be tested here" in page
     assert "- Untestable here: speed: no GPU" in page
 
 
 def test_verdicts_are_a_json_file_with_figures_and_ratios(record, row_of, tmp_path):
-    write_report(assess([row_of(not_modelled="counts")], record(row_of())), tmp_path, "results")
+    write_report(assess([row_of(not_modelled="counts")], record(row_of())), tmp_path, "papers")
     (verdict,) = json.loads((tmp_path / "verdicts.json").read_text())
     assert verdict["modelled"] == {"verdict": "not modelled", "why_not": "counts"}
     first, second, _ = verdict["measured"]["clauses"]
@@ -136,13 +136,14 @@ def test_verdicts_are_a_json_file_with_figures_and_ratios(record, row_of, tmp_pa
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "row": "dyspec.made", "runs": {}}'])
 def test_a_file_that_is_not_a_record_is_refused(tmp_path, text, row_of):
-    (tmp_path / "dyspec.made.json").write_text(text)
+    (folder := tmp_path / "dyspec/results").mkdir(parents=True)
+    (folder / "dyspec.made.json").write_text(text)
     with pytest.raises(ConfigError, match=r"dyspec\.made\.json: must be the record of a row"):
         RowRecord.read(tmp_path, row_of())
 
 
 def test_the_pair_of_a_run_is_that_of_its_files_and_arguments():
-    file = str(Path(__file__).parents[3] / "experiments/token_recycling/smollm2.yaml")
+    file = str(Path(__file__).parents[3] / "experiments/papers/token_recycling/smollm2.yaml")
     assert row_record.pair_of_run((file,))["target"] == "smollm2"
     drafted = row_record.pair_of_run((file, "--pair.target", "stdlib", "--pair.draft", "stdlib-small"))
     assert (drafted["target"], drafted["draft"]) == ("stdlib", "stdlib-small")

@@ -44,7 +44,7 @@ def test_a_text_gives_its_first_128_tokens(sets):
 
 
 def test_the_paper_has_an_arm_for_each_method_and_temperature():
-    experiment = load_config("experiments/dyspec/paper.yaml")
+    experiment = load_config("experiments/papers/dyspec/paper.yaml")
     arms = {arm.title: arm.config.get("verifier.class_path") for arm in check_experiment(experiment)}
     for method in ("DySpec, greedy, a node a pass", "Sequoia", "SpecInfer, 8 x 8"):
         assert arms[method] == "Greedy"
