@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.reproduce.measure import check_run, measure
-from experiments.reproduce.paper_row import choose
+from experiments.reproduce.paper_row import KINDS, choose
 from experiments.reproduce.report import assess, count, write_report
 from experiments.reproduce.row_record import RowRecord
 from experiments.results_site import PAGE, write_page
@@ -50,7 +50,8 @@ def _act(options: argparse.Namespace) -> int:
     rows, failed = choose(options.only.split(",") if options.only else ()), 0
     if options.list:
         for one in assess(rows, RECORDS):
-            print(f"{one.row.name}: {one.row.paper}, {one.row.place}: {one.state}; {one.modelled_state}")
+            states = "; ".join([one.state, *map(one.state_of, KINDS)])
+            print(f"{one.row.name}: {one.row.paper}, {one.row.place}: {states}")
         return 0
     if not options.report:
         runs = [run for row in rows for part in row.recorded for run in part.each_run()]

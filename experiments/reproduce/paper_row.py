@@ -27,7 +27,9 @@ _Runs = Annotated[
     dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
 ]
 _SHARED = frozenset({"paper", "place", "claim", "runs", "tables", "timed"})
-"""Fields that a modelled test has from its row."""
+"""Fields that a modelled or matched test has from its row."""
+KINDS = ("modelled", "matched")
+"""Tests of a row's trend at other costs of a pass: of the row's own pair, and of one with the paper's acceptance."""
 _Clause = Annotated[Clause, BeforeValidator(Clause)]
 
 
@@ -50,6 +52,8 @@ class PaperRow(BaseModel):
         untestable: Parts of the claim that cannot be tested on this machine, each with the reason.
         modelled: The test of the same trend at other costs of a pass.
         not_modelled: The reason why there is no such test.
+        matched: The same test on a pair with the paper's acceptance.
+        simulated: The result of the simulation or of sleeping passes that concerns the row, with its command.
         deviations: Differences of the runs from the paper's.
         tables: Names of the analyses' tables that a record keeps.
         picture: File name of the last run's picture without suffix; empty if there is no picture.
@@ -75,6 +79,8 @@ class PaperRow(BaseModel):
     untestable: dict[str, str] = {}
     modelled: Modelled | None = None
     not_modelled: str = ""
+    matched: Modelled | None = None
+    simulated: str = ""
     deviations: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     picture: str = "figure"
@@ -84,12 +90,13 @@ class PaperRow(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete_parts(cls, declared: dict[str, Any]) -> dict[str, Any]:
-        """Fill in missing fields of the modelled test from its row."""
+        """Fill in missing fields of the modelled and the matched test from their row."""
         found = dict(declared)
-        if isinstance(part := declared.get("modelled"), dict):
-            shared = {field: declared[field] for field in _SHARED & declared.keys()}
-            name = declared["name"] + (".modelled" if "runs" in part else "")
-            found["modelled"] = {**shared, "name": name, "picture": "", **part}
+        shared = {field: declared[field] for field in _SHARED & declared.keys()}
+        for kind in KINDS:
+            if isinstance(part := declared.get(kind), dict):
+                name = declared["name"] + (f".{kind}" if "runs" in part else "")
+                found[kind] = {**shared, "name": name, "picture": "", **part}
         return found
 
     @model_validator(mode="after")
@@ -119,7 +126,8 @@ class PaperRow(BaseModel):
     @property
     def clauses(self) -> list[Clause]:
         """The clauses that are tested on the row's own record."""
-        shared = self.modelled.test if self.modelled and self.modelled.name == self.name else ()
+        part = self.modelled
+        shared = part.test if part and part.name == self.name and not part.declared_after else ()
         return [*self.test, *shared]
 
     @property
@@ -147,9 +155,14 @@ class PaperRow(BaseModel):
         return term.place[0], term.place[1:]
 
     @property
+    def parts(self) -> dict[str, Modelled]:
+        """The modelled and the matched test, by kind."""
+        return {kind: part for kind in KINDS if (part := getattr(self, kind))}
+
+    @property
     def recorded(self) -> list[PaperRow]:
-        """The row, and its modelled test if that has runs of its own."""
-        return [self, *(part for part in (self.modelled,) if part and part.name != self.name)]
+        """The row, and its modelled and matched test if these have runs of their own."""
+        return [self, *(part for part in self.parts.values() if part.name != self.name)]
 
     def each_run(self) -> list[Run]:
         """Return the row's own runs."""
@@ -182,7 +195,8 @@ class Line(BaseModel):
         paper: Tokens a step and speed-up as published, each empty if the paper has none.
         row: The row of our figures, without the paper's name.
         tokens: Our tokens a step, as metric and place.
-        speed: Our speed-up over plain decoding, as metric and place; in the record of the modelled test, too.
+        speed: Our speed-up over plain decoding, as metric and place; in the modelled and matched records, too.
+        simulated: The simulated speed-up, empty if there is none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -192,6 +206,7 @@ class Line(BaseModel):
     row: str
     tokens: Annotated[Term, BeforeValidator(_term)]
     speed: Annotated[Term, BeforeValidator(_term)]
+    simulated: str = ""
 
 
 class Overview(BaseModel):

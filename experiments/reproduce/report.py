@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.reproduce.paper_row import Modelled, Overview, PaperRow, overviews
+from experiments.reproduce.paper_row import KINDS, Modelled, Overview, PaperRow, overviews
 from experiments.reproduce.row_record import RowRecord
 from experiments.reproduce.trend import (
     AGREES,
@@ -34,35 +34,35 @@ PARTS = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a row or its modelled test: a verdict with outcomes, or the reason for none."""
+    """The result of a row or of one of its parts, by kind: a verdict with outcomes, or the reason for none."""
 
     row: PaperRow
     state: str
-    modelled: Finding | None
+    parts: Mapping[str, Finding]
     outcomes: Sequence[Outcome] = ()
     record: RowRecord | None = None
     why_not: str = ""
 
-    @property
-    def modelled_state(self) -> str:
-        """The modelled verdict with the source of its costs."""
-        if self.modelled is None:
-            return "not modelled"
-        assert isinstance(self.modelled.row, Modelled)
-        return f"{self.modelled.state} ({self.modelled.row.source} costs)"
+    def state_of(self, kind: str) -> str:
+        """Return the verdict of a part with the source of its costs."""
+        if (part := self.parts.get(kind)) is None:
+            return f"not {kind}"
+        assert isinstance(part.row, Modelled)
+        return f"{part.state} ({part.row.source} costs)"
 
 
 def assess(rows: Iterable[PaperRow], records: Path) -> list[Finding]:
-    """Test rows and their modelled tests on the records in a folder."""
+    """Test rows and their parts on the records in a folder."""
     return [_test(row, row, records) for row in rows]
 
 
 def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     """Test a row on the record of ``recorded``; it is not measured if a run is missing or outdated."""
-    part = row.modelled
-    modelled = None if part is None else _test(part, row if part.name == row.name else part, records)
+    parts = {
+        kind: _test(part, row if part.name == row.name else part, records) for kind, part in row.parts.items()
+    }
     if row.not_measured:
-        return Finding(row, NOT_HERE, modelled, why_not=row.not_measured)
+        return Finding(row, NOT_HERE, parts, why_not=row.not_measured)
     record = RowRecord.read(records, recorded)
     missing = [why for run in recorded.each_run() if (why := record.why_not(run))]
     valid = {run.key: record.runs[run.key] for run in recorded.each_run() if not record.why_not(run)}
@@ -76,8 +76,8 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
         ]
     except LookupError as error:
         partial = record if valid else None
-        return Finding(row, NOT_MEASURED, modelled, record=partial, why_not=str(error))
-    return Finding(row, verdict(outcomes, row.main, row.effect), modelled, outcomes, record)
+        return Finding(row, NOT_MEASURED, parts, record=partial, why_not=str(error))
+    return Finding(row, verdict(outcomes, row.main, row.effect), parts, outcomes, record)
 
 
 def count(states: Sequence[str]) -> str:
@@ -100,15 +100,14 @@ def write_report(found: Sequence[Finding], folder: Path, pictures: str) -> None:
 
 def _verdict(found: Finding) -> dict[str, Any]:
     """Return a row's entry in ``verdicts.json``."""
-    row, modelled = found.row, found.modelled
+    row = found.row
     entry: dict[str, Any] = {"row": row.name, "paper": row.paper, "place": row.place, "claim": row.claim}
     entry |= {"published": row.published, "measured": _tested(found), "untestable": row.untestable}
-    if modelled is None:
-        entry["modelled"] = {"verdict": found.modelled_state, "why_not": row.not_modelled}
-    else:
-        assert isinstance(modelled.row, Modelled)
-        entry["modelled"] = {**_tested(modelled), "source": modelled.row.source, "costs": modelled.row.costs}
-    return entry
+    entry["modelled"] = {"verdict": found.state_of("modelled"), "why_not": row.not_modelled}
+    for kind, part in found.parts.items():
+        assert isinstance(part.row, Modelled)
+        entry[kind] = {**_tested(part), "source": part.row.source, "costs": part.row.costs}
+    return {**entry, **({"simulated": row.simulated} if row.simulated else {})}
 
 
 def _tested(found: Finding) -> dict[str, Any]:
@@ -129,20 +128,20 @@ def markdown(found: Sequence[Finding], pictures: str) -> str:
     """Return the report: what is faster, a table for each paper, all verdicts, the rows, and the deviations."""
     rows, papers = {one.row.name: one for one in found}, overviews()
     shown = [line for key, paper in papers.items() for line in _overview(paper, key, rows)]
-    measured, modelled = ([getattr(one, key) for one in found] for key in ("state", "modelled_state"))
+    modelled, matched = (count([one.state_of(kind) for one in found]) for kind in KINDS)
     apart = sum(len(one.row.untestable) for one in found)
     introduction = (PARTS / "introduction.md").read_text(encoding="utf-8")
     lines = [
         introduction.replace("FASTER", _faster(papers, rows)).replace("TABLES", "\n".join(shown).strip()),
-        f"Measured, of {len(found)} rows: {count(measured)} Modelled: {count(modelled)} "
-        f"{apart} parts of claims cannot be tested here and are not counted.",
+        f"Measured, of {len(found)} rows: {count([one.state for one in found])} Modelled: {modelled} Matched: {matched}"
+        f" {apart} parts of claims cannot be tested here and are not counted. These counts are never added up.",
         "",
-        "| row | pair | measured | modelled | the trend |",
-        "|---|---|---|---|---|",
+        "| row | pair | measured | modelled | matched | the trend |",
+        "|---|---|---|---|---|---|",
     ]
     for one in found:
         row, anchor = one.row, one.row.name.replace(".", "")
-        states = f"{_pair(one)} | {one.state} | {one.modelled_state}"
+        states = " | ".join([_pair(one), one.state, *map(one.state_of, KINDS)])
         lines.append(f"| [{row.paper}, {row.place}](#{anchor}) | {states} | {row.claim} |")
     for one in found:
         lines += _section(one, pictures)
@@ -152,14 +151,15 @@ def markdown(found: Sequence[Finding], pictures: str) -> str:
 def _overview(paper: Overview, key: str, rows: Mapping[str, Finding]) -> Iterator[str]:
     """Yield a paper's first table and what differs; "-" stands for a figure that is not published or measured."""
     yield from ("", f"### {paper.paper}", "")
-    yield "| method | paper: tokens a step | speed-up | ours: tokens a step | speed-up | modelled | pair |"
-    yield "|---|--:|--:|--:|--:|--:|---|"
+    yield "| method | paper: tokens a step | speed-up | tokens a step | measured | modelled | matched | simulated |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     for line in paper.lines:
         one = rows.get(f"{key}.{line.row}")
-        priced = one.modelled if one and one.modelled and one.modelled.row.name != one.row.name else None
-        ours = [_shown(one, line.tokens), _shown(one, line.speed), _shown(priced, line.speed)]
-        published = [figure or "-" for figure in line.paper]
-        yield f"| {' | '.join([line.method, *published, *ours, _pair(one) if one else '-'])} |"
+        parts = [one.parts.get(kind) if one else None for kind in KINDS]
+        priced = [part if part and one and part.row.name != one.row.name else None for part in parts]
+        ours = [_shown(one, line.tokens), *(_shown(part, line.speed) for part in (one, *priced))]
+        others = [figure or "-" for figure in (*line.paper, line.simulated)]
+        yield f"| {' | '.join([line.method, *others[:2], *ours, others[2]])} |"
     yield from ("", paper.text)
 
 
@@ -209,7 +209,7 @@ def _answers(record: RowRecord) -> Iterator[str]:
 
 
 def _section(one: Finding, pictures: str) -> Iterator[str]:
-    row, modelled = one.row, one.modelled
+    row = one.row
     yield from ("", f"## {row.name}", "", f"{row.paper}, {row.place}: {row.claim}", "")
     yield f"- Published: {row.published}"
     if row.declared_after:
@@ -218,18 +218,24 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
         yield f"- Declared before any record of it on this pair: {row.declared}"
     yield f"- Measured: **{one.state}**"
     yield from _clauses(one)
-    if row.effect and one.outcomes:
-        shown = one.outcomes[row.main - 1].smallest_effect
-        yield f"  - the paper's ratio in the main clause is {row.effect:g}; the sample could show {shown:.2f} or more"
+    if one.outcomes and (shown := one.outcomes[row.main - 1].smallest_effect):
+        claimed = (
+            f"the paper's ratio in the main clause is {row.effect:g}"
+            if row.effect
+            else "the paper states no ratio"
+        )
+        yield f"  - {claimed}; the sample could show {shown:.2f} or more"
     if row.machine:
         yield f"  - on {row.machine}:"
         yield from (f"  - `python -m specexp.run {shlex.join(run.arguments)}`" for run in row.each_run())
-    if modelled is None:
+    if row.modelled is None:
         yield f"- Modelled: **not modelled**: {row.not_modelled}"
-    else:
-        assert isinstance(modelled.row, Modelled)
-        yield f"- Modelled: **{one.modelled_state}**. Costs: {modelled.row.costs}"
-        yield from _clauses(modelled)
+    for kind, part in one.parts.items():
+        assert isinstance(part.row, Modelled)
+        yield f"- {kind.capitalize()}: **{one.state_of(kind)}**. Costs: {part.row.costs}"
+        yield from _clauses(part)
+    if row.simulated:
+        yield f"- Simulated: {row.simulated}"
     yield from (f"- Untestable here: {part}: {why}" for part, why in row.untestable.items())
     yield from (f"- Differs from the paper: {deviation}" for deviation in row.deviations)
     if one.record:
@@ -237,8 +243,9 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     if row.correction:
         yield f"- Correction of earlier reports: {row.correction}"
     yield from (f"- {line}" for line in _conditions(one.record))
-    if modelled and modelled.row.name != row.name:
-        yield from (f"- {line}" for line in _conditions(modelled.record))
+    for part in one.parts.values():
+        if part.row.name != row.name:
+            yield from (f"- {line}" for line in _conditions(part.record))
     if one.outcomes and row.picture:
         yield from ("", f"![{row.name}]({pictures}/{row.results}/{row.name}.png)")
 

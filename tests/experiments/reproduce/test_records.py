@@ -67,13 +67,13 @@ def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what
         terms = {"tokens": ["tokens_per_step", arm], "speed": ["throughput", arm]}
         return {"method": f"the {arm}", "paper": ["2.5", ""], "row": "made", **terms}
 
-    lines = [line("tree"), line("bush")]
+    lines = [{**line("tree"), "simulated": "1.7x"}, line("bush")]
     made = Overview.model_validate({"paper": "DySpec", "text": "Trees differ.", "lines": lines})
     monkeypatch.setattr(report, "overviews", lambda: {"dyspec": made})
     page = markdown(assess([row_of()], record(row_of())), "papers")
     assert "by the interval: the tree (DySpec) 2 [2, 2]x.**" in page
-    assert "| the tree | 2.5 | - | 3 [3, 3] | 2 [2, 2] | - | stdlib |" in page
-    assert "| the bush | 2.5 | - | - | - | - | stdlib |\n\nTrees differ." in page
+    assert "| the tree | 2.5 | - | 3 [3, 3] | 2 [2, 2] | - | - | 1.7x |" in page
+    assert "| the bush | 2.5 | - | - | - | - | - | - |\n\nTrees differ." in page
     assert "- Loops: 0.0% of plain decoding's answers, of other arms up to 0.0%" in page
 
 
@@ -100,10 +100,25 @@ def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
     priced = ("figure('tokens_per_step', 'tree') / 1.5 > figure('tokens_per_step', 'plain')",)
     row = row_of(modelled={"costs": "a step takes 1.5", "source": "published", "test": priced})
     (found,) = assess([row], record(row))
-    assert found.modelled_state == "agrees (1 of 1 hold) (published costs)"
-    assert [list(outcome.ratios.values()) for outcome in found.modelled.outcomes] == [[[2.0, 2.0, 2.0]]]
+    assert found.state_of("modelled") == "agrees (1 of 1 hold) (published costs)"
+    assert [list(outcome.ratios.values()) for outcome in found.parts["modelled"].outcomes] == [
+        [[2.0, 2.0, 2.0]]
+    ]
     page = markdown([found], "papers")
     assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
+
+
+def test_a_matched_test_has_a_record_of_its_own_run(record, row_of, tmp_path):
+    near = {"costs": "published", "source": "published", "runs": "experiments/near.yaml"}
+    row = row_of(matched={**near, "test": ("figure('tokens_per_step', 'tree') > 1",)})
+    (found,) = assess([row], record(row))
+    assert found.state_of("matched") == f"{NOT_MEASURED} (published costs)"
+    part = RowRecord(row="dyspec.made.matched", runs=RowRecord.read(record(row), row).runs)
+    part.runs[""]["declaration"] = row.matched.declaration
+    part.write(record(row) / row.results)
+    (found,) = assess([row], record(row))
+    assert found.state_of("matched") == "agrees (1 of 1 hold) (published costs)"
+    assert found.state_of("modelled") == "not modelled"
 
 
 def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_separately(row_of):
@@ -115,7 +130,7 @@ def test_a_row_without_a_test_has_a_reason_and_untestable_parts_are_counted_sepa
         untestable={"speed": "no GPU"},
     )
     (found,) = assess([row], Path("nowhere"))
-    assert (found.state, found.modelled_state) == ("not measured here", "not modelled")
+    assert (found.state, found.state_of("modelled")) == ("not measured here", "not modelled")
     page = markdown([found], "papers")
     assert "it has 70B parameters\n  - on a GPU:\n  - `python -m specexp.run experiments/made.yaml`" in page
     assert "1 parts of claims cannot be tested here" in page
