@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from specexp.base.checked import Checked
 
@@ -30,6 +31,7 @@ class EngineAnswer:
         steps: number of target passes, or of received pieces if the engine does not count passes.
         drafted_nodes: number of drafted tokens; 0 if the engine does not report it.
         memory_bytes: memory used, after the answer, by the processes started for the engine; None if there are none.
+        start_seconds: time from the start of these processes until they were healthy; None if there are none.
     """
 
     token_ids: list[int]
@@ -41,6 +43,7 @@ class EngineAnswer:
     accepted_drafts: int = 0
     drafted_nodes: int = 0
     memory_bytes: int | None = None
+    start_seconds: float | None = None
 
     @property
     def bonus_tokens(self) -> int:
@@ -75,9 +78,19 @@ class ForeignEngine(metaclass=Checked):
 
     Attributes:
         exported_as: the export format of its settings, a value of ``specexp.export --to``.
+        loads: numbers of concurrent requests, the measured one included, at which every prompt is answered.
+        load: the current one of them.
     """
 
     exported_as: ClassVar[str]
+    loads: Sequence[int] = (1,)
+    load: int = 1
+
+    def under(self, load: int) -> Self:
+        """Return the same engine, measured while it serves ``load`` concurrent requests."""
+        other = copy(self)
+        other.load = load
+        return other
 
     @abstractmethod
     def plain(self) -> ForeignEngine:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 Requests = Annotated[int, Field(ge=1, le=1024)]
+Loads = Requests | Annotated[list[Requests], Field(min_length=1)]
 _ENDING_SECONDS = 3.0  # after a failed request, wait this long for a crashed server to exit
 _NO_SPECULATION = LlamaCppSettings("none")
 _PROGRAM = "llama-server"
@@ -74,7 +75,6 @@ class HttpEngine(ForeignEngine):
         url: address of a running server; None to start one with the command :meth:`words`.
         body: fields added to every request.
         model: model name in requests; None for the server's only model.
-        concurrency: number of concurrent requests, including the measured one.
     """
 
     takes_token_ids: ClassVar[bool] = False
@@ -84,7 +84,11 @@ class HttpEngine(ForeignEngine):
     model: str | None = None
     start_seconds: float = 120
     answer_seconds: float = 120
-    concurrency: int = 1
+
+    def set_loads(self, concurrency: int | Sequence[int]) -> None:
+        """Set :attr:`loads`, in ascending order, and :attr:`load` to the first of them."""
+        self.loads = sorted({concurrency} if isinstance(concurrency, int) else set(concurrency))
+        self.load = self.loads[0]
 
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
         """Return additional fields for every request. :attr:`body` overrides them."""
@@ -131,7 +135,7 @@ class _Endpoint(RunningEngine):
             return complete(self.url, body, engine.answer_seconds, stopped, engine.path)
 
         try:
-            with background_requests(ask, token_ids, engine.concurrency - 1):
+            with background_requests(ask, token_ids, engine.load - 1):
                 found = ask(token_ids)
         except EngineError as error:
             if self._server is not None and self._server.ended(_ENDING_SECONDS):
@@ -165,6 +169,7 @@ class _Endpoint(RunningEngine):
             accepted_drafts=accepted,
             drafted_nodes=speculation.get("num_draft_tokens", 0),
             memory_bytes=None if self._server is None else self._server.memory_bytes(),
+            start_seconds=None if self._server is None else self._server.start_seconds,
         )
 
     def _tokens_within(self, first: str, text: str) -> float:
@@ -200,7 +205,8 @@ class OpenAIEndpoint(HttpEngine):
         body: fields of every request, e.g. ``{speculative: true}``.
         plain_body: fields that turn speculation off in a request, e.g. ``{speculative: false}``.
         model: name of the model in requests; if null, the server's only model.
-        concurrency: number of concurrent requests, including the measured one.
+        concurrency: number of concurrent requests, including the measured one. With a list, every prompt is answered
+            under each of these loads.
 
     Raises:
         EngineError: not exactly one of ``command`` and ``url`` is given, or every ``plain_`` argument is missing.
@@ -221,7 +227,7 @@ class OpenAIEndpoint(HttpEngine):
         model: str | None = None,
         start_seconds: Seconds = 120,
         answer_seconds: Seconds = 120,
-        concurrency: Requests = 1,
+        concurrency: Loads = 1,
     ) -> None:
         for name, address in (("url", url), ("plain_url", plain_url)):
             if not (address or "http://").startswith(("http://", "https://")):
@@ -243,7 +249,7 @@ class OpenAIEndpoint(HttpEngine):
         self.body, self.plain_body = dict(body or {}), plain_body
         self.model = model
         self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
-        self.concurrency = concurrency
+        self.set_loads(concurrency)
 
     @override
     def plain(self) -> OpenAIEndpoint:
@@ -287,7 +293,8 @@ class LlamaCppServer(HttpEngine):
         settings: the server's speculation flags with underscores; ``spec_draft_model`` is the draft's GGUF file.
         target: the target's GGUF file, as written by llama.cpp's ``convert_hf_to_gguf.py``; if null, ``pair.target``.
         program: name or path of the program; only the default is replaced by the wheel.
-        concurrency: number of concurrent requests, including the measured one.
+        concurrency: number of concurrent requests, including the measured one. With a list, every prompt is answered
+            under each of these loads.
 
     Example:
         >>> engine = LlamaCppServer(LlamaCppSettings("ngram-simple", spec_ngram_simple_size_n=4), "target.gguf")
@@ -305,14 +312,14 @@ class LlamaCppServer(HttpEngine):
         threads: Annotated[int, Field(ge=1)] = 1,
         start_seconds: Seconds = 120,
         answer_seconds: Seconds = 120,
-        concurrency: Requests = 1,
+        concurrency: Loads = 1,
     ) -> None:
         self.settings = settings
         self.target = target
         self.program = program
         self.threads = threads
         self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
-        self.concurrency = concurrency
+        self.set_loads(concurrency)
 
     @override
     def plain(self) -> LlamaCppServer:
@@ -343,7 +350,7 @@ class LlamaCppServer(HttpEngine):
     @property
     @override
     def restart_key(self) -> Hashable:
-        return self.settings, self.target, self.program, self.threads, self.concurrency
+        return self.settings, self.target, self.program, self.threads, max(self.loads)
 
     @override
     def fields(self, eos: frozenset[int]) -> Mapping[str, Any]:
@@ -363,14 +370,14 @@ class LlamaCppServer(HttpEngine):
             "host": "127.0.0.1",
             "port": port,
             "threads": self.threads,
-            "parallel": self.concurrency,
+            "parallel": max(self.loads),
         }
         if pair.target.dtype == torch.float32:
             # llama.cpp rounds keys and values to float16 by default, which can change the tokens
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
             given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
-        if self.concurrency > 1:  # the server divides ctx-size among its parallel requests
-            given["ctx-size"] = self.concurrency * context_limit(pair.target.config)
+        if max(self.loads) > 1:  # the server divides ctx-size among its parallel requests
+            given["ctx-size"] = max(self.loads) * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
         program = [sys.executable, "-m", _WHEEL] if self._by_wheel() else [self.program]
         if program == [_PROGRAM] and shutil.which(_PROGRAM) is None:

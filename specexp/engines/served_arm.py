@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from specexp.base.messages import counted
 from specexp.bench.arm import LearningArm, eos_of
 from specexp.bench.live import LiveBackend
 from specexp.bench.record import PromptRecord
@@ -94,6 +95,7 @@ class ServedArm(LearningArm):
         wanted = max_new_tokens or self.generation.max_new_tokens
         context: list[int] = []
         prompt_tokens = 0
+        engine = self.engine.under(self.engine.loads[sample % len(self.engine.loads)])
         for turn in range(len(prompt.turns)):
             longer = prompt.turn_ids(self.pool.pair.tokenizer, turn, context)
             prompt_tokens += len(longer) - len(context)
@@ -104,14 +106,15 @@ class ServedArm(LearningArm):
                     f"got {len(longer)} tokens"
                 )
             try:
-                running = self.pool.take(self.engine, id(self))
-                found.append(running.answer(self.engine, longer, min(wanted, room), self._eos))
+                running = self.pool.take(engine, id(self))
+                found.append(running.answer(engine, longer, min(wanted, room), self._eos))
             except EngineError:
-                self.pool.drop(self.engine)
+                self.pool.drop(engine)
                 raise
             context = [*longer, *found[-1].token_ids]
+        several = len(engine.loads) > 1
         return self.record(
-            prompt,
+            replace(prompt, category=counted(engine.load, "request")) if several else prompt,
             sample,
             found,
             prompt_tokens=prompt_tokens,

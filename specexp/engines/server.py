@@ -68,6 +68,9 @@ def free_port() -> int:
 class StartedServer:
     """A server process. It is killed when this process ends, even if this process crashes.
 
+    Attributes:
+        start_seconds: time until the server was healthy.
+
     Raises:
         EngineError: the server exits or is not healthy in time. The message contains the end of its output.
     """
@@ -125,16 +128,17 @@ class StartedServer:
         supervisor.end(self._process)
 
     def _wait(self, program: str, start_seconds: float) -> None:
-        deadline = time.monotonic() + start_seconds
+        started = time.monotonic()
         while not self._healthy():
             if self.ended():
                 raise EngineError(f"before {program} was healthy, it {self.end()}")
-            if time.monotonic() > deadline:
+            if time.monotonic() > started + start_seconds:
                 raise EngineError(
                     f"{program} was not healthy at {self.url}{_HEALTH[0]} within {start_seconds:g} seconds: "
                     f"{self.last_lines()}"
                 )
             time.sleep(_POLL_SECONDS)
+        self.start_seconds = time.monotonic() - started
 
     def _healthy(self) -> bool:
         for path in _HEALTH:

@@ -15,7 +15,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.engines.engine import EngineError
-from specexp.engines.http_engines import HttpEngine, Requests, Seconds
+from specexp.engines.http_engines import HttpEngine, Loads, Seconds
 from specexp.engines.settings import VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
 from specexp.models.sources import sources_of
@@ -42,7 +42,8 @@ class VLLM(HttpEngine):
             plain decoding share it.
         max_model_len: maximum length of prompt and output, in tokens.
         kv_cache_gib: size of the KV cache in GiB.
-        concurrency: number of concurrent requests, including the measured one.
+        concurrency: number of concurrent requests, including the measured one. With a list, every prompt is answered
+            under each of these loads.
 
     Example:
         >>> engine = VLLM(VllmSettings("ngram", 4, prompt_lookup_min=2, prompt_lookup_max=3), ".vllm/bin/python")
@@ -61,7 +62,7 @@ class VLLM(HttpEngine):
         kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0,
         start_seconds: Seconds = 600,
         answer_seconds: Seconds = 120,
-        concurrency: Requests = 1,
+        concurrency: Loads = 1,
     ) -> None:
         self.settings = settings
         self.python = python
@@ -70,7 +71,7 @@ class VLLM(HttpEngine):
         self.max_model_len = max_model_len
         self.kv_cache_gib = kv_cache_gib
         self.start_seconds, self.answer_seconds = start_seconds, answer_seconds
-        self.concurrency = concurrency
+        self.set_loads(concurrency)
 
     @override
     def plain(self) -> VLLM:
@@ -92,7 +93,7 @@ class VLLM(HttpEngine):
     def restart_key(self) -> Hashable:
         deployed = json.dumps(self.deployed_settings())  # some settings are lists
         return (
-            deployed, self.python, self.target, self.eager, self.max_model_len, self.kv_cache_gib, self.concurrency,
+            deployed, self.python, self.target, self.eager, self.max_model_len, self.kv_cache_gib, max(self.loads),
         )  # fmt: skip
 
     @override
@@ -113,7 +114,7 @@ class VLLM(HttpEngine):
             "port": port,
             "dtype": str(pair.target.dtype).removeprefix("torch."),
             "max-model-len": self.max_model_len,
-            "max-num-seqs": self.concurrency,
+            "max-num-seqs": max(self.loads),
             "kv-cache-memory-bytes": round(self.kv_cache_gib * 2**30),
         }
         if self.settings is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from optuna.trial import FrozenTrial
 
 from specexp.artifacts import ArtifactError, kind_named
-from specexp.artifacts.kinds.compositions import ConfirmedSetting
+from specexp.artifacts.kinds.compositions import SETTINGS, ConfirmedSetting
 from specexp.artifacts.parts import PARTS, state_payloads
 from specexp.artifacts.store import BEST
 from specexp.base.messages import counted, size_of
@@ -31,6 +31,7 @@ from specexp.config.next_step import (
 )
 from specexp.config.sweep import Export, Sweep
 from specexp.core.parts import Parts
+from specexp.engines.loads import LENGTH, forms_of, lengths_by_load
 from specexp.report.publish import parts_label
 from specexp.sweep.confirmation import Confirmation, cold_figures
 from specexp.sweep.study import Study
@@ -180,6 +181,18 @@ def confirmed_settings(config: Config, confirmation: Confirmation) -> list[Confi
     return found
 
 
+def by_load(config: StudyConfig, confirmation: Confirmation) -> dict[str, Any] | None:
+    """Return the winner's draft lengths by load in the forms of engines; None if it has none, or for a single load."""
+    if not config.of_engine or len(loads := build_engine(config).loads) == 1:
+        return None
+    settings = {one.name: one.attributes["engine"]["settings"] for one in confirmation.confirmed}
+    given = settings[confirmation.winner.name]
+    if LENGTH not in given or f"{LENGTH}_per_batch_size" in given:
+        return None
+    lengths = lengths_by_load(confirmation.records, settings, confirmation.winner.name, loads)
+    return forms_of(lengths, max(loads))
+
+
 class Exporter:
     """Writes the artifacts of a study.
 
@@ -226,6 +239,8 @@ class Exporter:
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
         kind, payloads = self.export.kind, self._payloads(best) or {}
+        if self.export.kind == "engine-settings" and (forms := by_load(self.study.config, self.confirmation)):
+            payloads[SETTINGS]["settings"] |= forms.get(payloads[SETTINGS]["engine"], {})
         metrics = _metrics(best, self.confirmation.records)
         learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
         why, artifact, about_cold = "as configured", None, list[str]()

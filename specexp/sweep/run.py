@@ -66,6 +66,7 @@ from specexp.sweep.output import (
     Deployed,
     Exported,
     Exporter,
+    by_load,
     confirmed_settings,
     method_of,
     next_steps,
@@ -99,7 +100,7 @@ from specexp.sweep.workers import (
 )
 from specexp.tracking.names import PLAIN
 
-CONFIRM = "confirm.jsonl"
+CONFIRM, LOADS = "confirm.jsonl", "loads.json"
 WIDTH = 120
 """Width of tables in redirected output. At 80 columns their lines would wrap."""
 
@@ -432,12 +433,17 @@ class SweepRun:
             limited.append(
                 f"The search measured {of} in its time; with more --minutes it may find a faster one."
             )
+        if forms := by_load(self.config, confirmation):
+            rows = forms["specexp"]["init_args"]["nodes"].items()
+            lengths = ", ".join(f"{one} from {counted(first, 'request')}" for first, one in rows)
+            found.append(f"Draft length by load: {lengths}. {LOADS} has it in the forms of engines.")
         report = Report(
             tables={"confirm": shown} | ({} if kinds is None else {"categories": kinds}),
             data={"confirm": shown},
             files={
                 **preparation.files(),
                 CONFIRMED: json.dumps([asdict(one) for one in settings], indent=1) + "\n",
+                **({LOADS: json.dumps(forms, indent=1) + "\n"} if forms else {}),
             },
             sentences=found,
             answer=answer(confirmed, records, least) + of_methods,

@@ -483,9 +483,11 @@ def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
     if config.of_engine:
         from specexp.engines.served_arm import ServedBackend
 
-        build_engine(config)  # rejects wrong settings before models are loaded
+        engine = build_engine(config)  # rejects wrong settings before models are loaded
         kind, latency = ServedBackend, None
     study = Study(config, kind.of(config, pair, problems), latency, pair)
+    if config.of_engine:
+        study.samples *= len(engine.loads)
     if config.multi_sequence and not problems:
         study.samples = 1
     return study

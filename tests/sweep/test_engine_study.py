@@ -1,6 +1,7 @@
 """A study of another engine: the same search, confirmation and export, and an engine that fails."""
 
 import csv
+import errno
 import json
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from helpers import fake_server
 from helpers.clusters import is_alive
 from helpers.waiting import wait_for
 
+from specexp.bench.record import write_records
 from specexp.deploy.export.command import export
+from specexp.sweep import study
 from specexp.sweep.command import main
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
@@ -66,19 +69,67 @@ def of_engine(experiment, tmp_path, monkeypatch):
     return write
 
 
+def rows_of_trials():
+    with Path("runs/tiny/trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 @pytest.mark.slow
 def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, capsys):
     broken = [endpoint(fault, f"--fault {fault} --after 1") for fault in FAULTS]
     healthy = [endpoint("healthy"), endpoint("with logprobs", "--logprobs")]
     path = of_engine([*healthy, *broken], [*broken, healthy[0]], n_trials=2)
     assert main([path]) == 0
-    with Path("runs/tiny/trials.csv").open() as file:
-        rows = {row["name"] or row["trial"]: row for row in csv.DictReader(file)}
+    rows = {row["name"] or row["trial"]: row for row in rows_of_trials()}
     for fault, reason in FAULTS.items():
         assert rows[fault]["state"] == "failed"
         assert reason in rows[fault]["reason"]
     assert sum(row["state"] in ("complete", "pruned") for row in rows.values()) == 2
     assert f"crash: failed, EngineError: {FAULTS['crash']}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(
+    of_engine, tmp_path, monkeypatch, capsys
+):
+    pids, written = tmp_path / "pids", []
+
+    def write(path, records):
+        written.append(path)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_records(path, records)
+
+    monkeypatch.setattr(study, "write_records", write)
+    choices = [endpoint("one", f"--child {pids}"), endpoint("broken", "--fault no-start"), endpoint("two")]
+    path = of_engine(choices, choices, n_trials=2, confirm={"best": 2, "data": {"max_prompts": 2}})
+    assert main([path]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    wait_for(lambda: not any(map(is_alive, map(int, pids.read_text().split()))), 20, "a process was left")
+    assert main([path]) == 0
+    assert "plain decoding" in capsys.readouterr().out
+    assert {row["state"] for row in rows_of_trials()} == {"complete", "failed"}
+
+
+@pytest.mark.slow
+def test_every_prompt_is_answered_under_each_load_and_a_table_of_lengths_is_exported(
+    of_engine, tmp_path, capsys
+):
+    def under(name, length):
+        settings = {"num_speculative_tokens": length}
+        return endpoint(
+            name, "--draft-tokens {num_speculative_tokens}", settings=settings, concurrency=[3, 1]
+        )
+
+    choices = [under("short", 1), under("long", 4)]
+    path = of_engine(choices, choices, confirm={"best": 2, "data": {"max_prompts": 3}})
+    assert main([path, "--engine.init_args.concurrency", "[1, 3]"]) == 0
+    assert "Draft length by load: " in capsys.readouterr().out
+    forms = json.loads(Path("runs/tiny/loads.json").read_text())
+    assert [row[:2] for row in forms["vllm"]["num_speculative_tokens_per_batch_size"]] == [[1, 1], [2, 3]]
+    records = [json.loads(line) for line in Path("runs/tiny/confirm.jsonl").read_text().splitlines()]
+    assert {record["category"] for record in records} == {"1 request", "3 requests"}
+    assert len(records) == 3 * 3 * 2  # prompts, arms, loads
 
 
 @pytest.mark.slow
