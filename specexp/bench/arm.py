@@ -99,7 +99,7 @@ class Arm(ABC):
             counts: One object for each turn, or for each sequence decoded together, such as a
                 :class:`~specexp.core.outcome.GenerationResult`. Each has ``token_ids``, ``finish_reason`` and
                 :data:`~specexp.bench.record.COUNTS`, and may have ``drafted_at``, ``accepted_at``,
-                ``prefill_seconds`` and ``memory_bytes``.
+                ``prefill_seconds``, ``memory_bytes`` and ``start_seconds``.
             seconds: Decode seconds by phase; None if they are not split.
             given: Additional fields of the record, which override the computed ones.
         """
@@ -130,6 +130,7 @@ class Arm(ABC):
             "keyed": self.verifier.sampling == "deterministic",
             "seed": self.generation.seed,
             "memory_bytes": max(optional("memory_bytes"), default=None),
+            "start_seconds": max(optional("start_seconds"), default=None),
         }
         return PromptRecord(self.name, prompt.prompt_id, prompt.category, sample, **found | given)
 

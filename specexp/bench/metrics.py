@@ -161,6 +161,13 @@ def memory_mib(record: Any) -> Value:
 
 
 @metric("s", better="lower", aggregate="macro", empty=None)
+def start_seconds(record: Any) -> Value:
+    """Seconds until an engine's processes were ready; no value if there are none."""
+    seconds: float | None = record.start_seconds
+    return seconds
+
+
+@metric("s", better="lower", aggregate="macro", empty=None)
 def prefill_seconds(record: Any) -> Value:
     """Mean seconds until a prompt's first token; no value if seconds are modelled."""
     return float(record.prefill_seconds) if record.clock == MEASURED else None

@@ -150,6 +150,7 @@ class PromptRecord:
     # sequences decoded together, each of which counts as a turn; None for a single conversation
     group: SequenceGroup | None = None
     memory_bytes: int | None = None  # main memory of an engine's own processes; None if unknown
+    start_seconds: float | None = None  # time until these processes were ready
     turn_in_rotation: int = 0  # position of the arm in this prompt's order of arms, from 0
     # whether its time was out of line with the arm's other prompts, and not repeatable, so that it does not count
     unsteady: bool = False

@@ -74,6 +74,7 @@ class TestReal:
         assert first.token_ids == second.token_ids
         assert first.accepted_drafts == second.accepted_drafts > 0
         assert first.memory_bytes > 2**28
+        assert first.start_seconds > 1
 
     @pytest.mark.parametrize(
         ("settings", "why"),

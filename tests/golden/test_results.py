@@ -13,7 +13,7 @@ RECORD = ["arm", "prompt_id", "sample", "token_ids", "finish_reasons", "steps", 
 RECORD += ["bonus_tokens", "draft_passes", "drafted_nodes", "drafted_at", "accepted_at", "decode_tokens"]
 RECORD += ["decode_seconds", "clock"]
 """The compared fields of a record."""
-BY_THE_CLOCK = {"prefill_seconds", "memory_mib"}
+BY_THE_CLOCK = {"prefill_seconds", "memory_mib", "start_seconds"}
 """Columns of tables that no latency profile states."""
 WORDED = {"verdict", "reason"}
 """Columns of tables with sentences."""
