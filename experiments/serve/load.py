@@ -79,9 +79,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(command: Sequence[str], port: int, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run a server; yields its process and address once it is healthy, within three minutes."""
-    address, until = f"http://127.0.0.1:{port}", time.monotonic() + 180
+def serving(
+    command: Sequence[str], port: int, log: Path, start_seconds: float = 180
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run a server; yields its process and address once it is healthy, within ``start_seconds``."""
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + start_seconds
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as server:
         try:
             while not _is_healthy(address):
@@ -232,7 +234,7 @@ def llama_servers(
 
 
 async def load(
-    address: str, body: Callable[[str, int], Body], texts: Sequence[str], at_once: int, requests: int
+    address: str, body: Callable[[Any, int], Body], prompts: Sequence[Any], at_once: int, requests: int
 ) -> Round:
     """Send requests from ``at_once`` clients, each of which sends the next once it has its answer."""
     answers, waiting = list[Answer](), iter(range(requests))
@@ -241,7 +243,7 @@ async def load(
 
         async def ask() -> None:
             for number in waiting:
-                answers.append(await stream(client, body(texts[number % len(texts)], number)))
+                answers.append(await stream(client, body(prompts[number % len(prompts)], number)))
 
         started = time.perf_counter()
         await asyncio.gather(*(ask() for _ in range(at_once)))
