@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from tempfile import TemporaryFile
 
-import httpx
 import psutil
 
 from specexp.base import supervisor
 from specexp.base.messages import did_you_mean
 from specexp.engines.engine import EngineError
+from specexp.engines.openai_client import fetch
 
 _HEALTH = ("/health", "/v1/models")  # some servers have only the second path
 _LAST_BYTES = 400  # length of the server's output in an error message
@@ -142,7 +142,7 @@ class StartedServer:
 
     def _healthy(self) -> bool:
         for path in _HEALTH:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}{path}", timeout=5, trust_env=False).status_code == 200:  # no proxy
-                    return True
+            with contextlib.suppress(EngineError):
+                fetch(f"{self.url}{path}", 5)
+                return True
         return False
