@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -51,15 +52,20 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--python", default=".vllm/bin/python")
+    parser.add_argument("--urls", nargs=4, default=[], help="running servers, in the order of the table")
     parser.add_argument("--output", type=Path, default=Path("runs/vllm_drafters"))
     options = parser.parse_args()
     pair = load_pair("smollm2", target_dtype="bfloat16")
     every = Workload(EverydayTasks()).load(pair.tokenizer)
     prompts = [one for one in every if one.category in TASKS][: options.prompts]
     made = engines(options)
+    for name, url in zip(made, options.urls, strict=False):
+        made[name].url = url
     found: dict[str, list[EngineAnswer]] = {name: [] for name in made}
     with ExitStack() as stack:
-        running = {name: stack.enter_context(closing(one.start(pair))) for name, one in made.items()}
+        with ThreadPoolExecutor() as pool:  # a start takes about a minute
+            started = {name: pool.submit(one.start, pair) for name, one in made.items()}
+        running = {name: stack.enter_context(closing(one.result())) for name, one in started.items()}
         for name, one in made.items():
             running[name].answer(one, every[3].token_ids, 16, frozenset())  # warm
         print("all servers are up", flush=True)

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=3, help="tokens that vLLM's n-grams draft")
     parser.add_argument("--python", default=".vllm/bin/python")
     parser.add_argument("--eager", action="store_true", help="start vLLM without compiling")
+    parser.add_argument("--urls", nargs=2, default=[], help="running servers of vLLM, plain and with n-grams")
     parser.add_argument("--output", type=Path, default=Path("runs/serve_vllm"))
     options = parser.parse_args()
     most, pair = max(options.at_once), load_pair("smollm2", target_dtype="bfloat16")
@@ -62,9 +63,13 @@ def main() -> None:
             engine(one).words(port, pair) for one, port in zip((None, ngrams), ports[1:], strict=True)
         )
         own = our_server("smollm2:tree", ports[0], "--lanes", str(most), "--threads", "2")
+        commands = (own,) if options.urls else (own, plain, drafting)
         urls = [
-            stack.enter_context(serving(command, port, work / f"{port}.log", 600))[1]
-            for command, port in zip((own, plain, drafting), ports, strict=True)
+            *(
+                stack.enter_context(serving(command, port, work / f"{port}.log", 600))[1]
+                for command, port in zip(commands, ports, strict=False)
+            ),
+            *options.urls,
         ]
         model = plain[plain.index("--model") + 1]
         arms = {
