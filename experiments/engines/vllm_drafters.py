@@ -45,17 +45,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--artifact", default="smollm2:tree")
     parser.add_argument("--ours", type=int, default=5, help="most tokens that our drafter drafts")
-    parser.add_argument("--length", type=int, default=5, help="tokens that the best n-grams draft")
+    parser.add_argument("--length", type=int, default=4, help="tokens that the best n-grams draft")
     parser.add_argument(
         "--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram"
     )
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")
     parser.add_argument("--urls", nargs=4, default=[], help="running servers, in the order of the table")
     parser.add_argument("--output", type=Path, default=Path("runs/vllm_drafters"))
     options = parser.parse_args()
-    pair = load_pair("smollm2", target_dtype="bfloat16")
+    pair = load_pair("smollm2", target_dtype=options.dtype)
     every = Workload(EverydayTasks()).load(pair.tokenizer)
     prompts = [one for one in every if one.category in TASKS][: options.prompts]
     made = engines(options)

@@ -1,6 +1,6 @@
 """Our server beside vLLM at 1, 4, 8 and 16 requests: the same prompts, weights and cores, plain and with speculation.
 
-The three servers run at once, and take turns under each load. Greedy, SmolLM2-135M-Instruct in bfloat16, everyday
+The three servers run at once, and take turns under each load. Greedy, SmolLM2-135M-Instruct, everyday
 prompts as token ids, answers of equal length. Ratios are paired by round. Writes
 runs/serve_vllm/{load.md,requests.json}.
 
@@ -41,12 +41,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=32)
     parser.add_argument("--length", type=int, default=3, help="tokens that vLLM's n-grams draft")
+    parser.add_argument("--dtype", default="float32", help="of the weights")
     parser.add_argument("--python", default=".vllm/bin/python")
     parser.add_argument("--eager", action="store_true", help="start vLLM without compiling")
     parser.add_argument("--urls", nargs=2, default=[], help="running servers of vLLM, plain and with n-grams")
     parser.add_argument("--output", type=Path, default=Path("runs/serve_vllm"))
     options = parser.parse_args()
-    most, pair = max(options.at_once), load_pair("smollm2", target_dtype="bfloat16")
+    most, pair = max(options.at_once), load_pair("smollm2", target_dtype=options.dtype)
     prompts = [list(one.token_ids) for one in Workload(EverydayTasks(), max_prompts=30).load(pair.tokenizer)]
     engine = partial(VLLM, python=options.python, eager=options.eager, concurrency=most)
     ngrams = VllmSettings("ngram", options.length, prompt_lookup_min=2, prompt_lookup_max=4)
@@ -62,7 +63,9 @@ def main() -> None:
         plain, drafting = (
             engine(one).words(port, pair) for one, port in zip((None, ngrams), ports[1:], strict=True)
         )
-        own = our_server("smollm2:tree", ports[0], "--lanes", str(most), "--threads", "2")
+        own = our_server(
+            "smollm2:tree", ports[0], "--lanes", str(most), "--threads", "2", "--target-dtype", options.dtype
+        )
         commands = (own,) if options.urls else (own, plain, drafting)
         urls = [
             *(
