@@ -38,7 +38,6 @@ BRITISH = (
     r"|(quant|normal|optim|token|vector|synchron|minim|maxim)is(e|ed|es|ing)\b"
 )
 """Spellings that are not American. Keys of saved files keep theirs, such as ``modelled`` and ``utilisation``."""
-ONE_THING = {"GSM8K"}  # the benchmark, as prompts to continue and as a task to reason about
 REPLACED = r"twin|carries|makes_do|HitCounter|record_hits|Strategy|write_whole|teach|taught|is_grouped"
 """Names for which the glossary has another word."""
 
@@ -125,4 +124,4 @@ def test_no_name_is_replaced_or_shared() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files[node.name].append(path)
-    assert {name: shared for name, shared in files.items() if len(shared) > 1 and name not in ONE_THING} == {}
+    assert {name: shared for name, shared in files.items() if len(shared) > 1} == {}

@@ -24,13 +24,7 @@ from specexp.bench.execution_arm import ExecutionArm, Solver
 from specexp.bench.hugging_face_arm import HuggingFaceArm, Reference
 from specexp.bench.observers import Sources
 from specexp.bench.record import PromptRecord
-from specexp.config import (
-    Config,
-    build_pair,
-    build_reasoning,
-    build_task_items,
-    is_multi_sequence,
-)
+from specexp.config import Config, build_pair, build_reasoning, build_task_items, is_multi_sequence
 from specexp.constraints.grammar import compiler_of
 from specexp.core.loop import Decoder
 from specexp.core.outcome import PHASES, GenerationResult

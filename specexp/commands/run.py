@@ -35,12 +35,7 @@ from specexp.config.command import check_here, fail
 from specexp.config.config import unwritable
 from specexp.config.layers import COMMAND_LINE, PARTS
 from specexp.report.comparison import failed_answers
-from specexp.report.publish import (
-    RECORDS,
-    check_run_folder,
-    replaced_results,
-    sole_writer,
-)
+from specexp.report.publish import RECORDS, check_run_folder, replaced_results, sole_writer
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:

@@ -158,10 +158,7 @@ def mbpp_docstring(row: Row) -> str:
 
 @dataclass(frozen=True)
 class GSM8K(TablePrompts):
-    """GSM8K (Cobbe et al. 2021). The prompt is the question, and its id is the row number, counted from 0.
-
-    :class:`specexp.data.tasks.gsm8k.GSM8K` uses the same files, including the answers, as a reasoning task.
-    """
+    """GSM8K (Cobbe et al. 2021). The prompt is the question, and its id is the row number, counted from 0."""
 
     path: str = "openai/gsm8k"
     subset: str | None = "main"

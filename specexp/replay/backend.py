@@ -28,13 +28,7 @@ from specexp.data import LoadedPrompts, Prompt, PromptSetError, Workload
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError
-from specexp.replay.play.fidelity import (
-    Grade,
-    fidelity,
-    fidelity_note,
-    models_in,
-    static_shape,
-)
+from specexp.replay.play.fidelity import Grade, fidelity, fidelity_note, models_in, static_shape
 from specexp.replay.play.player import Player, RecordedSource
 
 if TYPE_CHECKING:

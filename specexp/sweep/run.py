@@ -81,13 +81,7 @@ from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.space import directions_of
 from specexp.sweep.storage import check_journal, open_storage, retry_lost
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
-from specexp.sweep.trials import (
-    best_line,
-    distinct_finished,
-    trial_line,
-    trial_row,
-    write_trials,
-)
+from specexp.sweep.trials import best_line, distinct_finished, trial_line, trial_row, write_trials
 from specexp.sweep.workers import (
     CONCLUDED,
     Claim,

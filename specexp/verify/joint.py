@@ -37,63 +37,12 @@ from specexp.verify.statistics import (
     of_known_choices,
     samples_needed,
 )
-from specexp.verify.toy import (
-    BLOCK,
-    CHUNK,
-    COMPARED,
-    MANNERS,
-    TOKENS,
-    Manner,
-    PartsFactory,
-    Tally,
-    ToyLaw,
-    compose,
-    sample_chunk,
-    toy_vocabulary,
-)
+from specexp.verify.toy import BLOCK, CHUNK, COMPARED, MANNERS, TOKENS, Manner, Tally, ToyLaw
 
 BLOCKS = CHUNK * TOKENS // BLOCK
 """Number of triples of tokens in a chunk."""
 Chunks = Callable[[Manner, Sequence[int]], Iterable[Tally]]
 """Decodes the chunks with the given numbers on a toy model of the given manner."""
-
-
-def joint_test(
-    make_parts: PartsFactory,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    total_variation: float = 0.05,
-    level: float = 1e-3,
-    most: int | None = None,
-    seed: int = 0,
-) -> LosslessCheck:
-    """Sample a composition on the toy targets until a deviation from the target's distribution is found or excluded.
-
-    ``temperature``, ``top_k`` and ``top_p`` define this distribution.
-
-    Args:
-        make_parts: Function that takes the toy draft model and returns new parts, exactly as configured.
-        total_variation: Size of the deviation to find or exclude, in the joint distribution of three tokens.
-        level: Maximum probability of rejecting an exact composition.
-        most: Maximum number of token triples on each toy; None takes as many as the decision needs.
-        seed: Seed of the toy models and of the run.
-
-    Raises:
-        ValueError: The parts cannot run on the toy models, or a part fails.
-
-    Example:
-        >>> joint_test(lambda draft: Parts(DraftModel(draft), Chain(), SampleMatch())).evidence  # doctest: +SKIP
-        'no deviation above total variation 0.05 of the joint of three tokens found (power 95 %)'
-    """
-    law = ToyLaw(temperature, top_k, top_p, toy_vocabulary(make_parts), seed)
-    verifier = compose(make_parts, law)[1].parts.verifier
-
-    def chunks(manner: Manner, numbers: Sequence[int]) -> Iterable[Tally]:
-        return (sample_chunk(make_parts, law, manner, number) for number in numbers)
-
-    return JointTest(chunks, law, verifier.sampling != "deterministic", total_variation, level, most).check
 
 
 class JointTest:

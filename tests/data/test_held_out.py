@@ -7,8 +7,10 @@ import pytest
 from helpers.continuation import continuation_in_the_examples, starts_with
 
 from experiments.papers.seed.blocksworld import Blocksworld
+from experiments.papers.seed.creative_writing import CreativeWriting
+from experiments.papers.seed.gsm8k import GSM8K
 from specexp.data import PromptSetError, StdlibFunctions
-from specexp.data.tasks import GSM8K, CreativeWriting, Item
+from specexp.data.tasks import Item
 from specexp.data.training_text import documents_of, openings, prompt_of, python_files, split_of
 
 

@@ -7,10 +7,10 @@ import pytest
 from helpers.task_contract import TaskContract
 
 from experiments.papers.seed.blocksworld import Action, Blocksworld
+from experiments.papers.seed.creative_writing import CreativeWriting, split_sentences
+from experiments.papers.seed.gsm8k import GSM8K, last_number
 from specexp.data import PromptSetError, TaskItems
-from specexp.data.tasks import GSM8K, CreativeWriting, Ending
-from specexp.data.tasks.creative_writing import split_sentences
-from specexp.data.tasks.gsm8k import last_number
+from specexp.data.tasks import Ending
 
 pytestmark = pytest.mark.unit
 

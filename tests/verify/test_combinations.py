@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from helpers.joint_test import joint_test
 from helpers.toy_schedules import PROMPT
 
 from specexp.builders import (
@@ -47,7 +48,6 @@ from specexp.verifiers import (
     SampleMatch,
     TraversalVerification,
 )
-from specexp.verify.joint import joint_test
 from specexp.verify.statistics import combined_p_value
 from specexp.verify.toy import MANNERS, ToyLaw, compose, toy_models, toy_vocabulary
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.joint_test import joint_test
 
 from specexp.builders import Chain, DySpecGreedy, ParametricTree, SpecInfer, StaticTree
 from specexp.core.dialogue import Verdict
@@ -22,7 +23,7 @@ from specexp.verifiers import (
     SampleMatch,
 )
 from specexp.verifiers.rejection_sampling import normalized, sample, without
-from specexp.verify.joint import BLOCKS, EqualityTest, JointTest, joint_test
+from specexp.verify.joint import BLOCKS, EqualityTest, JointTest
 from specexp.verify.statistics import LOOKS, SHARE
 from specexp.verify.toy import LIVE, Tally, ToyLaw, ToyModel, compare_chunk, sample_chunk, toy_vocabulary
 

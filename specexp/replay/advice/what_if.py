@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specexp.base.messages import first_line
-from specexp.config import (
-    Config,
-    ConfigError,
-    build_parts,
-    save_resolved,
-)
+from specexp.config import Config, ConfigError, build_parts, save_resolved
 from specexp.config.check import Checker
 from specexp.config.command import check_here, current_result, run_command
 from specexp.config.layers import read_layers
