@@ -20,9 +20,17 @@ from pydantic import Field
 
 from specexp.base.checked import check_arguments
 from specexp.base.messages import shown
-from specexp.core.constraint import Constraint, constrained, masked
+from specexp.core.constraint import Constraint, allowed_after, constrained, masked
 from specexp.core.context import Context, repeats
-from specexp.core.contracts import Controller, DeterministicVerifier, Drafter, TreeBuilder, Verifier, follow
+from specexp.core.contracts import (
+    ArgmaxVerifier,
+    Controller,
+    DeterministicVerifier,
+    Drafter,
+    TreeBuilder,
+    Verifier,
+    follow,
+)
 from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
@@ -265,8 +273,10 @@ class Lane:
 
     @property
     def request(self) -> TokenRequest | None:
-        """The lane's request for the target's tokens; None if the verifier or a constraint needs the logits."""
-        if not isinstance(self.verifier, DeterministicVerifier) or self.context.constraint is not None:
+        """The lane's request for the target's tokens; None if its verifier or constraint needs all logits."""
+        if not isinstance(self.verifier, DeterministicVerifier):
+            return None
+        if self.context.constraint is not None and self.verifier.law is not ArgmaxVerifier:
             return None
         learned = 0 if self.drafting is None else self.drafting.learned_candidates
         return TokenRequest(self.context, self.verifier, learned)
@@ -301,15 +311,15 @@ class Lane:
                 device; with logits on the host, the verifier decides.
         """
         started = perf_counter()
-        if self.context.constraint is not None:
+        if target is None:
             logits = masked(self.context.constraint, self.tree, logits)
-        if target is None and not on_host(logits):
-            target = self._chosen(logits)
-        if target is not None:
+            target = None if on_host(logits) else self._chosen(logits)
+        if target is None:
+            verdict = self._verify(logits)
+        else:
             check_best(target.scores, "target", self.context)
-        verdict = (
-            self._verify(logits) if target is None else follow(self.tree, target.tokens.tolist().__getitem__)
-        )
+            tokens = target.tokens.tolist()
+            verdict = follow(self.tree, allowed_after(self.context.constraint, self.tree, tokens, logits))
         self.result.seconds["verify"] += perf_counter() - started
         return verdict, None if target is None else target.top
 
