@@ -3,6 +3,8 @@
 from functools import cache
 
 import pytest
+import torch
+from helpers.emulated_tiles import WIDTHS, emulated_tiles
 from helpers.examples import examples
 from helpers.small_families import FAMILIES, family_model
 from helpers.small_models import FULL_ATTENTION, VOCABULARY, small_model
@@ -24,6 +26,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
 from specexp.drafters import DraftModel, PromptLookup, TokenRecycling, Union
 from specexp.models.compiled import CompiledModel
+from specexp.models.llama_weights import Products
 from specexp.verifiers import Greedy, KeyedSampling, RejectionSampling
 
 K = 4
@@ -37,6 +40,12 @@ def language_model(name, attention):
 @cache
 def compiled_family(name):
     return CompiledModel(family_model(name))
+
+
+@cache
+def tiled_family(name):
+    with emulated_tiles():
+        return CompiledModel(family_model(name, torch.bfloat16, **WIDTHS))
 
 
 recycling = st.builds(
@@ -191,7 +200,22 @@ def test_the_output_of_a_compiled_family_is_that_of_plain_decoding(
     name, draft_and_tree, verifier, prompt, seed
 ):
     """Most outputs are longer than the windows."""
-    model = compiled_family(name)
+    check_equal(compiled_family(name), draft_and_tree, verifier, prompt, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@examples(20)
+@given(draft_and_tree=drafts_and_trees, verifier=verifiers, prompt=prompts, seed=st.integers(0, 3))
+def test_the_output_of_products_by_tiles_is_that_of_plain_decoding(
+    name, draft_and_tree, verifier, prompt, seed
+):
+    model = tiled_family(name)
+    assert model._weights.products == Products.TILES
+    check_equal(model, draft_and_tree, verifier, prompt, seed)
+
+
+def check_equal(model, draft_and_tree, verifier, prompt, seed):
     decoders = Decoder(model, verifier=verifier), Decoder(model, *draft_and_tree, verifier)
     plain, drafted = (decoder.generate(prompt, max_new_tokens=24, seed=seed) for decoder in decoders)
     assert drafted.token_ids == plain.token_ids
@@ -260,8 +284,6 @@ def test_the_papers_tree_up_to_the_context_limit(name, attention):
 @pytest.mark.parametrize("name", sorted(FULL_ATTENTION))
 def test_plain_greedy_decoding_is_hugging_faces_own(name):
     model = small_model(name)
-    import torch
-
     prompt = torch.tensor([[1, 2, 3, 4]])
     expected = model.generate(
         prompt,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.emulated_tiles import WIDTHS, emulated_tiles
 from helpers.small_families import FAMILIES, family_model
 from helpers.small_models import VOCABULARY
 from numpy.typing import NDArray
@@ -15,20 +17,20 @@ from numpy.typing import NDArray
 from specexp.base.kernels import library
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
-from specexp.models import compiled, llama_weights
+from specexp.models import llama_weights
 from specexp.models.compiled import CompiledModel
 from specexp.models.llama_weights import Products
 from specexp.testing.runtimes import RuntimeContract
 
-SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "initializer_range": 0.1}
+SIZES = {**WIDTHS, "initializer_range": 0.1}
 COUNTS = (1, 2, 15, 16, 17, 31, 33, 79, 80)
 TEXT = torch.randint(2, VOCABULARY, (80,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
 @pytest.fixture
-def _emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES",))
-    monkeypatch.setattr(compiled, "kernels_of", lambda model, tell: kernels)
+def _emulated() -> Iterator[None]:
+    with emulated_tiles():
+        yield
 
 
 def tiled(name: str = "Llama", **settings: object) -> CompiledModel:
