@@ -155,7 +155,7 @@ def test_a_failure_ends_a_measurement_without_baseline(prompts):
     assert broken.decoded == [(prompts[0].prompt_id, 0, None)]  # nothing was decoded to warm up
 
 
-def test_round_trip(tmp_path):
+def test_written_records_are_read_unchanged(tmp_path):
     records = [
         made("plain", 0, 0.1 + 0.2),
         made("tree", 0, difference=Difference(3, 0.0625, True), state="carry"),

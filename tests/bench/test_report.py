@@ -250,7 +250,7 @@ def test_columns_are_one_line_and_a_row_by_headings_leaves_the_others_empty():
         table.add({"step": 3})
 
 
-def test_results(records):
+def test_the_table_of_results_has_a_row_for_each_arm(records):
     published = [{"method": "Lookahead", "tokens_per_step": 1.64, "speedup": 1.27, "source": "Table 1"}]
     table = results_table(records, "Which?", published=published)
     for arm, title, shown in (
@@ -306,7 +306,7 @@ def test_a_mixed_gain_names_the_kinds_for_which_it_does_not_pay(seconds_of_b, se
     assert kinds_sentence(records[2:4], "tree", "the tree") == ""
 
 
-def test_by_category(records):
+def test_the_table_by_category_has_a_row_for_each_category(records):
     table = category_table(records)
     assert table.titles == ["arm", "a", "b", "all"]
     assert cell(table, "tree", "a") == "2.00x [2.00, 2.00] (2.00)"

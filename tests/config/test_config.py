@@ -70,7 +70,7 @@ def test_command_line_values_are_yaml(write):
     assert build_workload(config).max_prompts == 3
 
 
-def test_keys_inside_lists(write):
+def test_keys_reach_inside_lists(write):
     text = (
         "drafter: {class_path: Union, init_args: {drafters: [PromptLookup, {class_path: TokenRecycling}]}}\n"
         "builder: {class_path: ParametricTree, init_args: {nodes: 4}}"
@@ -102,7 +102,7 @@ def test_part_of_another_package_needs_no_registration(write, monkeypatch):
         load_config(write(text), ["--drafter.init_args.times=x"])
 
 
-def test_arms_and_grids(write):
+def test_a_grid_becomes_an_arm_for_each_combination(write):
     text = (
         "drafter: TokenRecycling\nbuilder: {class_path: ParametricTree, init_args: {nodes: 16}}\n"
         "arms:\n  same: {title: As it is}\n  plain: {drafter: null, builder: null}\n"

@@ -34,7 +34,7 @@ def test_a_value_of_the_command_line_is_refused_as_one(write, word, value, expec
         load_config(path, [f"--{word}", value])
 
 
-def test_composing_itself(write):
+def test_a_file_that_composes_itself_is_refused(write):
     write("compose: [mine.yaml]", "b.yaml")
     with pytest.raises(ConfigError, match=r"composes itself \(.*mine\.yaml -> .*b\.yaml -> .*mine\.yaml\)"):
         load_config(write("compose: [b.yaml]"))
@@ -63,7 +63,7 @@ def test_an_error_of_a_constructor_names_all_sources_of_its_arguments(write):
         load_config(write(text), ["--drafter.init_args.state", "preloaded"])
 
 
-def test_checked_keys_and_values(composition):
+def test_an_unknown_key_and_a_wrong_value_are_refused(composition):
     check_key(composition, "builder.init_args.nodes")
     with pytest.raises(
         ConfigError, match=r"'builder\.nodes' does not exist.*mean 'builder\.init_args\.nodes'"

@@ -69,7 +69,7 @@ def read(**given: Any) -> dict[str, Any]:
         ({"anything": {"a": [1]}}, {"a": [1]}),
     ],
 )
-def test_allowed(given, read_as):
+def test_values_of_the_annotated_type_are_read(given, read_as):
     (name,) = given
     found = read(**given)[name]
     assert found == read_as
@@ -100,7 +100,7 @@ def test_allowed(given, read_as):
         ({"shapes": {"a": {"type": "fixed", "size": 0}}}, "part.shapes.a.size must be >= 1, got 0"),
     ],
 )
-def test_refused(given, sentence):
+def test_values_of_another_type_are_refused_with_their_key(given, sentence):
     with pytest.raises(ConfigError) as caught:
         read(**given)
     assert str(caught.value).startswith(f"mine.yaml: {sentence}")

@@ -16,7 +16,7 @@ from specexp.base.start import masked
 from specexp.sweep.storage import retry_creation
 
 
-def test_a_database_with_foreign_tables(tmp_path, model_folder, monkeypatch, capsys):
+def test_a_database_with_foreign_tables_is_refused(tmp_path, model_folder, monkeypatch, capsys):
     make({}, tmp_path)
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("create table studies (a)")
@@ -42,7 +42,7 @@ def study_command(tmp_path, model_folder, monkeypatch):
 
 
 @pytest.mark.timeout(120)
-def test_a_damaged_journal(study_command, capsys):
+def test_a_damaged_journal_is_named_and_a_cut_line_dropped(study_command, capsys):
     journal = Path("runs/sweep/journal.log")
     whole = journal.read_bytes()
     first, rest = whole.split(b"\n", 1)
@@ -124,7 +124,7 @@ def test_a_traceback_has_no_password():
     assert "pa55word" not in ended.stderr.splitlines()[-1]
 
 
-def test_an_output_that_is_a_link_to_nothing(tmp_path, answered):
+def test_an_output_that_is_a_link_to_nothing_is_refused(tmp_path, answered):
     (tmp_path / "gone").symlink_to("nowhere")
     answered(Row("run mine.yaml --output gone", "output ... gone is not a folder"))
 

@@ -48,7 +48,7 @@ def parts() -> tuple[TokenRecycling, StaticTree]:
     ],
     ids=["swapped", "a class", "one alone"],
 )
-def test_parts_in_other_places(model, given, message):
+def test_parts_in_wrong_places_are_refused(model, given, message):
     with pytest.raises(ValueError, match=message):
         Decoder(model, *given)
     with pytest.raises(ValueError, match=message):
@@ -72,7 +72,7 @@ def test_parts_in_other_places(model, given, message):
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-def test_custom_generate(model, arguments, sentence):
+def test_wrong_arguments_of_custom_generate_are_one_sentence(model, arguments, sentence):
     if "assistant_model" in arguments:
         arguments = {"assistant_model": model}
     fast = custom_generate(parts())

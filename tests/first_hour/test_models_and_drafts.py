@@ -143,7 +143,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("change", "row"), SPOILT, ids=[row.sentence for _, row in SPOILT])
-def test_one_sentence(change, row, folder, answered):
+def test_a_model_that_cannot_be_used_is_one_sentence(change, row, folder, answered):
     change(folder)
     answered(row)
 

@@ -72,7 +72,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("name", SIGNALS)
-def test_while_modules_are_imported(name, tmp_path):
+def test_a_signal_during_imports_is_one_sentence(name, tmp_path):
     (tmp_path / "takes_long.py").write_text("import time\ntime.sleep(20)\n")
     with start("-c", IMPORTING, cwd=tmp_path) as process:
         assert process.stdout is not None

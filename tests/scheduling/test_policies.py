@@ -29,7 +29,7 @@ QUEUE = [waiting(sequence, *chances) for sequence, chances in CHANCES.items()]
     [(FirstCome(), "abcd"), (LeastProgress(), "bdac"), (MostConfident(), "bdca")],
     ids=lambda value: type(value).__name__,
 )
-def test_the_order(policy, order):
+def test_each_policy_takes_sequences_in_its_order(policy, order):
     for most in range(1, 6):
         chosen = policy.choose(QUEUE, most)
         assert "".join(QUEUE[place].sequence for place in chosen) == order[:most]
