@@ -14,6 +14,7 @@ from hypothesis import example, given, reject, strategies as st
 from specexp.base.checked import arguments_of
 from specexp.builders import Sequoia
 from specexp.config.check import Checker
+from specexp.config.layers import ConfigError
 from specexp.config.schema import Experiment
 from specexp.core.tree import NodeKind
 from specexp.testing.builders import DrawingTreeBuilderContract, TreeBuilderContract, grow
@@ -229,3 +230,20 @@ def test_a_mistake_is_one_sentence(arguments, message):
     with pytest.raises(ValueError, match=message) as refused:
         Sequoia(**arguments)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ('{"acceptance": [0.5', "is not JSON"),
+        ("[0.5, 0.5]", "must be an object, got"),
+        ('{"acceptance": [0.5, "0.5"]}', "acceptance.1 must be a number, got"),
+    ],
+)
+def test_a_file_without_a_vector_is_named(tmp_path, text, message):
+    file = tmp_path / "measured.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"builder\.init_args\.acceptance: .*measured\.json.* {message}"):
+        configured(acceptance=str(file))

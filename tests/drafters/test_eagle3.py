@@ -26,7 +26,7 @@ from helpers.small_models import VOCABULARY
 from safetensors.torch import save_file
 from transformers import DynamicCache, LlamaConfig
 
-from specexp.builders import Chain, StaticTree
+from specexp.builders import BeamRerank, Chain, StaticTree
 from specexp.core.context import Context
 from specexp.core.language_model import LanguageModel
 from specexp.core.loop import Decoder
@@ -231,6 +231,15 @@ def test_a_head_of_another_kind_or_target_is_refused(tmp_path, changes, message)
     (tmp_path / "config.json").write_text(json.dumps(kept))
     with pytest.raises(ValueError, match=message):
         Decoder(target_model(), Eagle3(str(tmp_path)), Chain(2))
+
+
+def test_a_place_without_a_head_is_named(tmp_path):
+    for head, message in (
+        (tmp_path, "config.json is missing"),
+        ("no/such-head", "no/such-head does not exist"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Decoder(target_model(), Eagle3(str(head)), BeamRerank(4, 2, 2))
 
 
 def test_the_tree_of_a_whole_vocabulary_is_accepted_as_far_as_the_target_goes(folder):

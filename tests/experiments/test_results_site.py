@@ -1,9 +1,13 @@
 """The page of results: its data from records, and the page in a browser."""
 
 import json
+import re
+from base64 import b64decode
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
+from helpers.browser import BROWSER, title_after
 from helpers.made_records import record
 
 from experiments.results_site import BLOCK, PAGE, RECORDS, kept, site_of, with_results
@@ -110,3 +114,34 @@ def test_a_run_is_kept_and_shown_with_speedup_and_acceptance_by_position(study, 
 def test_a_folder_without_records_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="must be the folder of a finished run or study"):
         kept(tmp_path)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("dark", [True, False], ids=["dark", "light"])
+@pytest.mark.parametrize("width", [400, 1000, 1600])
+def test_a_browser_filters_sorts_and_draws(tmp_path, width, dark):
+    title = title_after(LOOK, ROOT / PAGE, tmp_path, width, dark)
+    at = json.loads(unquote(b64decode(title).decode()))
+    assert at["model"] == "SmolLM2-135M-Instruct"
+    whole, real = rows_of_the_page()
+    assert at["points"] == min(real, 15 if width < 640 else 30)
+    assert at["colors"] >= 2, "faster and slower differ"
+    assert at["fastest_first"]
+    assert at["slowest_first"]
+    assert at["all"].startswith(f"{whole} of {whole} results")
+    assert at["tasks"] == ["HumanEval"]
+    assert at["nothing"].startswith("No result matches with a speedup.0 of")
+    assert "task=HumanEval" in at["linked"], "the address keeps the filters"
+    assert re.search(r"Command: python -m specexp\.\w+ .*Commit: \w{9}", at["opened"])
+    assert at["fits"]
+    assert at["dark"] == dark
+    assert at["contrast"] > 450
+
+
+def rows_of_the_page() -> tuple[int, int]:
+    """Return the number of rows, and that of the rows of the real model with a speedup."""
+    found = BLOCK.search((ROOT / PAGE).read_text(encoding="utf-8"))
+    assert found is not None
+    data = json.loads(found[0].partition("\n")[2].removesuffix("</script>"))
+    models = [data["runs"][row["run"]]["model"] for row in data["rows"] if "speedup" in row]
+    return len(data["rows"]), models.count("SmolLM2-135M-Instruct")

@@ -151,6 +151,19 @@ def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch
         library(source)
 
 
+def test_the_folder_of_libraries_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "empty.cpp"
+    source.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0o002)
+    try:
+        library(source)
+    finally:
+        os.umask(before)
+    kept = [tmp_path / "specexp" / "kernels", *(tmp_path / "specexp" / "kernels").iterdir()]
+    assert [path.stat().st_mode & 0o777 for path in kept] == [0o700, 0o700]
+
+
 def test_every_source_file_is_part_of_the_key(tmp_path: Path) -> None:
     source, header = tmp_path / "one.cpp", tmp_path / "other.h"
     source.write_text('#include "other.h"')

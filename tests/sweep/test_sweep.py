@@ -5,6 +5,8 @@ behind.
 import csv
 import json
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from specexp.core.language_model import LanguageModel
 from specexp.scheduling import Job, Serial
 from specexp.sweep.command import main
 from specexp.sweep.study import Study
+from specexp.sweep.workers import Claim, TakenOverError
 
 ROOT = Path(__file__).parents[2]
 TREE_SHAPE = ROOT / "experiments" / "tree_shape.yaml"
@@ -283,3 +286,46 @@ def test_a_mistake_found_with_models_and_prompts_leaves_no_files(small, capsys):
     ):
         assert words in refused(capsys, file, *arguments)
         assert not Path("runs").exists()
+
+
+def test_a_journal_on_a_full_disk_keeps_whole_lines_only(tmp_path):
+    code = (
+        "import pathlib, resource, signal, sys; from specexp.sweep.storage import JournalFile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "journal = JournalFile(pathlib.Path(sys.argv[1]))\n"
+        "try:\n    [journal.append_logs([{'op_code': n, 'text': 'x' * 90}]) for n in range(99)]\n"
+        "except OSError as error: sys.exit(0)\nsys.exit(1)\n"
+    )
+    path = tmp_path / "journal.log"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+    lines = path.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["op_code"] for line in lines] == list(range(len(lines)))
+    assert len(lines) > 3
+    assert lines[-1].endswith("\n")
+
+
+@pytest.mark.slow
+def test_a_confirmation_that_another_worker_took_over_leaves_nothing(small, monkeypatch):
+    def lost(claim):
+        raise TakenOverError
+
+    monkeypatch.setattr(Claim, "check", lost)
+    small["sweep"] |= ONE_CHAIN
+    assert main([write(small), "--storage", "sqlite:///study.db"]) == 0
+    assert (Path("runs/small") / "trials.csv").exists()
+    assert not [*Path("runs/small").glob("*confirm*")]
+    assert not [*Path("artifacts").rglob("artifact.json")]
+
+
+def test_paths_are_looked_at_before_transformers_or_lightning_are_imported():
+    code = (
+        "import sys; from specexp.sweep.command import main; status = main(sys.argv[1:]) - 2; "
+        "heavy = {'transformers', 'lightning', 'wandb', 'datasets'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else status)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(TREE_SHAPE), "--pair.target", "./nowhere"],
+        check=True,
+        capture_output=True,
+    )

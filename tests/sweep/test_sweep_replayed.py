@@ -12,6 +12,8 @@ import pytest
 import torch
 import yaml
 
+from specexp.bench.metrics import figures_of
+from specexp.commands.run import run
 from specexp.config import load_config
 from specexp.fit.learn import learn
 from specexp.replay.format.recording import MANIFEST
@@ -238,3 +240,41 @@ def test_a_recording_of_something_else_is_refused(here, words, sentence, capsys)
     assert main([write(), *words]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
     assert not Path("runs").exists()  # nothing is left behind
+
+
+def test_our_arms_are_replayed_and_others_left_out(here, capsys):
+    arms = {
+        "chain": {"builder": {"class_path": "Chain", "init_args": {"length": 3}}},
+        "assisted": {"reference": "hf-assisted"},
+    }
+    records = run(load_config(write(arms=arms, sweep=None)))
+    assert {record.arm for record in records} == {"plain", "chain"}
+    assert {record.clock for record in records} == {"modelled: toy (assumed)"}
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The recording has no outputs of hf-eager, assisted: left out" in printed
+    assert "Which tree?, replayed" in printed
+    assert "Replayed counts of chain are exact." in printed
+
+
+def test_tables_and_steps_give_the_same_figures(here):
+    """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
+    from specexp.sweep.replayed import ReplayedStudy
+    from specexp.sweep.study_config import StudyConfig
+
+    study_config = StudyConfig(load_config(write()))
+    latency = study_config.latency()
+    assert latency is not None
+    study = ReplayedStudy(study_config, latency, confirms=True)
+    study.load_reference()
+    tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
+    read = study.measure(study.prepare(tree), lambda prompt, log_speedup: False, 0)
+    arm = study.compose("stepped", study_config.with_overrides(tree))
+    stepped = figures_of([arm.decode(prompt) for prompt in study.data().prompts])
+    assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
+    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
+        stepped["modelled_tokens_per_second"], rel=1e-12
+    )
+    assert len(read.log_speedups) == 3
+    plain = study.predict(None)
+    assert plain is not None
+    assert plain.tokens_per_step == 1.0

@@ -281,3 +281,18 @@ def test_a_dry_run_lists_the_tests_and_writes_nothing(experiment, tmp_path, caps
 def test_the_report_on_an_artifact_of_the_package_is_in_the_output_folder(tmp_path):
     config = SimpleNamespace(artifact="smollm2:tree", typed=(), output=tmp_path, name="smollm2")
     assert folder_of(config) == tmp_path / "verify" / "smollm2"
+
+
+@pytest.mark.slow
+def test_a_model_that_gives_no_numbers_is_exit_code_1(experiment, report, monkeypatch):
+    spoiled = tiny_llama(0)
+    torch.nn.init.constant_(spoiled.lm_head.weight, float("nan"))
+    pair = ModelPair(spoiled, None, LetterTokenizer(), "spoiled")
+    monkeypatch.setattr("specexp.bench.live.build_pair", lambda config: pair)
+    monkeypatch.setattr("specexp.core.language_model.LanguageModel._self_check", lambda model, remedy: None)
+    arms = {"greedy": {"verifier": "Greedy"}, "sampled": {"verifier": "SampleMatch"}}
+    assert main([experiment(arms=arms, drafter={"class_path": "PromptLookup"})]) == 1
+    first, second = (finding["errors"] for finding in report()["findings"])
+    assert len(first) == 4
+    assert "the target model gave NaN logits" in first[0]
+    assert second == ["first tokens: ValueError: the target's logits after prompt '0' are not finite"]

@@ -7,6 +7,7 @@ import os
 import re
 
 import pytest
+import yaml
 from helpers import made_records
 
 from specexp.bench.record import read_records
@@ -15,6 +16,7 @@ from specexp.commands.run_report import answer_of
 from specexp.config.artifacts import load_artifact
 from specexp.report.publish import sole_writer
 
+TREE_SIZES = "experiments.papers.dyspec.trees.TreeSizes"
 STEP_COUNT = """
 from specexp.report.analysis import Analysis
 from specexp.report.publish import Report
@@ -375,3 +377,42 @@ def test_the_answer_names_plain_decoding_and_a_busy_machine():
         "tree decodes 2.00x [2.00, 2.00] as fast as plain decoding. Plain decoding's time per token varied 9-fold "
         "between prompts: the machine was busy, so read the intervals, not the ratios."
     )
+
+
+@pytest.mark.slow
+def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
+    vector = {"class_path": "experiments.papers.dyspec.trees.AcceptanceVector", "init_args": {"width": 1}}
+    analyses = [TREE_SIZES, vector]
+    path = experiment(arms={"chain": {}, "lookup": {"reference": "hf-prompt-lookup"}}, analyses=analyses)
+    assert main([path, "--data.max_prompts", "2", "--analyses.0.init_args.most_steps", "5"]) == 0
+    folder = tmp_path / "runs" / "tiny"
+    written = {"tree_sizes.md", "tree_sizes.csv", "tree_sizes.png", "acceptance.md", "acceptance.csv"}
+    assert {path.name for path in folder.iterdir()} == FILES | written | {"acceptance.json"}
+    (row,) = csv.DictReader((folder / "tree_sizes.csv").open())
+    records = [record for record in read_records(folder / "records.jsonl") if record.arm == "chain"]
+    assert int(row["steps"]) == sum(record.steps for record in records)  # without the warming up
+    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(
+        sum(r.drafted_nodes for r in records)
+    )
+    assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
+    assert "Size of the trees" in capsys.readouterr().out
+    resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
+    assert resolved[0] == {"class_path": TREE_SIZES, "init_args": {"most_steps": 5, "arms": None}}
+    assert resolved[1]["init_args"] == {"width": 1}
+
+
+@pytest.mark.slow
+def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
+    prompts = tmp_path / "my.jsonl"
+    prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
+    path = experiment(
+        pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2}
+    )
+    assert main([path]) == 0
+    warning = (
+        "1 of 2 prompts end in white space that is tokenized differently before a word (the first is '1'); "
+        "remove it, since specexp does not support token healing."
+    )
+    shown = capsys.readouterr()
+    assert f"warning: {warning}\n" in shown.err
+    assert warning in (tmp_path / "runs" / "tiny" / "table.md").read_text()

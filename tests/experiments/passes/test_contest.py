@@ -14,6 +14,29 @@ ARMS = {
 }
 
 
+@pytest.mark.slow
+def test_backends_are_measured_in_turns_and_have_a_profile_each(experiment, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino_genai", None)
+    path = experiment(arms=ARMS, profile={**SHORT, "to": str(tmp_path / "profiles")})
+    assert main([path, "--backends", "eager", "compiled", "openvino"]) == 0
+    names = [
+        load_artifact(tmp_path / "profiles" / backend / "best").profile.name
+        for backend in ("eager", "compiled")
+    ]
+    assert [name.rpartition(", ")[2] for name in names] == ["eager", "compiled"]
+    folder = tmp_path / "runs" / "tiny"
+    rows = list(csv.DictReader((folder / "points.csv").read_text().splitlines()))
+    assert {(row["backend"], row["pass"]) for row in rows} == {
+        ("eager", "target"), ("eager", "draft"),
+        ("compiled", "target"), ("compiled", "draft"),
+    }  # fmt: skip
+    steps = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
+    assert [(row["backend"], row["arm"]) for row in steps] == [
+        (backend, arm) for backend in ("eager", "compiled") for arm in ("plain decoding", "a chain")
+    ]
+    assert "openvino is left out: " in capsys.readouterr().out
+
+
 def test_llama_cpp_runs_files_of_the_pair_beside_its_own_loop(experiment, tmp_path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     pytest.importorskip("gguf", reason="gguf is not installed")

@@ -39,3 +39,19 @@ def test_a_pass_of_llama_cpp_leaves_its_cache_unchanged(llama_loop):
     assert llama_loop.pass_seconds([3, 4, 5]) > 0
     assert llama_loop.length == len(PROMPT)
     assert llama_loop.pass_seconds([3]) > 0  # the places behind the prompt are free again
+
+
+@pytest.mark.slow  # converting the model takes seconds; tests/engines runs the same pipeline
+def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
+    pytest.importorskip(
+        "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
+    )
+    from experiments.passes.loops import OpenVinoLoop
+
+    model = small_llama("Llama")
+    loop = OpenVinoLoop(model, threads=1)
+    for _ in range(2):
+        tokens, seconds = loop.continuation(PROMPT, 12)
+        assert tokens == continuation(model, 12)
+        assert len(seconds) == 11
+        assert min(seconds) > 0

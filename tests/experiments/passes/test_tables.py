@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.passes.contest import DECODE, Contest
-from experiments.passes.tables import paired, passes_table, points_table, steps_table
+from experiments.passes.tables import paired, passes_table, points_table, report, steps_table
+from specexp.profile.check import checks_of
 from specexp.profile.measure import StepTiming, TimedBackend
 from specexp.profile.passes import PassSamples, TimedPass
 
@@ -100,3 +101,23 @@ def test_passes_are_shown_after_the_middle_prefix(contest):
     assert cell(table, first, "llama.cpp target") == pytest.approx(1.1 + 0.64)
     assert cell(table, last, f"llama.cpp {DECODE}") == pytest.approx(1.3 + 0.32)
     assert len(points_table(contest).rows) == 4 * 9
+
+
+def test_a_report_names_left_out_backends_and_each_backends_requests(contest):
+    checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
+    told = report(contest, checks, [])
+    assert next(iter(told.tables)) == "check"
+    assert told.answer.startswith(
+        "The profile differs from live decoding by more than 10 %: it predicts eager plain"
+    )
+    assert told.sentences == ["openvino is left out: it is not installed"]
+    assert told.summary == {
+        "eager/plain_step_ms": pytest.approx(15.0),
+        "llama.cpp/plain_step_ms": pytest.approx(3.0),
+    }
+    ratios = {(what, other): found.ratio for what, other, found in told.tables["ratios"].rows}
+    assert ratios["a plain step of llama.cpp", "a step of a loop"] == pytest.approx((2 * 4 / 1.5) ** 0.5)
+    assert ratios["a draft pass of eager", "its target pass"] == pytest.approx(0.25)
+    assert ratios["a pass of 16 rows of llama.cpp", "of one row"] == pytest.approx(3.24 / 1.74)
+    assert ratios["a tree pass of 4 rows of llama.cpp", DECODE] == pytest.approx(2.04 / 1.02)
+    assert ("a tree pass of 4 rows of eager", DECODE) not in ratios
