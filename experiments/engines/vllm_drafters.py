@@ -1,4 +1,4 @@
-"""Our drafter inside vLLM, beside vLLM's own n-grams: one request, prompts to edit and to summarise, in turns.
+"""Our drafter inside vLLM against vLLM's own n-grams: one request, prompts to edit and to summarise, in turns.
 
 All servers run at once, and each prompt is decoded by all of them before the next one. Ratios are paired by prompt.
 Outputs are compared with vLLM's plain ones. Writes runs/vllm_drafters/{drafters.md,prompts.json}.

@@ -1,4 +1,4 @@
-"""Our server beside vLLM at 1, 4, 8 and 16 requests: the same prompts, weights and cores, plain and with speculation.
+"""Our server and vLLM at 1, 4, 8 and 16 requests: the same prompts, weights and cores, plain and with speculation.
 
 The three servers run at once, and take turns under each load. Greedy, SmolLM2-135M-Instruct, everyday
 prompts as token ids, answers of equal length. Ratios are paired by round. Writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specexp.core.dialogue import Candidates, Request
-from specexp.core.sampling import highest
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree
 
 if TYPE_CHECKING:
@@ -62,34 +61,17 @@ def masked(constraint: Constraint | None, tree: TokenTree, logits: torch.Tensor)
     """
     if constraint is None:
         return logits
-    return _masked([constraint.mask(_path(tree, row)) for row in range(len(logits))], logits)
+    return mask_rows([constraint.mask(path_tokens(tree, row)) for row in range(len(logits))], logits)
 
 
-def allowed_after(
-    constraint: Constraint | None, tree: TokenTree, tokens: Sequence[int], logits: torch.Tensor
-) -> Callable[[int], int]:
-    """Return the function from a row of a tree to the allowed token with the highest logit.
-
-    Args:
-        tokens: the token with the highest logit after each row, allowed or not.
-        logits: ``[n + 1, V]``. Only rows whose token is not allowed are read.
-    """
-
-    def token_after(row: int) -> int:
-        mask = None if constraint is None else constraint.mask(_path(tree, row))
-        if mask is None or mask[tokens[row] // 8] >> tokens[row] % 8 & 1:
-            return tokens[row]
-        return highest(_masked([mask], logits[row : row + 1])[0])
-
-    return token_after
-
-
-def _path(tree: TokenTree, row: int) -> list[int]:
+def path_tokens(tree: TokenTree, row: int) -> list[int]:
+    """Return the tokens from depth 1 down to a row."""
     tokens: list[int] = tree.tokens[list(tree.shape.path(row))].tolist()
     return tokens
 
 
-def _masked(masks: Sequence[NDArray[np.uint8] | None], logits: torch.Tensor) -> torch.Tensor:
+def mask_rows(masks: Sequence[NDArray[np.uint8] | None], logits: torch.Tensor) -> torch.Tensor:
+    """Return ``[m, V]`` logits under the masks of their rows. Without allowed tokens a row keeps its logits."""
     import torch
 
     rows, vocab_size = logits.shape

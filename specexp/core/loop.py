@@ -20,7 +20,7 @@ from pydantic import Field
 
 from specexp.base.checked import check_arguments
 from specexp.base.messages import shown
-from specexp.core.constraint import Constraint, allowed_after, constrained, masked
+from specexp.core.constraint import Constraint, constrained, masked
 from specexp.core.context import Context, repeats
 from specexp.core.contracts import (
     ArgmaxVerifier,
@@ -35,7 +35,7 @@ from specexp.core.dialogue import Candidates, DraftState, Plan, Request, Verdict
 from specexp.core.outcome import FinishReason, GenerationResult, Outcome, Top, count_step, prefill_outcome
 from specexp.core.parts import Parts, check_composition, join_target
 from specexp.core.runtime import TargetTokens, TokenRequest
-from specexp.core.sampling import check_best, check_logits, on_host, to_host
+from specexp.core.sampling import allowed_after, check_best, check_logits, on_host, to_host
 from specexp.core.tree import TokenTree, root_tree
 
 if TYPE_CHECKING:

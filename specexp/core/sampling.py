@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from specexp.core.constraint import Constraint, mask_rows, path_tokens
+from specexp.core.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +81,25 @@ def highest(scores: torch.Tensor) -> int:
     if not on_host(scores):
         return int(scores.argmax())
     return int(scores.float().numpy(force=True).argmax())  # numpy's argmax is five times faster than torch's
+
+
+def allowed_after(
+    constraint: Constraint | None, tree: TokenTree, tokens: Sequence[int], logits: torch.Tensor
+) -> Callable[[int], int]:
+    """Return the function from a row of a tree to the allowed token with the highest logit.
+
+    Args:
+        tokens: the token with the highest logit after each row, allowed or not.
+        logits: ``[n + 1, V]``. Rows with an allowed token are not read.
+    """
+
+    def token_after(row: int) -> int:
+        mask = None if constraint is None else constraint.mask(path_tokens(tree, row))
+        if mask is None or mask[tokens[row] // 8] >> tokens[row] % 8 & 1:
+            return tokens[row]
+        return highest(mask_rows([mask], logits[row : row + 1])[0])
+
+    return token_after
 
 
 def on_host(tensor: torch.Tensor) -> bool:

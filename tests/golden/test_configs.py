@@ -26,10 +26,10 @@ WITHOUT = {
 RESOLVED = [file for file in FILES if file not in INCOMPLETE]
 GOLDEN = [
     "configs/pair/llama_3_1_8b_70b.yaml",
-    "experiments/papers/dyspec/main.yaml",
     "experiments/engines/llama_cpp.yaml",
     "experiments/fastest.yaml",
     "experiments/lossless/equality.yaml",
+    "experiments/papers/dyspec/main.yaml",
     "experiments/papers/post_use_pre_cut/main.yaml",
     "experiments/papers/seed/main.yaml",
     "experiments/papers/token_recycling/table1.yaml",
