@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.small_families import family_model
 from numpy.typing import NDArray
 from scipy import stats
 from typing_extensions import override
@@ -23,6 +24,7 @@ from specexp.core.dialogue import Candidates, Request
 from specexp.core.language_model import LanguageModel
 from specexp.core.tree import NO_CANDIDATE, NodeKind, TokenTree, TreeShape
 from specexp.drafters import DraftModel, Grammar, PromptLookup, TokenRecycling, Union
+from specexp.models.compiled import CompiledModel
 from specexp.testing.fakes import FakeCausalLM, hashed_model
 from specexp.verifiers import BlockVerification, Greedy, KeyedSampling, RejectionSampling
 
@@ -110,6 +112,28 @@ def test_the_output_is_that_of_constrained_plain_decoding(name: str, verifier: A
         plain = decode(seed, 24, None, None, verifier())
         assert decode(seed, 24, *DRAFTS[name](), verifier()) == plain
         assert plain[-1] == END or len(plain) == 24
+
+
+def test_passes_that_choose_tokens_give_the_output_of_masked_logits() -> None:
+    """Their best token is taken where it is allowed. Only rows on the accepted path are asked for."""
+    model = family_model("Llama", vocab_size=V)
+    asked: list[int] = []
+
+    class Watched(Rule):
+        def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
+            asked.append(len(path))
+            return super().mask(path)
+
+    outputs = []
+    for runtime in (LanguageModel(model), CompiledModel(model)):
+        for parts in ((), (TokenRecycling(k=2), TREE)):
+            asked.clear()
+            result = Decoder(runtime, *parts).generate(PROMPT, max_new_tokens=24, constraint=Watched())
+            outputs.append(result.token_ids)
+    free = Decoder(CompiledModel(model)).generate(PROMPT, max_new_tokens=24).token_ids
+    assert outputs == [outputs[0]] * 4
+    assert outputs[0] != free[: len(outputs[0])], "the rule forbids some best tokens"
+    assert len(asked) == result.steps + result.accepted_drafts
 
 
 def law(count: int) -> dict[tuple[int, ...], float]:
