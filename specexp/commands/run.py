@@ -29,6 +29,7 @@ from specexp.config import (
     build_task_items,
     is_multi_sequence,
     is_replayed,
+    missing_engine,
     save_resolved,
 )
 from specexp.config.command import check_here, fail
@@ -111,7 +112,8 @@ def _act(
     check_run_folder(config, folder)
     if dry_run:
         _rehearse(config)
-        print("\n".join(arm.title for arm in arms))
+        missing = (missing_engine(arm.config) for arm in arms if arm.reference is None)
+        print(*(arm.title for arm in arms), *filter(None, missing), sep="\n")
         return 0
     if cluster is not None:
         return run_shards("specexp.run", typed, cluster, folder, config)

@@ -17,6 +17,7 @@ from specexp.config.build import (
     build_verifier,
     build_workload,
     is_multi_sequence,
+    missing_engine,
     prompts_error,
 )
 from specexp.config.config import (
@@ -58,6 +59,7 @@ __all__ = [
     "is_multi_sequence",
     "is_replayed",
     "load_config",
+    "missing_engine",
     "prompts_error",
     "recording_folder",
     "save_resolved",

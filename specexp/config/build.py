@@ -124,6 +124,15 @@ def build_engine(config: Config) -> Any:
     return config.section("engine")
 
 
+def missing_engine(config: Config) -> str:
+    """Return in a sentence that this machine lacks the engine; empty if it has it, or if there is none."""
+    engine = build_engine(config)
+    if engine is None or engine.installed:
+        return ""
+    name = type(engine).__name__
+    return f"{config.source_of(('engine',))}: engine: {name} is not installed here, so it cannot start."
+
+
 def build_task_items(config: Config) -> TaskItems | None:
     """Return the task items in ``data.prompts``, or None if it contains prompts to continue."""
     from specexp.data import TaskItems

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from specexp.models.pair import ModelPair
 
 
+NOT_INSTALLED = "not installed"
+"""The version of an engine that this machine lacks."""
+
+
 class EngineError(ValueError):
     """An engine failed to start or to answer. The message is one sentence."""
 
@@ -104,6 +108,11 @@ class ForeignEngine(metaclass=Checked):
     @abstractmethod
     def version(self) -> str:
         """The engine's version, which is available before the engine starts."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether this machine has the engine, as far as can be seen before it starts."""
+        return self.version != NOT_INSTALLED
 
     @property
     @abstractmethod

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from specexp.base.kernels import has_amx
 from specexp.core.cache import context_limit
-from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine
+from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, filled, free_port
 from specexp.engines.settings import LlamaCppSettings
@@ -341,7 +341,7 @@ class LlamaCppServer(HttpEngine):
                 [self.program, "--version"], capture_output=True, text=True, timeout=30, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
-            return "not installed"
+            return NOT_INSTALLED
         lines = (result.stdout + result.stderr).splitlines()
         return next(
             (line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown"

@@ -16,7 +16,14 @@ from pydantic import Field
 from typing_extensions import override
 
 from specexp.base.probe import death_of
-from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
+from specexp.engines.engine import (
+    NOT_INSTALLED,
+    EngineAnswer,
+    EngineError,
+    ForeignEngine,
+    RunningEngine,
+    check_drafter,
+)
 from specexp.engines.settings import OpenVinoSettings
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ class OpenVINO(ForeignEngine):
         try:
             return version("openvino-genai")
         except PackageNotFoundError:
-            return "not installed"
+            return NOT_INSTALLED
 
     @property
     @override

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 from typing_extensions import override
 
-from specexp.engines.engine import EngineError
+from specexp.engines.engine import NOT_INSTALLED, EngineError
 from specexp.engines.http_engines import HttpEngine, Loads, Seconds
 from specexp.engines.settings import VllmSettings
 from specexp.models.gguf import is_gguf, unpacked
@@ -132,5 +132,5 @@ def _version(python: str) -> str:
             [python, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "not installed"
-    return found.stdout.strip() or "not installed"
+        return NOT_INSTALLED
+    return found.stdout.strip() or NOT_INSTALLED

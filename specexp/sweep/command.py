@@ -14,7 +14,7 @@ from rich.console import Console
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.start import masked
 from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, run_workers, take_options
-from specexp.config import Config, ConfigError
+from specexp.config import Config, ConfigError, missing_engine
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
@@ -137,6 +137,8 @@ def _check_folders(config: StudyConfig, settings: Sweep) -> None:
 
 
 def _remarks(config: StudyConfig, settings: Sweep) -> Iterator[str]:
+    if missing := missing_engine(config):
+        yield missing
     if left := settings.known[settings.n_trials :]:
         names = ", ".join(known.name for known in left)
         yield f"Not measured, because sweep.n_trials is {settings.n_trials}: {names}."

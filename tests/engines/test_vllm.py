@@ -8,7 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 
+from specexp.config import load_config, missing_engine
 from specexp.config.artifacts import save_artifact
 from specexp.deploy.vllm import PROPOSER
 from specexp.engines.engine import EngineError
@@ -52,6 +54,22 @@ def test_an_interpreter_that_is_missing_is_named() -> None:
     ):
         VLLM(python="no/python").words(8000, None)
     assert VLLM(python="no/python").version == "not installed"
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ({"class_path": "VLLM", "init_args": {"python": "no/python"}}, "VLLM"),
+        ({"class_path": "LlamaCppServer", "init_args": {"program": "no/llama-server"}}, "LlamaCppServer"),
+    ],
+)
+def test_an_engine_that_is_not_installed_is_named_before_the_run(tmp_path, engine, name) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"question": "Which?", "verifier": "Greedy", "engine": engine}))
+    assert missing_engine(load_config(file, [])) == (
+        f"{file}: engine: {name} is not installed here, so it cannot start."
+    )
+    assert missing_engine(load_config(file, ["--engine", "null"])) == ""
 
 
 def test_plain_decoding_is_the_same_engine_without_speculation() -> None:
