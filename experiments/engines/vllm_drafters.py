@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specexp.bench.statistics import mean_interval
+from experiments.serve.load import speedup
 from specexp.data import EverydayTasks, Workload
 from specexp.deploy.vllm import PROPOSER
 from specexp.engines.engine import EngineAnswer
@@ -107,14 +107,13 @@ def ratio(own: list[EngineAnswer], other: list[EngineAnswer]) -> str:
     """Return the geometric mean of the paired ratios of decoding speeds, with its 95 % interval."""
     if own is other:
         return "1"
-    logs = np.log(
+    pairs = zip(own, other, strict=True)
+    return speedup(
         [
-            (b.decode_seconds / b.decode_tokens) / (a.decode_seconds / a.decode_tokens)
-            for a, b in zip(own, other, strict=True)
+            np.log((b.decode_seconds / b.decode_tokens) / (a.decode_seconds / a.decode_tokens))
+            for a, b in pairs
         ]
     )
-    low, high = np.exp(mean_interval(logs))
-    return f"{np.exp(logs.mean()):.2f}x [{low:.2f}, {high:.2f}]"
 
 
 if __name__ == "__main__":

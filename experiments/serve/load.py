@@ -29,8 +29,10 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from specexp.bench.statistics import mean_interval
 from specexp.bench.trainer import quiet_libraries
 from specexp.config.artifacts import load_artifact, save_artifact
 from specexp.data.training_text import openings
@@ -265,6 +267,12 @@ def table(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:
         times = f"{first[0]:.1f} / {first[1]:.1f} | {each[0]:.2f} / {each[1]:.2f}"
         lines.append(f"| {name} | {at_once} | {rates_shown} | {times} |")
     return "\n".join(lines) + "\n"
+
+
+def speedup(logs: Sequence[float] | NDArray[np.float64]) -> str:
+    """Return the geometric mean of paired ratios, given as logarithms, with its 95 % interval."""
+    low, high = np.exp(mean_interval(np.array(logs)))
+    return f"{np.exp(np.mean(logs)):.2f}x [{low:.2f}, {high:.2f}]"
 
 
 def rate(answers: Sequence[Answer], seconds: float) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from experiments.serve.budget import load_parser, mixed_load
-from specexp.bench.statistics import mean_interval
+from experiments.serve.load import speedup
 from specexp.builders import Chain
 from specexp.controllers import NodeBudget
 from specexp.core.contracts import BuilderLimits, Controller
@@ -115,9 +115,8 @@ def rows_of(lanes: int, found: dict[str, list[list[Client]]], prompts: Sequence[
         pairs = list(zip(found[PLAIN][0], found[arm][0], strict=True))
         for task in ["all", *dict.fromkeys(one.category for one in prompts)]:
             chosen = [number for number, one in enumerate(prompts) if task in ("all", one.category)]
-            low, high = np.exp(mean_interval(logs[chosen]))
             equal = sum(pairs[number][0].tokens == pairs[number][1].tokens for number in chosen)
-            speed = f"{np.exp(logs[chosen].mean()):.2f}x [{low:.2f}, {high:.2f}]"
+            speed = speedup(logs[chosen])
             slowest = f"{np.exp(logs[chosen].min()):.2f}x"
             rows.append(f"| {lanes} | {arm} | {task} | {speed} | {slowest} | {equal} of {len(chosen)} |")
     return rows

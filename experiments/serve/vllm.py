@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.serve.load import Body, Round, free_port, load, our_server, rate, serving, table
-from specexp.bench.statistics import mean_interval
+from experiments.serve.load import Body, Round, free_port, load, our_server, rate, serving, speedup, table
 from specexp.data import EverydayTasks, Workload
 from specexp.engines.settings import VllmSettings
 from specexp.engines.vllm import VLLM
@@ -114,9 +113,7 @@ def ratios(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:
         cells = []
         for at_once in loads:
             both = zip(runs[name, at_once], runs[other, at_once], strict=True)
-            logs = np.log([rate(*one) / rate(*two) for one, two in both])
-            low, high = np.exp(mean_interval(logs))
-            cells.append(f"{np.exp(logs.mean()):.2f}x [{low:.2f}, {high:.2f}]")
+            cells.append(speedup(np.log([rate(*one) / rate(*two) for one, two in both])))
         lines.append(f"| {name} over {other} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
