@@ -171,7 +171,14 @@ def check_device(device: str) -> None:
             raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise ValueError("PyTorch finds no CUDA device: name cpu, or install a PyTorch for your GPU")
-        torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
+        try:
+            torch.zeros(
+                1, device=device
+            ).item()  # fails on the meta device, because its tensors have no values
+        except NotImplementedError as error:  # its message lists all backends
+            raise ValueError(
+                "this PyTorch has no operators for it: name cpu, or install one that has"
+            ) from error
 
 
 @contextmanager

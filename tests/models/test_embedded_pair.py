@@ -141,6 +141,11 @@ def test_damaged_files_are_refused_in_one_sentence(
         ("device", "cuda:99", "device 'cuda:99' cannot be used here"),
         ("device", "toaster", "device 'toaster' cannot be used here: name cpu, cuda, cuda:N, mps or xpu"),
         ("device", "meta", "device 'meta' cannot be used here"),
+        (
+            "device",
+            "vulkan",
+            "device 'vulkan' cannot be used here: this PyTorch has no operators for it: name cpu",
+        ),
         ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'"),
         ("mode", "compiled", "heads of 8 numbers"),
     ],
