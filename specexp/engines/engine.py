@@ -111,7 +111,7 @@ class ForeignEngine(metaclass=Checked):
 
     @property
     def installed(self) -> bool:
-        """Whether this machine has the engine, as far as can be seen before it starts."""
+        """True where this machine has the engine, as far as can be seen before it starts."""
         return self.version != NOT_INSTALLED
 
     @property
