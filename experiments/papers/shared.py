@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -30,7 +30,7 @@ MOST_BANDS = 4  # with more lines, the bands of their intervals overlap too much
 NOT_RUN = "Not run here: figures as published by the paper, on its models and device."
 
 
-class MultiSequenceAnalysis(Analysis):
+class MultiSequenceAnalysis(Analysis, ABC):
     """An analysis of time lines and records of prompts that several sequences decode; it observes no single steps."""
 
     watches_steps: ClassVar[bool] = False

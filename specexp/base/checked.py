@@ -15,8 +15,9 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules, walk_packages
-from typing import Any, Protocol, Self, get_args
+from typing import Any, NamedTuple, Protocol, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -483,29 +484,49 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+# name, bases and body of a class
+_CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class WrittenClass(NamedTuple):
+    """A class as its module's source defines it."""
+
+    module: str
+    bases: frozenset[str]
+    is_abstract: bool
+
+
+@cache
+def written_in(package: str) -> dict[str, WrittenClass]:
+    """Return the classes of :func:`classes_of` as written, since importing their modules may import torch too."""
+    modules = iter_modules if package.startswith("specexp.") else walk_packages
+    found: dict[str, WrittenClass] = {}
+    for one in modules(import_module(package).__path__, f"{package}."):
+        spec = None if one.ispkg else find_spec(one.name)
+        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        for name, given, body in _CLASS.findall(source):
+            bases = frozenset(re.findall(r"\w+", given))
+            found[name] = WrittenClass(one.name, bases, "ABC" in bases or "@abstractmethod" in body)
+    return found
+
+
 @cache
 def classes_of(package: str) -> dict[str, type]:
     """Return the public classes that the modules of a package define, keyed by name.
 
     Subpackages of specexp's own packages are skipped, because they take seconds to import.
     """
-    modules = iter_modules if package.startswith("specexp.") else walk_packages
     found: dict[str, type] = {}
-    for one in modules(import_module(package).__path__, f"{package}."):
-        if not one.ispkg:
-            found |= _defined_in(one.name)
+    for module in dict.fromkeys(one.module for one in written_in(package).values()):
+        found |= _defined_in(module)
     return found
 
 
 @cache
 def class_named(package: str, name: str) -> type | None:
     """Return a package's public class with this name, or None if there is none."""
-    # Try __init__ and the class's own module first, because importing all modules of the family may take seconds.
-    found = vars(import_module(package)).get(name)
-    own = f"{package}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).lower()}"
-    if found is None and name.isidentifier() and find_spec(own) is not None:
-        found = _defined_in(own).get(name)
-    return found or classes_of(package).get(name)
+    found, written = vars(import_module(package)).get(name), written_in(package).get(name)
+    return _defined_in(written.module).get(name) if found is None and written else found
 
 
 def _defined_in(module: str) -> dict[str, type]:

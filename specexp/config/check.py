@@ -32,6 +32,7 @@ from specexp.base.checked import (
     refusal,
     to_values,
     violation,
+    written_in,
 )
 from specexp.base.messages import did_you_mean, first_line, with_article
 from specexp.config.layers import ConfigError, Key, SourceOf
@@ -57,6 +58,20 @@ def parts_of(contract: type | str) -> dict[str, type]:
         return {}
     classes = classes_of(package) if _is_own(base) else vars(import_module(package))
     return {name: one for name, one in sorted(classes.items()) if _is_part(one, base)}
+
+
+@cache
+def part_names(contract: type) -> list[str]:
+    """Return the names of :func:`parts_of`, without importing specexp's own parts."""
+    package = _package_of(contract)
+    if package is None or not _is_own(contract):
+        return list(parts_of(contract))
+    written, home = written_in(package), written_in(contract.__module__.rpartition(".")[0])
+    family = {contract.__name__}
+    for _ in {**home, **written}:  # a class may be defined before its base
+        family |= {name for name, one in {**home, **written}.items() if one.bases & family}
+    found = family & written.keys()
+    return sorted(one for one in found if not (written[one].is_abstract or one.startswith("_")))
 
 
 @cache
@@ -135,7 +150,7 @@ class Checker:
         if "." not in name:
             found = find_part(base, name)
             if found is None:
-                hint = did_you_mean(name, parts_of(base)) or "; write its module too: my_package.Name"
+                hint = did_you_mean(name, part_names(base)) or "; write its module too: my_package.Name"
                 raise _refused_class(f": no {base.__name__} is called {name!r}{hint}")
             return found
         announce_import(name, base)
@@ -145,10 +160,10 @@ class Checker:
             module, _, last = name.rpartition(".")
             defined = vars(sys.modules.get(module, object)).items()
             parts = [one for one, value in defined if _is_part(value, base)]
-            hint = did_you_mean(last, parts or parts_of(base))
+            hint = did_you_mean(last, parts or part_names(base))
             raise _refused_class(f": {name!r} cannot be imported ({first_line(error)}){hint}") from error
         if not _is_part(found, base):
-            hint = did_you_mean(name, parts_of(base))
+            hint = did_you_mean(name, part_names(base))
             raise _refused_class(f": {name!r} is not a {base.__name__} that can be made{hint}")
         return found
 

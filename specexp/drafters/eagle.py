@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -30,7 +31,7 @@ _ARRAYS = (
 )  # of an EagleHead, and its mark
 
 
-class StatesDrafter(SelfDrafter):
+class StatesDrafter(SelfDrafter, ABC):
     """A :class:`SelfDrafter` with a source that reads the target's hidden states."""
 
     learns_from = "accepted"

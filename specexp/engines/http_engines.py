@@ -15,12 +15,10 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import torch
 from pydantic import Field
 from typing_extensions import override
 
 from specexp.base.kernels import has_amx
-from specexp.core.cache import context_limit
 from specexp.engines.engine import NOT_INSTALLED, EngineAnswer, EngineError, ForeignEngine, RunningEngine
 from specexp.engines.openai_client import COMPLETIONS, Streamed, complete, model_of
 from specexp.engines.server import StartedServer, filled, free_port
@@ -372,11 +370,13 @@ class LlamaCppServer(HttpEngine):
             "threads": self.threads,
             "parallel": max(self.loads),
         }
-        if pair.target.dtype == torch.float32:
+        if str(pair.target.dtype) == "torch.float32":
             # llama.cpp rounds keys and values to float16 by default, which can change the tokens
             both = ("", "spec-draft-") if self.settings.spec_draft_model else ("",)
             given |= {f"{model or 'cache-'}type-{kind}": "f32" for model in both for kind in "kv"}
         if max(self.loads) > 1:  # the server divides ctx-size among its parallel requests
+            from specexp.core.cache import context_limit
+
             given["ctx-size"] = max(self.loads) * context_limit(pair.target.config)
         given |= {name.replace("_", "-"): value for name, value in self.settings.given().items()}
         program = [sys.executable, "-m", _WHEEL] if self._by_wheel() else [self.program]

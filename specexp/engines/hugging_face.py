@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
 
-import transformers
 from typing_extensions import override
 
-from specexp.bench.arm import Generation
-from specexp.bench.hugging_face_arm import HuggingFaceArm
 from specexp.engines.engine import EngineAnswer, EngineError, ForeignEngine, RunningEngine, check_drafter
 from specexp.engines.settings import HuggingFaceSettings
 
@@ -71,7 +69,7 @@ class HuggingFace(ForeignEngine):
     @property
     @override
     def version(self) -> str:
-        return str(transformers.__version__)
+        return version("transformers")
 
     @property
     @override
@@ -91,6 +89,9 @@ class _Generate(RunningEngine):
     def answer(
         self, engine: ForeignEngine, token_ids: Sequence[int], max_new_tokens: int, eos: frozenset[int]
     ) -> EngineAnswer:
+        from specexp.bench.arm import Generation
+        from specexp.bench.hugging_face_arm import HuggingFaceArm
+
         assert isinstance(engine, HuggingFace)
         pair, loop = self.pair, _LOOPS[engine.drafts]
         generation = Generation(

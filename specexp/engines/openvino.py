@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
-import torch
 from pydantic import Field
 from typing_extensions import override
 
@@ -116,7 +115,7 @@ class _Pipeline(RunningEngine):
 
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": engine.threads}
         # by default OpenVINO rounds to the processor's fastest dtype, which can change the tokens
-        if pair.target.dtype == torch.float32:
+        if str(pair.target.dtype) == "torch.float32":
             properties |= {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         given = dict(properties)
         with TemporaryDirectory(prefix="specexp-openvino-") as made:
@@ -171,31 +170,6 @@ class _Pipeline(RunningEngine):
         )
 
 
-class _WithKeysAndValues(torch.nn.Module):
-    """The model as a function that takes cached keys and values and returns new ones, so that it can be traced."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
-        past: list[tuple[torch.Tensor, torch.Tensor]],
-    ) -> tuple[torch.Tensor, ...]:
-        from transformers import DynamicCache
-
-        cache: Any = DynamicCache(config=self.model.config)
-        for layer, (keys, values) in zip(cache.layers, past, strict=True):
-            layer.keys, layer.values, layer.is_initialized = keys, values, True
-            layer.dtype, layer.device = keys.dtype, keys.device
-        given = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": cache}
-        logits = self.model(input_ids, **given, use_cache=True).logits
-        return logits, *(kept for layer in cache.layers for kept in (layer.keys, layer.values))
-
-
 def write_openvino(
     model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> None:
@@ -205,6 +179,30 @@ def write_openvino(
     keys and values as internal state.
     """
     import openvino
+    import torch
+    from transformers import DynamicCache
+
+    class WithKeysAndValues(torch.nn.Module):
+        """The model as a function that takes cached keys and values and returns new ones, so that it can be traced."""
+
+        def __init__(self, model: PreTrainedModel) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(
+            self,
+            input_ids: torch.Tensor,
+            attention_mask: torch.Tensor,
+            position_ids: torch.Tensor,
+            past: list[tuple[torch.Tensor, torch.Tensor]],
+        ) -> tuple[torch.Tensor, ...]:
+            cache: Any = DynamicCache(config=self.model.config)
+            for layer, (keys, values) in zip(cache.layers, past, strict=True):
+                layer.keys, layer.values, layer.is_initialized = keys, values, True
+                layer.dtype, layer.device = keys.dtype, keys.device
+            given = {"attention_mask": attention_mask, "position_ids": position_ids, "past_key_values": cache}
+            logits = self.model(input_ids, **given, use_cache=True).logits
+            return logits, *(kept for layer in cache.layers for kept in (layer.keys, layer.values))
 
     folder.mkdir(parents=True, exist_ok=True)
     config, heads = model.config, model.config.num_key_value_heads
@@ -221,7 +219,7 @@ def write_openvino(
     with torch.no_grad(), catch_warnings():
         # the tracer warns that Python numbers become constants; these numbers are the same for all inputs
         simplefilter("ignore")
-        made = openvino.convert_model(_WithKeysAndValues(whole), example_input=example)
+        made = openvino.convert_model(WithKeysAndValues(whole), example_input=example)
     kept = [f"{layer}.{what}" for layer in range(len(past)) for what in ("key", "value")]
     # the pipelines expect the input and output names of models that Optimum exports
     for port, name in zip(made.inputs, [*_INPUTS, *(f"past.{one}" for one in kept)], strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from os import environ, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,15 +163,18 @@ def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
 
 def check_device(device: str) -> None:
     """Raise :class:`PairError` if PyTorch cannot use a device here."""
-    import torch
-
+    no_cuda = ValueError("PyTorch finds no CUDA device: name cpu, or install a PyTorch for your GPU")
     with _blamed("device", f"device {device!r} cannot be used here"):
+        if device.startswith("cuda") and version("torch").endswith("+cpu"):
+            raise no_cuda  # before torch is imported, which takes seconds
+        import torch
+
         try:
             torch.device(device)
         except RuntimeError as error:  # its message lists all types, most of them for other hardware
             raise ValueError("name cpu, cuda, cuda:N, mps or xpu") from error
         if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ValueError("PyTorch finds no CUDA device: name cpu, or install a PyTorch for your GPU")
+            raise no_cuda
         try:
             torch.zeros(
                 1, device=device

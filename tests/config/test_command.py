@@ -138,6 +138,10 @@ def test_another_word_for_an_argument_suggests_the_argument(write, part, given, 
         ["--help", "generation.seed"],
         [str(TREE_SHAPE), "--builder.init_args.nods", "3"],
         [str(TREE_SHAPE), "--data.prompts", "nope.jsonl"],
+        [str(TREE_SHAPE), "--engine", "VLLM", "--engine.init_args.concurrency", "many"],
+        [str(TREE_SHAPE), "--engine", "OpenVINO", "--engine.init_args.threads", "many"],
+        [str(TREE_SHAPE), "--drafter", "Nope"],
+        [str(TREE_SHAPE), "--analyses", "[Nope]"],
     ],
 )
 def test_it_answers_without_the_heavy_libraries(arguments):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from specexp.base.checked import IntegerKey, Section, arguments_of
+from specexp.base.checked import IntegerKey, Section, arguments_of, import_object
 from specexp.config import ConfigError, load_config
-from specexp.config.check import Checker, parts_of
+from specexp.config.check import Checker, part_names, parts_of
 from specexp.config.explain import contracts
 from specexp.core.contracts import Drafter
 
@@ -130,6 +130,11 @@ def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch):
     exec(source, vars(module))  # a module of another package
     with pytest.raises(ConfigError, match=r"part\.init_args\.times must be >= 1, got 0"):
         CHECKER.value({"class_path": "elsewhere.Echo", "init_args": {"times": 0}}, Drafter, ("part",))
+
+
+@pytest.mark.parametrize("contract", contracts())
+def test_names_of_parts_read_from_the_source_are_those_of_the_imported_classes(contract):
+    assert part_names(import_object(contract)) == [*parts_of(contract)]
 
 
 PARTS = [(name, part) for contract in contracts() for name, part in parts_of(contract).items()]
