@@ -84,11 +84,11 @@ def test_a_faster_winner_can_be_proved_and_served(
     monkeypatch,
     study_model,
 ):
-    from specexp.sweep import run
+    from specexp.sweep import conclusion
 
-    pages, publish = [], run.publish
+    pages, publish = [], conclusion.publish
     keep = lambda report, *rest, **more: pages.append(report) or publish(report, *rest, **more)  # noqa: E731
-    monkeypatch.setattr(run, "publish", keep)
+    monkeypatch.setattr(conclusion, "publish", keep)
     content = study(study_model, FREE)
     model = content["pair"].pop("target")  # an option of the command is an option of the next one
     line = done("sweep", write(content), "--pair.target", model, "--n-trials", "1")

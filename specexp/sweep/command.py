@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from specexp.artifacts import ArtifactError, read_artifact
 from specexp.base.start import masked
-from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, run_workers, take_options
+from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_options
 from specexp.config import Config, ConfigError, missing_engine
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
@@ -23,7 +22,7 @@ from specexp.sweep.space import Space, check_goals, directions_of
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
-    from specexp.sweep.run import StudyResult
+    pass
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--minutes N] [--n-trials N] [--storage URL]
     [--key value ...]
@@ -89,12 +88,14 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         return 0
     if cluster is not None:
         kept = [one for one in typed if FLAGS.get(one) != "sweep.require_gain"]
+        from specexp.sweep.workers import run_study_workers
+
         status, ended = run_study_workers(config, settings, cluster, kept, console)
     else:
-        from specexp.sweep.run import SweepRun
+        from specexp.sweep.run import run_sweep
 
         command = shlex.join(["python", "-m", "specexp.sweep", *typed])
-        status, ended = 0, SweepRun(config, settings, command).run()
+        status, ended = 0, run_sweep(config, settings, command)
     no_gain = settings.require_gain and ended is not None and not ended.gain
     return status or (NO_GAIN if no_gain else 0)
 
@@ -169,60 +170,3 @@ def show(config: StudyConfig, settings: Sweep, console: Console) -> None:
     for name, limit in settings.constraints.items():
         console.print(f"constraint: {name} {limit:g}")
     console.print(f"storage: {masked(settings.storage or str(config.folder / 'journal.log'))}")
-
-
-def run_study_workers(
-    config: StudyConfig,
-    settings: Sweep,
-    options: ClusterOptions,
-    typed: Sequence[str],
-    console: Console,
-) -> tuple[int, StudyResult | None]:
-    """Run a study with workers on a cluster, and print its result.
-
-    Returns the exit code (1 if a worker failed) and the result, which is None if no worker concluded the study. Raises
-    ConfigError if the cluster rejects the workers, and ConfigError or StudyError if the database cannot be used.
-    """
-    from optuna import load_study
-    from sqlalchemy import make_url
-
-    from specexp.sweep.run import StudyResult
-    from specexp.sweep.storage import open_storage
-    from specexp.sweep.workers import CONFIRMATIONS, requeue
-
-    storage = settings.storage
-    if storage is None or (storage.startswith("sqlite") and options.on != "local"):
-        why = (
-            "all workers must reach the study"
-            if storage is None
-            else "an SQLite file serves one machine only"
-        )
-        needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
-        raise ConfigError(f"{COMMAND_LINE}: {needs}")
-    password = make_url(storage).password
-    if password is not None:
-        # Pass it in libpq's environment variable, so that no command line or job file contains it.
-        os.environ["PGPASSWORD"] = str(password)
-        bare = make_url(storage)._replace(password=None).render_as_string()
-        typed = [one.replace(storage, bare) for one in typed]
-    command = (sys.executable, "-m", "specexp.sweep", *typed)
-    folder = config.folder / "workers"
-    status = run_workers(
-        options,
-        {f"{config.name} {number}": command for number in range(options.workers)},
-        folder,
-        gpus=options.gpus_on(config.pair.device),
-        threads=config.generation.threads or 1,
-    )
-    study = f"{config.name}{CONFIRMATIONS}"
-    try:
-        kept = StudyResult.last(load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
-    except KeyError:
-        kept = None
-    text = (
-        f"No worker has concluded the study; see the workers' logs in {folder}\n"
-        if kept is None
-        else kept.text
-    )
-    console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
-    return status, kept

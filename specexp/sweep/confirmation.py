@@ -23,7 +23,7 @@ from specexp.bench.verdict import LEAST_GAIN, left_out_sentence, verdict_sentenc
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
 from specexp.report.table import Cell, Column, Table
-from specexp.sweep.study import WARM_UP_TOKENS, Study
+from specexp.sweep.bench import WARM_UP_TOKENS, Bench
 from specexp.sweep.trials import Confirmed, Predicted, confirmable, name_of_trial
 from specexp.tracking.names import EAGER, PLAIN
 
@@ -107,35 +107,35 @@ def select(study: optuna.Study, best: int, of_each: str | None = None) -> list[F
 
 def confirm(
     trials: Sequence[FrozenTrial],
-    study: Study,
+    bench: Bench,
     tick: Callable[[], None],
     of_each: str | None = None,
 ) -> Confirmation:
     """Decode the confirmation's prompts with every candidate, interleaved with plain decoding.
 
-    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.study.Study.deployed`.
+    Every candidate starts as it would be deployed; see :meth:`~specexp.sweep.bench.Bench.deployed`.
 
     Args:
         tick: Called after every prompt.
     """
     arms = {}
     for trial in trials:
-        config = study.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
-        arm = study.compose(name_of_trial(trial), config)
-        arms[arm.name] = study.deployed(arm)
+        config = bench.config.with_overrides(trial.user_attrs["attributes"]["resolved"])
+        arm = bench.compose(name_of_trial(trial), config)
+        arms[arm.name] = bench.deployed(arm)
     watch = Watch()
-    compared = [study.plain(), *study.other_arms(), *arms.values()]
+    compared = [bench.plain(), *bench.other_arms(), *arms.values()]
     records: list[PromptRecord] = []
     try:
         for new in records_by_prompt(
             compared,
-            study.data("confirm").prompts,
-            samples=study.samples,
+            bench.data("confirm").prompts,
+            samples=bench.samples,
             analyses=[watch] if all(arm.shows_steps for arm in arms.values()) else [],
         ):
             records += new
             tick()
-        records = decoded_again(compared, study.data("confirm").prompts, records)
+        records = decoded_again(compared, bench.data("confirm").prompts, records)
     finally:
         for one in compared:
             one.close()
@@ -148,24 +148,24 @@ def confirm(
     return Confirmation(confirmed, records, arms, watch)
 
 
-def cold_figures(one: Confirmed, study: Study, path: Path) -> tuple[float, Speedup] | None:
+def cold_figures(one: Confirmed, bench: Bench, path: Path) -> tuple[float, Speedup] | None:
     """Return a candidate's tokens per step and speedup if it is reset before every prompt, as for a first request.
 
     Decodes the confirmation's prompts and writes the records to ``path``. Returns None if the candidate does not learn
     from one prompt to the next.
     """
-    arm, plain = study.compose(f"{one.name}, cold", study.config_of(one)), study.plain()
+    arm, plain = bench.compose(f"{one.name}, cold", bench.config_of(one)), bench.plain()
     if not arm.parts.keeps_learning:
         arm.close()
         return None
     records: list[PromptRecord] = []
     try:
-        study.warm_started(arm)
-        prompts = study.data("confirm").prompts
+        bench.warm_started(arm)
+        prompts = bench.data("confirm").prompts
         for warmed in (plain, arm):
             decode_safely(warmed, prompts[0], 0, WARM_UP_TOKENS)
         for prompt in prompts:
-            for sample in range(study.samples):
+            for sample in range(bench.samples):
                 arm.reset()
                 reference = decode_safely(plain, prompt, sample)
                 own = replace(decode_safely(arm, prompt, sample), state="cold")

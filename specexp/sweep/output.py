@@ -33,8 +33,8 @@ from specexp.config.sweep import Export, Sweep
 from specexp.core.parts import Parts
 from specexp.engines.loads import LENGTH, forms_of, lengths_by_load
 from specexp.report.publish import parts_label
+from specexp.sweep.bench import Bench
 from specexp.sweep.confirmation import Confirmation, cold_figures
-from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Confirmed, trial_row
 from specexp.tracking.names import MODELLED, SPEEDUP, TOKENS_PER_SECOND, TOKENS_PER_STEP
@@ -200,8 +200,8 @@ class Exporter:
     exists only if the verdict on it is *faster*.
     """
 
-    def __init__(self, export: Export, confirmation: Confirmation, study: Study, command: str) -> None:
-        self.export, self.confirmation, self.study, self.command = export, confirmation, study, command
+    def __init__(self, export: Export, confirmation: Confirmation, bench: Bench, command: str) -> None:
+        self.export, self.confirmation, self.bench, self.command = export, confirmation, bench, command
         self.folder = Path(export.to)
         self.candidates = [one for one in confirmation.confirmed if self._payloads(one) is not None]
         self.best = next((one for one in self.candidates if one.over_plain.is_faster), None)
@@ -229,8 +229,8 @@ class Exporter:
         return Exported(sentences, Deployed(trial, tree.trial, str(artifact.folder)), [artifact])
 
     def _payloads(self, one: Confirmed) -> dict[str, Any] | None:
-        state = self._state(one) if self.study.warm_start_prompts else None
-        return payloads_of(self.export.kind, self.study.config, one.attributes, state)
+        state = self._state(one) if self.bench.warm_start_prompts else None
+        return payloads_of(self.export.kind, self.bench.config, one.attributes, state)
 
     def _state(self, one: Confirmed) -> dict[str, Any]:
         """Return the state of a candidate's parts before the first prompt of the confirmation."""
@@ -239,7 +239,7 @@ class Exporter:
 
     def _write(self, best: Confirmed, aliases: Sequence[str]) -> tuple[LoadedArtifact, list[str]]:
         kind, payloads = self.export.kind, self._payloads(best) or {}
-        if self.export.kind == "engine-settings" and (forms := by_load(self.study.config, self.confirmation)):
+        if self.export.kind == "engine-settings" and (forms := by_load(self.bench.config, self.confirmation)):
             payloads[SETTINGS]["settings"] |= forms.get(payloads[SETTINGS]["engine"], {})
         metrics = _metrics(best, self.confirmation.records)
         learns = self.confirmation.arms[best.name].parts.keeps_learning and kind_named(kind).holds_state
@@ -254,7 +254,7 @@ class Exporter:
         if artifact is None:
             cold = None
             if learns:
-                cold = cold_figures(best, self.study.confirming, self.study.config.folder / "cold.jsonl")
+                cold = cold_figures(best, self.bench.confirming, self.bench.config.folder / "cold.jsonl")
             if cold is not None:
                 metrics["cold_tokens_per_step"] = cold[0]
                 metrics |= _speedups({"cold_speedup_over_plain": cold[1]})
@@ -271,19 +271,19 @@ class Exporter:
     def _save(
         self, kind: str, payloads: dict[str, Any], one: Confirmed, metrics: Any, aliases: Sequence[str]
     ) -> LoadedArtifact:
-        config = self.study.config
+        config = self.bench.config
         if kind == self.export.kind:
-            metrics = self.study.exported_metrics(one, metrics)
+            metrics = self.bench.exported_metrics(one, metrics)
         provenance = {
             "study": config.name,
             "trial": one.trial,
             "command": self.command,
-            "device": self.study.device,
+            "device": self.bench.device,
             "config": {**config.to_dict(), **one.attributes["resolved"]},
             "metrics": metrics,
-            **self.study.provenance(one),
+            **self.bench.provenance(one),
         }
-        fingerprint = self.study.confirming.backend.fingerprint()
+        fingerprint = self.bench.confirming.backend.fingerprint()
         return save_artifact(
             self.folder, kind, payloads, provenance, fingerprint, name=config.name, aliases=aliases
         )

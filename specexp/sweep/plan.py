@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Self
+from time import time
+from typing import TYPE_CHECKING, Any, Self
 
 from specexp.base.messages import counted
 from specexp.bench.equality import SECONDS
 from specexp.config.sweep import Categorical, Sweep
+from specexp.sweep.bench import EVERY
 from specexp.sweep.space import Space
-from specexp.sweep.study import EVERY
 
 if TYPE_CHECKING:
-    from specexp.sweep.study import Study
+    import optuna
+
+    from specexp.sweep.bench import Bench
 
 PLAN = "plan"
 """Name of the study attribute that holds the plan."""
@@ -48,21 +52,21 @@ class StudyPlan:
     others: int = OTHERS  # arms of the confirmation that are not candidates, in prompts of plain decoding
 
     @classmethod
-    def of(cls, settings: Sweep, study: Study, trials: int) -> Self:
+    def of(cls, settings: Sweep, bench: Bench, trials: int) -> Self:
         """Return a plan with the configured sizes, given the number of trials that are left."""
         stage, known = settings.confirm, settings.known
 
         def prompts(name: str) -> int:
-            return 0 if getattr(settings, name) is None else len(study.data(name).prompts)
+            return 0 if getattr(settings, name) is None else len(bench.data(name).prompts)
 
         best, others = (0 if stage is None else stage.best), len(known)
         if stage is not None and stage.of_each is not None:
             entry, space = settings.space[stage.of_each], Space(settings)
             outside = sum(space.params_of(one.overrides) is None for one in known)
             others = outside + (len(entry.choices) if isinstance(entry, Categorical) else 0)
-        sizes = len(study.data().prompts), prompts("count_acceptances"), prompts("learn")
-        eager = EAGER if study.config.pair.device == "cpu" else 1
-        arms = OTHERS + (eager if study.other_arms() else 0)
+        sizes = len(bench.data().prompts), prompts("count_acceptances"), prompts("learn")
+        eager = EAGER if bench.config.pair.device == "cpu" else 1
+        arms = OTHERS + (eager if bench.other_arms() else 0)
         return cls(trials, *sizes, best, best + others if best else 0, prompts("confirm"), len(known), arms)
 
     @property
@@ -123,6 +127,43 @@ class StudyPlan:
             f"{counted(self.prompts, 'prompt')}{confirmed if self.confirmed else ''}. Plain decoding takes "
             f"{seconds:.1f} s a prompt here, and drafting about as much or less."
         )
+
+
+def fit_plan(
+    settings: Sweep,
+    bench: Bench,
+    trials: optuna.Study,
+    started: float,
+    done: int,
+    deadline: Callable[[Mapping[str, Any], float, float], float],
+) -> tuple[float | None, str]:
+    """Fit a study into ``sweep.minutes``, reduce the bench's prompts, and store the plan for other processes.
+
+    If plain decoding's seconds are modelled, only the search is limited.
+
+    Args:
+        started: When this start of the study began, in seconds since the epoch.
+        done: Number of finished trials; if there are any, the prompts of a trial are not reduced.
+        deadline: Returns the end of the search, given the stored plan, the minutes, and the end for this process.
+
+    Returns the end of the search, in seconds since the epoch (None for no limit), and the expected duration as
+    sentences, which are empty if seconds are modelled.
+    """
+    seconds, minutes = bench.reference.per_prompt, settings.minutes
+    kept: Mapping[str, Any] = trials.user_attrs.get(PLAN, {})
+    plan = StudyPlan.of(settings, bench, max(settings.n_trials - done, 0))
+    until = None
+    if minutes is not None:
+        left = 60 * minutes - (time() - started) - AFTER_SECONDS
+        if seconds and kept.get("minutes") == minutes:
+            plan = replace(plan, **{name: kept[name] for name in ("counted", "candidates", "confirmed")})
+        elif seconds:
+            plan = plan.within(left / seconds, fixed=bool(done or kept))
+        searching = left - plan.confirmation * seconds if seconds else SEARCHING * left
+        until = deadline(kept, minutes, time() + searching)
+    bench.cut(plan.prompts, plan.counted, plan.confirmed)
+    trials.set_user_attr(PLAN, {**asdict(plan), "minutes": minutes, "until": until})
+    return until, plan.forecast(seconds, minutes) if seconds else ""
 
 
 def _clamp(value: float, low: int, high: int) -> int:

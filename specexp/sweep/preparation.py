@@ -12,10 +12,11 @@ from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import awaits_counts
 from specexp.config.sweep import Categorical, Sweep
+from specexp.sweep.bench import Bench
+from specexp.sweep.live_benches import live_bench
 from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
 from specexp.sweep.space import Space
-from specexp.sweep.study import Study, live_study
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ class _Fixed:
         return (low, high)[self._end]
 
 
-def open_models(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Study:
-    """Return a study that replays a recording or runs the models; raises ConfigError if these cannot be loaded."""
+def open_bench(config: StudyConfig, settings: Sweep, pair: ModelPair | None = None) -> Bench:
+    """Return a bench that replays a recording or runs the models; raises ConfigError if these cannot be loaded."""
     latency = config.latency()
     if latency is None or not config.replayed:
-        return live_study(config, pair or build_pair(config), latency)
-    from specexp.sweep.replayed import ReplayedStudy
+        return live_bench(config, pair or build_pair(config), latency)
+    from specexp.sweep.replay_bench import ReplayBench
 
-    return ReplayedStudy(config, latency, confirms=settings.confirm is not None)
+    return ReplayBench(config, latency, confirms=settings.confirm is not None)
 
 
 def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
@@ -126,12 +127,12 @@ def left_out_lines(impossible: Mapping[str, str]) -> Iterator[str]:
         yield f"Not measured: {', '.join(listed)}, because {why.removeprefix('sweep: drafter: ')}."
 
 
-def check_prompts(study: Study) -> None:
+def check_prompts(bench: Bench) -> None:
     """Read the prompts of all stages; raises ConfigError if one does not fit or is in both search and confirmation."""
-    config = study.config
-    found = {stage: study.data(stage) for stage in config.sweep.stages}
-    searched = {prompt.token_ids for prompt in study.data().prompts}
-    for sentence in study.data().workload.preparation.notes():
+    config = bench.config
+    found = {stage: bench.data(stage) for stage in config.sweep.stages}
+    searched = {prompt.token_ids for prompt in bench.data().prompts}
+    for sentence in bench.data().workload.preparation.notes():
         print(sentence)
     for prompt in found["confirm"].prompts if "confirm" in found else ():
         if prompt.token_ids in searched:
@@ -148,22 +149,22 @@ def rehearse(config: StudyConfig, settings: Sweep) -> tuple[Sweep, dict[str, str
     if no candidate can be exported as ``sweep.export.kind``.
     """
     check_sampler(settings, config.checker)
-    study = open_models(config, settings, None if config.replayed else build_outline(config))
-    check_prompts(study)
-    possible, left_out = without_impossible(config, settings, study.try_to_compose)
+    bench = open_bench(config, settings, None if config.replayed else build_outline(config))
+    check_prompts(bench)
+    possible, left_out = without_impossible(config, settings, bench.try_to_compose)
     if settings.export is not None:
-        _check_export(possible, study, settings.export.kind)
+        _check_export(possible, bench, settings.export.kind)
     return possible, left_out
 
 
-def _check_export(sweep: Sweep, study: Study, kind: StudyKind) -> None:
+def _check_export(sweep: Sweep, bench: Bench, kind: StudyKind) -> None:
     """Raise ConfigError if no candidate can be exported as this kind. One that still needs acceptance counts passes."""
-    config, kinds = study.config, set[str]()
+    config, kinds = bench.config, set[str]()
     for overrides in (*branches(config, sweep), *(known.overrides for known in sweep.known)):
         if awaits_counts(config.with_overrides(overrides), sweep):
             return
         try:
-            candidate = study.prepare(overrides)
+            candidate = bench.prepare(overrides)
         except ValueError:  # choices that do not fit together
             continue
         drafter, controller = candidate.arm.parts.drafter, candidate.arm.parts.controller

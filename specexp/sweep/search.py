@@ -16,7 +16,6 @@ from optuna import Trial
 from optuna.exceptions import StorageInternalError, TrialPruned
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from specexp.base.messages import first_line
 from specexp.base.start import masked
@@ -24,8 +23,9 @@ from specexp.bench.metrics import violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
 from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
-from specexp.sweep.storage import MADE_OF, causes_of, is_lost, own_study, retry_lost
+from specexp.sweep.storage import MADE_OF, own_study, storage_error
 from specexp.sweep.study_config import StudyError
+from specexp.sweep.trial_queue import known_waiting, requeue
 from specexp.sweep.trials import (
     FINISHED,
     Candidate,
@@ -35,11 +35,10 @@ from specexp.sweep.trials import (
     distinct_finished,
     reason_of,
 )
-from specexp.sweep.workers import known_waiting, put_back, requeue, worker
 from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
-    from specexp.sweep.study import Study
+    from specexp.sweep.bench import Bench
 
 PATIENCE = 50
 """A search ends after this many trials in a row without a new configuration, or after 2 * n_trials if that is more."""
@@ -86,7 +85,7 @@ def open_study(name: str, settings: Sweep, storage: BaseStorage, workload: str, 
 
 
 class StudySearch:
-    """One worker's search. It serves as Optuna's objective: each call measures one trial.
+    """The search of one process. It serves as Optuna's objective: each call measures one trial.
 
     The user attribute ``reason`` states why a trial failed. A trial that repeats a finished configuration is not
     measured: it copies all values of the original, and ``duplicate_of`` is the original's number. A pruned trial
@@ -103,15 +102,14 @@ class StudySearch:
         self,
         trials: optuna.Study,
         settings: Sweep,
-        study: Study,
+        bench: Bench,
         after_trial: Callable[[FrozenTrial], None] = lambda trial: None,
         until: float | None = None,
     ) -> None:
-        self._trials, self._settings, self._study = trials, settings, study
+        self._trials, self._settings, self._bench = trials, settings, bench
         self._after_trial, self._until = after_trial, until
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
-        self._current: int | None = None  # number of the running trial
         self._last: FrozenTrial | None = None
         self._barren = self._failed = (
             0  # trials since the last new configuration, and how many of them failed
@@ -122,7 +120,7 @@ class StudySearch:
     def run(self) -> str:
         """Run trials until ``n_trials`` distinct ones are finished, time is up or the space is exhausted.
 
-        Known configurations left by dead workers are always measured. Returns a sentence if the space has fewer
+        Known configurations left by a dead process are always measured. Returns a sentence if the space has fewer
         configurations than requested, otherwise an empty string.
 
         Raises:
@@ -131,15 +129,10 @@ class StudySearch:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            while not retry_lost(self._ended) and self._full is None:
-                try:
-                    self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
-                    break
-                except Exception as error:
-                    self._recover(error)
+            self._optimize()
         if self._full is not None:
             raise self._full
-        done, target = len(retry_lost(lambda: distinct_finished(self._trials))), self._settings.n_trials
+        done, target = self._done(), self._settings.n_trials
         if done >= target or self._is_late():
             return ""
         if done == 0 or 0 < self._barren == self._failed:
@@ -153,10 +146,23 @@ class StudySearch:
             "further suggestions repeat them."
         )
 
+    def _optimize(self) -> None:
+        if self._ended():
+            return
+        try:
+            self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
+        except Exception as error:
+            self._recover(error)
+
+    def _recover(self, error: Exception) -> None:
+        """Raise the storage's error, after an error in Optuna's loop."""
+        raise storage_error(error)
+
+    def _done(self) -> int:
+        return len(distinct_finished(self._trials))
+
     def _ended(self) -> bool:
-        enough = self._barren >= self._patience or (
-            len(distinct_finished(self._trials)) >= self._settings.n_trials
-        )
+        enough = self._barren >= self._patience or self._done() >= self._settings.n_trials
         return (enough or self._is_late()) and not known_waiting(self._trials)
 
     def _is_late(self) -> bool:
@@ -164,20 +170,18 @@ class StudySearch:
 
     def __call__(self, trial: Trial) -> list[float]:
         """Measure a trial, and return its values."""
-        self._current = trial.number
-        trial.set_user_attr("worker", worker())
         measured = None
         try:
             overrides = trial.user_attrs.get("overrides")
             if overrides is None:
-                overrides = self._space.suggest(trial, self._study.config.applies)
-            candidate = self._study.prepare(overrides)
-            original = self._claim(trial, candidate)
+                overrides = self._space.suggest(trial, self._bench.config.applies)
+            candidate = self._bench.prepare(overrides)
+            original = self._sign(trial, candidate)
             if original is not None:
                 return _copy(trial, original)
             self._refuse_too_large(trial, candidate)
             measured = candidate.digest
-            measurement = self._study.measure(candidate, self._should_stop_of(trial), trial.number)
+            measurement = self._bench.measure(candidate, self._should_stop_of(trial), trial.number)
             return self._values(trial, measurement)
         except TrialPruned:
             raise
@@ -186,20 +190,23 @@ class StudySearch:
             self._requeue(trial)
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-            retry_lost(lambda: trial.set_user_attr("reason", reason))
-            if isinstance(error, OSError) and error.errno in _FULL:
-                self._full = error  # the next trial could not be written either
-                self._trials.stop()
-            if self._full is error or is_lost(error):
-                retry_lost(lambda: self._requeue(trial))
-            elif measured is not None:
-                again = f"trial {trial.number} failed with the same configuration: {reason}"
-                self._failures[measured] = again
+            self._fail(trial, error, measured)
             raise
 
+    def _fail(self, trial: Trial, error: Exception, measured: str | None) -> None:
+        """Store why a trial failed. Its configuration (the digest ``measured``) is not measured again."""
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        trial.set_user_attr("reason", reason)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            self._full = error  # the next trial could not be written either
+            self._trials.stop()
+            self._requeue(trial)
+        elif measured is not None:
+            again = f"trial {trial.number} failed with the same configuration: {reason}"
+            self._failures[measured] = again
+
     def _note(self, trials: optuna.Study, trial: FrozenTrial) -> None:
-        self._current, self._last = None, trial
+        self._last = trial
         if "duplicate_of" not in trial.user_attrs and trial.state in FINISHED:
             self._barren = self._failed = 0
         else:
@@ -211,54 +218,31 @@ class StudySearch:
         if self._ended():
             trials.stop()
 
-    def _recover(self, error: Exception) -> None:
-        """Prepare to continue after an error in Optuna's loop, or raise the storage's error.
-
-        The search can continue if the database was temporarily unreachable. It can also continue if this process was
-        suspended for so long that another worker marked its trial as failed.
-        """
-        number, self._current = self._current, None
-        self._barren, self._failed = self._barren + 1, self._failed + 1
-        if is_lost(error):
-            retry_lost(lambda: put_back(self._trials, lambda trial: trial.number == number))
-            continues = True
-        else:
-            trials = self._trials.get_trials(deepcopy=False)
-            continues = number is not None and trials[number].state.is_finished()
-        if not continues or self._barren >= self._patience:
-            # After a storage error, Optuna fails an assertion, so look for the storage error among the causes.
-            storage = (OSError, StorageInternalError, SQLAlchemyError)
-            raise next((one for one in causes_of(error) if isinstance(one, storage)), error)
-
     def _requeue(self, trial: Trial) -> None:
         requeue(self._trials, self._trials.get_trials(deepcopy=False)[trial.number])
 
-    def _claim(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
+    def _sign(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         """Sign the trial with the candidate's digest; return a trial that already measured this candidate, or None."""
-        same: list[FrozenTrial] = []
-        # If two workers sign at the same moment, the earlier trial continues, unless the later one already
-        # has attributes and so is being measured. The second round finds an earlier trial that signed in between.
-        for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
-            trial.set_user_attr(name, value)
-            same = [
-                one
-                for one in self._trials.get_trials(deepcopy=False)
-                if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
-            ]
-            for one in same:
-                if one.state is not TrialState.RUNNING or one.number == trial.user_attrs.get("retry_of"):
-                    continue
-                if one.number < trial.number or (name == "digest" and "attributes" in one.user_attrs):
-                    trial.set_user_attr("duplicate_of", one.number)
-                    if "queued" in trial.user_attrs:
-                        self._requeue(trial)
-                    raise ValueError(f"trial {one.number} is measuring the same candidate now")
+        trial.set_user_attr("digest", candidate.digest)
+        trial.set_user_attr("attributes", dict(candidate.attributes))
+        return self._measured_before(trial, candidate)
+
+    def _measured_before(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
         if candidate.digest in self._failures and "queued" not in trial.user_attrs:
             raise ValueError(self._failures[candidate.digest])
         # A known configuration is measured on every prompt, even if it was pruned before.
         left_out = {"duplicate_of", *(["pruned_at"] if "known" in trial.user_attrs else [])}
+        same = self._same(trial, candidate)
         whole = (one for one in same if one.state in FINISHED and not left_out & one.user_attrs.keys())
         return next(whole, None)
+
+    def _same(self, trial: Trial, candidate: Candidate) -> list[FrozenTrial]:
+        """Return the other trials that a candidate's digest signs."""
+        return [
+            one
+            for one in self._trials.get_trials(deepcopy=False)
+            if one.user_attrs.get("digest") == candidate.digest and one.number != trial.number
+        ]
 
     def _should_stop_of(self, trial: Trial) -> ShouldStop:
         # The pruner compares speedups, so a study with any other objective reports none and is not pruned.

@@ -25,6 +25,7 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     OperationalError,
     PendingRollbackError,
+    SQLAlchemyError,
 )
 from typing_extensions import override
 
@@ -281,6 +282,15 @@ def is_lost(error: BaseException) -> bool:
         and not isinstance(getattr(one, "orig", None), sqlite3.Error)
         for one in causes_of(error)
     )
+
+
+def storage_error(error: Exception) -> BaseException:
+    """Return the storage's error among the causes of an error, or else the error itself.
+
+    After a storage error, Optuna fails an assertion.
+    """
+    storage = (OSError, StorageInternalError, SQLAlchemyError)
+    return next((one for one in causes_of(error) if isinstance(one, storage)), error)
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,36 +1,50 @@
-"""Workers of a study, which sign in, requeue the trials of dead workers, and claim the confirmation."""
+"""Several workers of one study in a database: they share its trials, and one of them confirms the best.
+
+A process that has a study to itself never imports this module.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
-from time import sleep
-from typing import Any, TypeVar
+from time import sleep, time
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 import optuna
 from optuna import Trial
-from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
+from sqlalchemy import make_url
+from typing_extensions import override
 
+from specexp.cluster.launch import ClusterOptions, run_workers
+from specexp.config import ConfigError
+from specexp.config.layers import COMMAND_LINE
 from specexp.config.sweep import Sweep
+from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
+from specexp.sweep.one_process import OneProcess
 from specexp.sweep.sampler import build_sampler
-from specexp.sweep.space import Space
-from specexp.sweep.storage import GRACE_SECONDS, is_lost, own_study, retry_lost
+from specexp.sweep.search import StudySearch
+from specexp.sweep.storage import GRACE_SECONDS, is_lost, open_storage, own_study, retry_lost
+from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
+
+if TYPE_CHECKING:
+    from specexp.sweep.prepared import PreparedStudy
+    from specexp.sweep.study_config import StudyConfig
+    from specexp.sweep.trials import Candidate
 
 WORKER = "worker "
 """Prefix of the study attributes that name the study's workers."""
 CONFIRMATIONS = ": confirmations"
 """Suffix of the name of the second Optuna study, which has one trial per claim to the confirmation."""
-CONCLUDED = "concluded"
-"""Name of the claim's attribute that holds the study's result."""
-MAX_RETRIES = 3
-"""Maximum number of times that a trial is retried after its worker dies, in case its configuration kills workers."""
 
 POLL_SECONDS = 2.0
 """Seconds between checks of whether other workers are still measuring."""
@@ -39,74 +53,166 @@ POLL_SECONDS = 2.0
 Result = TypeVar("Result")
 
 
-def sign_in(
-    study: optuna.Study, settings: Sweep, *, exclusive: bool, stated: Mapping[str, Any] | None = None
-) -> int:
+class Workers(OneProcess):
+    """One of the workers of a study in a database."""
+
+    @override
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        yield
+
+    @override
+    def damage(self) -> str:
+        return ""
+
+    @override
+    def _exists(self) -> bool:
+        return True
+
+    @override
+    def open(self) -> optuna.Study:
+        trials = super().open()
+        self.confirmations = open_confirmations(self.config.name, self.storage)
+        return trials
+
+    @override
+    def is_complete(self, trials: optuna.Study) -> bool:
+        return not others_running(trials) and super().is_complete(trials)
+
+    @override
+    def join(self, trials: optuna.Study, settings: Sweep) -> int:
+        return sign_in(trials, settings)
+
+    @override
+    def search(self, study: PreparedStudy, after: Callable[[FrozenTrial], None]) -> str:
+        return SharedSearch(study.trials, study.settings, study.bench, after, study.until).run()
+
+    @override
+    def deadline(self, kept: Mapping[str, Any], minutes: float, own: float) -> float:
+        return float(kept["until"]) if kept.get("minutes") == minutes and kept["until"] > time() else own
+
+    @override
+    def last_result(self, trials: optuna.Study) -> StudyResult | None:
+        return last_result(self.confirmations)
+
+    @override
+    def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
+        def kept() -> StudyResult | None:
+            if found := self.unchanged(study.trials):
+                study.say(f"The best trials were confirmed by {found.worker}, in {found.folder}.")
+            return found
+
+        def confirm(claim: Claim) -> StudyResult:
+            return conclude(study, claim.check, claim.sign, worker())
+
+        return in_turn(study.trials, self.confirmations, search, kept, confirm, study.say)
+
+
+def last_result(confirmations: optuna.Study) -> StudyResult | None:
+    """Return the last result of a study; None if the study has not ended."""
+    ends = [one.user_attrs.get(CONCLUDED) for one in confirmations.get_trials(deepcopy=False)]
+    kept = next(filter(None, reversed(ends)), None)
+    return None if kept is None else StudyResult.read(kept)
+
+
+def sign_in(study: optuna.Study, settings: Sweep) -> int:
     """Register this worker in the study, and queue the known configurations that have never been queued.
 
-    Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured.
-
-    Args:
-        exclusive: True if no other process can run trials of the study, so that every running trial is dead. Otherwise
-            this function finds only dead processes on this machine, and the storage's heartbeat finds the others.
-        stated: Attributes of the worker: its device and the placement of its models.
+    Workers that sign in at the same moment may queue a trial twice. Only the first of the two is measured. Dead
+    processes on this machine are found here, and those on other machines by the storage's heartbeat.
 
     Returns the number of trials of dead processes that were requeued.
     """
     begun = len(study.get_trials(deepcopy=False))
     own = f"{WORKER}{worker()}"
     first = not any(name.startswith(WORKER) and name != own for name in study.user_attrs)
-    study.set_user_attr(own, dict(stated or {}))
+    study.set_user_attr(own, True)
     # The same seed would draw the same configurations again, in a resumed study and in another worker.
     study.sampler = build_sampler(settings, begun + (0 if first else crc32(own.encode()) >> 1))
-    dead = put_back(study, lambda trial: exclusive or is_dead(trial))
+    dead = put_back(study, is_dead)
     # A trial of a process that died before signing it does not count as queued, so its configuration is queued again.
-    queued = {
-        trial.user_attrs.get("known")
-        for trial in study.get_trials(deepcopy=False)
-        if trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs
-    }
-    for known in settings.known:
-        if known.name not in queued:
-            params = Space(settings).params_of(known.overrides)
-            outside = {"overrides": dict(known.overrides)} if params is None else {}
-            enqueue(study, params or {}, {"known": known.name, **outside})
+    queue_known(
+        study,
+        settings,
+        lambda trial: trial.state is not TrialState.RUNNING or "worker" in trial.user_attrs,
+    )
     return dead
 
 
-def enqueue(study: optuna.Study, params: dict[str, Any], attributes: Mapping[str, Any]) -> None:
-    """Queue a trial, and store a copy of its parameters, because the storage keeps only those already drawn."""
-    study.enqueue_trial(params, user_attrs={**attributes, "queued": params})
+class SharedSearch(StudySearch):
+    """One worker's search in a study that others search too. It outlives a lost connection to the database.
 
+    Every trial is signed with its worker, so that a dead worker's trials can be found.
+    """
 
-def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
-    """Requeue a trial's parameters, unless they are queued already or were retried :data:`MAX_RETRIES` times."""
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    attributes, retries = trial.user_attrs, trial.user_attrs.get("retries", 0)
-    if retries == MAX_RETRIES or any(one.user_attrs.get("retry_of") == trial.number for one in waiting):
-        return
-    kept: dict[str, Any] = {name: attributes[name] for name in ("known", "overrides") if name in attributes}
-    params = {**attributes.get("queued", {}), **trial.params}
-    enqueue(study, params, {**kept, "retry_of": trial.number, "retries": retries + 1})
+    _current: int | None = None  # number of the running trial
 
+    @override
+    def _optimize(self) -> None:
+        while not retry_lost(self._ended) and self._full is None:
+            try:
+                self._trials.optimize(self, catch=(Exception,), callbacks=[self._note])
+                break
+            except Exception as error:
+                self._recover(error)
 
-def put_back(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> int:
-    """Requeue the running trials that are dead, mark them as failed, and return their number."""
-    # Ending a trial notifies the sampler, and an enumerating sampler may then end a search that has not begun.
-    sampler, study.sampler = study.sampler, optuna.samplers.RandomSampler()
-    found = [trial for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if dead(trial)]
-    for trial in found:
-        requeue(study, trial)  # first, so that nothing is lost if this process dies in between
-        with suppress(UpdateFinishedTrialError):  # its heartbeat expired meanwhile
-            study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-    study.sampler = sampler
-    return len(found)
+    @override
+    def _done(self) -> int:
+        return retry_lost(super()._done)
 
+    @override
+    def __call__(self, trial: Trial) -> list[float]:
+        self._current = trial.number
+        trial.set_user_attr("worker", worker())
+        return super().__call__(trial)
 
-def known_waiting(study: optuna.Study) -> bool:
-    """Return whether a known configuration must be measured again because its worker died."""
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-    return any({"known", "retry_of"} <= trial.user_attrs.keys() for trial in waiting)
+    @override
+    def _note(self, trials: optuna.Study, trial: FrozenTrial) -> None:
+        self._current = None
+        super()._note(trials, trial)
+
+    @override
+    def _fail(self, trial: Trial, error: Exception, measured: str | None) -> None:
+        retry_lost(
+            lambda: super(SharedSearch, self)._fail(trial, error, None if is_lost(error) else measured)
+        )
+        if is_lost(error):
+            retry_lost(lambda: self._requeue(trial))
+
+    @override
+    def _recover(self, error: Exception) -> None:
+        """Prepare to continue after an error in Optuna's loop, or raise the storage's error.
+
+        The search can continue if the database was temporarily unreachable. It can also continue if this process was
+        suspended for so long that another worker marked its trial as failed.
+        """
+        number, self._current = self._current, None
+        self._barren += 1
+        self._failed += 1
+        if is_lost(error):
+            retry_lost(lambda: put_back(self._trials, lambda trial: trial.number == number))
+            continues = True
+        else:
+            trials = self._trials.get_trials(deepcopy=False)
+            continues = number is not None and trials[number].state.is_finished()
+        if not continues or self._barren >= self._patience:
+            super()._recover(error)
+
+    @override
+    def _sign(self, trial: Trial, candidate: Candidate) -> FrozenTrial | None:
+        # If two workers sign at the same moment, the earlier trial continues, unless the later one already
+        # has attributes and so is being measured. The second round finds an earlier trial that signed in between.
+        for name, value in (("digest", candidate.digest), ("attributes", dict(candidate.attributes))):
+            trial.set_user_attr(name, value)
+            for one in self._same(trial, candidate):
+                if one.state is not TrialState.RUNNING or one.number == trial.user_attrs.get("retry_of"):
+                    continue
+                if one.number < trial.number or (name == "digest" and "attributes" in one.user_attrs):
+                    trial.set_user_attr("duplicate_of", one.number)
+                    if "queued" in trial.user_attrs:
+                        self._requeue(trial)
+                    raise ValueError(f"trial {one.number} is measuring the same candidate now")
+        return self._measured_before(trial, candidate)
 
 
 def running(study: optuna.Study, dead: Callable[[FrozenTrial], bool]) -> list[FrozenTrial]:
@@ -142,9 +248,9 @@ class Claim:
         if self._confirmations.get_trials(deepcopy=False)[self._trial.number].state is not TrialState.RUNNING:
             raise TakenOverError
 
-    def sign(self, name: str, value: object) -> None:
-        """Store a JSON value as an attribute of the claim."""
-        self._trial.set_user_attr(name, value)
+    def sign(self, result: StudyResult) -> None:
+        """Store the result of the study, which all workers can read."""
+        self._trial.set_user_attr(CONCLUDED, asdict(result))
 
 
 def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
@@ -245,3 +351,55 @@ def is_dead(trial: FrozenTrial) -> bool:
     except (OSError, ValueError):  # another user's process, or not a number
         pass
     return False
+
+
+def run_study_workers(
+    config: StudyConfig,
+    settings: Sweep,
+    options: ClusterOptions,
+    typed: Sequence[str],
+    console: Console,
+) -> tuple[int, StudyResult | None]:
+    """Run a study with workers on a cluster, and print its result.
+
+    Returns the exit code (1 if a worker failed) and the result, which is None if no worker concluded the study. Raises
+    ConfigError if the cluster rejects the workers, and ConfigError or StudyError if the database cannot be used.
+    """
+    storage = settings.storage
+    if storage is None or (storage.startswith("sqlite") and options.on != "local"):
+        why = (
+            "all workers must reach the study"
+            if storage is None
+            else "an SQLite file serves one machine only"
+        )
+        needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
+        raise ConfigError(f"{COMMAND_LINE}: {needs}")
+    password = make_url(storage).password
+    if password is not None:
+        # Pass it in libpq's environment variable, so that no command line or job file contains it.
+        os.environ["PGPASSWORD"] = str(password)
+        bare = make_url(storage)._replace(password=None).render_as_string()
+        typed = [one.replace(storage, bare) for one in typed]
+    command = (sys.executable, "-m", "specexp.sweep", *typed)
+    folder = config.folder / "workers"
+    status = run_workers(
+        options,
+        {f"{config.name} {number}": command for number in range(options.workers)},
+        folder,
+        gpus=options.gpus_on(config.pair.device),
+        threads=config.generation.threads or 1,
+    )
+    study = f"{config.name}{CONFIRMATIONS}"
+    try:
+        kept = last_result(
+            optuna.load_study(study_name=study, storage=open_storage(storage, folder, requeue))
+        )
+    except KeyError:
+        kept = None
+    text = (
+        f"No worker has concluded the study; see the workers' logs in {folder}\n"
+        if kept is None
+        else kept.text
+    )
+    console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+    return status, kept

@@ -7,7 +7,7 @@ import pytest
 
 from specexp.cluster.launch import ClusterOptions, take_options
 from specexp.config import ConfigError
-from specexp.sweep.command import run_study_workers
+from specexp.sweep.workers import run_study_workers
 
 pytestmark = pytest.mark.unit
 

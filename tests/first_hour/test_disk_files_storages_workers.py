@@ -93,7 +93,7 @@ def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
 
     kept = optuna.storages.InMemoryStorage()
     opened: Callable[..., object] = lambda url, folder, requeue: kept  # noqa: E731
-    monkeypatch.setattr("specexp.sweep.run.open_storage", opened)
+    monkeypatch.setattr("specexp.sweep.one_process.open_storage", opened)
     monkeypatch.setattr("specexp.sweep.storage.check_storage", lambda url, error: None)
     make(
         {"sweep.yaml": SWEEP.replace("n_trials: 3, confirm: null", "n_trials: 2, confirm: {best: 1}")},

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import specexp.sweep.storage as storage
 from helpers.fake_bench import FakeBench, opened, settings
-from specexp.sweep.search import StudySearch
-from specexp.sweep.workers import others_running, sign_in
+from specexp.sweep.workers import SharedSearch, others_running, sign_in
 
 TRIALS = 24
 
@@ -25,8 +24,8 @@ if __name__ == "__main__":
     chosen = settings(storage=url, n_trials=TRIALS)
     bench = FakeBench(seconds)
     study = opened(chosen, folder)
-    sign_in(study, chosen, exclusive=False)
-    StudySearch(study, chosen, bench).run()
+    sign_in(study, chosen)
+    SharedSearch(study, chosen, bench).run()
     while others_running(study):  # as before a confirmation
         time.sleep(0.5)
     print("\n".join(bench.measured))

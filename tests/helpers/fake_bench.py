@@ -12,17 +12,19 @@ from zlib import crc32
 from specexp.config.check import Checker
 from specexp.config.sweep import Sweep
 from specexp.report.publish import sole_writer
+from specexp.sweep.sampler import build_sampler
 from specexp.sweep.search import StudySearch, open_study
 from specexp.sweep.storage import open_storage
+from specexp.sweep.trial_queue import put_back, queue_known, requeue
 from specexp.sweep.trials import Candidate, Measurement, ShouldStop
-from specexp.sweep.workers import requeue, sign_in
+from specexp.sweep.workers import SharedSearch, sign_in
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
 
-    from specexp.sweep.study import Study
+    from specexp.sweep.bench import Bench
 else:
-    Study = object  # the real one imports torch, and workers that tests kill start often
+    Bench = object  # the real one imports torch, and workers that tests kill start often
 
 PROMPTS = 12
 
@@ -53,7 +55,7 @@ def noise(candidate: Candidate, prompt: int) -> float:
     return 1e-4 * crc32(f"{candidate.digest} {prompt}".encode()) / 2**32
 
 
-class FakeBench(Study):
+class FakeBench(Bench):
     """Configurations of the made-up classes of ``ARGUMENTS``; the best has 20 nodes."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -103,12 +105,24 @@ def opened(
     return open_study(name, chosen, storage, workload, device)
 
 
+def resume(study: OptunaStudy, chosen: Sweep) -> int:
+    """Continue a study as its only process; return how many trials an earlier one left running."""
+    study.sampler = build_sampler(chosen, len(study.trials))
+    left = put_back(study)
+    queue_known(study, chosen)
+    return left
+
+
 def search(folder: Path, bench: FakeBench, chosen: Sweep, name: str = "fake") -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     with sole_writer(folder):
         study = opened(chosen, folder, name=name)
-        sign_in(study, chosen, exclusive=chosen.storage is None)
-        StudySearch(study, chosen, bench).run()
+        if chosen.storage is None:
+            resume(study, chosen)
+            StudySearch(study, chosen, bench).run()
+        else:
+            sign_in(study, chosen)
+            SharedSearch(study, chosen, bench).run()
     return study
 
 

@@ -9,8 +9,8 @@ from optuna.trial import TrialState
 
 from helpers.database_worker import TRIALS
 from helpers.fake_bench import PROMPTS
+from specexp.sweep.trial_queue import MAX_RETRIES
 from specexp.sweep.trials import FINISHED
-from specexp.sweep.workers import MAX_RETRIES
 
 
 def finished(url: str, name: str = "fake") -> dict[int, tuple[float, ...]]:

@@ -16,7 +16,7 @@ from specexp.core.tree import TreeShape
 from specexp.replay.format.trie import NotRecordedError
 from specexp.replay.play.player import Player
 from specexp.replay.play.ranks import MISSED, RankTable
-from specexp.sweep.replayed import before_repetition
+from specexp.sweep.replay_bench import before_repetition
 from specexp.verifiers import Greedy
 
 PROFILE = LatencyProfile(

@@ -8,7 +8,7 @@ from helpers.small_study import write
 
 from specexp.bench.statistics import IMPOSSIBLE
 from specexp.sweep.command import main
-from specexp.sweep.study import PlainSeconds
+from specexp.sweep.plain_seconds import PlainSeconds
 
 pytestmark = pytest.mark.slow
 

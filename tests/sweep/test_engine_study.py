@@ -15,7 +15,7 @@ from helpers.waiting import wait_for
 
 from specexp.bench.record import write_records
 from specexp.deploy.export.command import export
-from specexp.sweep import study
+from specexp.sweep import bench
 from specexp.sweep.command import main
 
 COMMAND = f"{sys.executable} {fake_server.__file__} {{{{port}}}}"
@@ -100,7 +100,7 @@ def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write_records(path, records)
 
-    monkeypatch.setattr(study, "write_records", write)
+    monkeypatch.setattr(bench, "write_records", write)
     choices = [endpoint("one", f"--child {pids}"), endpoint("broken", "--fault no-start"), endpoint("two")]
     path = of_engine(choices, choices, n_trials=2, confirm={"best": 2, "data": {"max_prompts": 2}})
     assert main([path]) == 1

@@ -9,10 +9,11 @@ from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 
 from specexp.sweep import storage as storages
+from specexp.sweep.bench import Bench
 from specexp.sweep.storage import open_storage
-from specexp.sweep.study import Study
 from specexp.sweep.study_config import StudyError
-from specexp.sweep.workers import CONFIRMATIONS, open_confirmations, requeue
+from specexp.sweep.trial_queue import requeue
+from specexp.sweep.workers import CONFIRMATIONS, open_confirmations
 
 
 @pytest.fixture(params=["database", "journal"])
@@ -66,7 +67,7 @@ class Data:
         self.preparation, self.varying = self, varying
 
 
-class Rendering(Study):
+class Rendering(Bench):
     """A study whose prompts have these digests, by stage; None is the search."""
 
     def __init__(self, digests, varying=""):
@@ -82,7 +83,7 @@ class Rendering(Study):
 
 
 def test_a_study_continues_only_with_the_tokens_that_it_measured(tmp_path, monkeypatch):
-    import specexp.sweep.study as module
+    import specexp.sweep.bench as module
 
     class Staged:
         def __init__(self, stage):

@@ -11,11 +11,12 @@ from helpers.fake_bench import FakeBench, opened, settings
 from helpers.small_study import write
 
 from specexp.sweep.command import main
-from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan
-from specexp.sweep.run import SweepRun
+from specexp.sweep.one_process import OneProcess
+from specexp.sweep.plan import AFTER_SECONDS, PLAN, StudyPlan, fit_plan
 from specexp.sweep.search import StudySearch
+from specexp.sweep.trial_queue import queue_known
 from specexp.sweep.trials import distinct_finished
-from specexp.sweep.workers import sign_in
+from specexp.sweep.workers import Workers
 
 WHOLE = StudyPlan(trials=24, prompts=16, counted=12, learned=0, best=3, candidates=7, confirmed=16)
 
@@ -78,7 +79,7 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
 def test_a_search_prunes_the_trial_in_which_its_time_is_up_and_ends(tmp_path, monkeypatch):
     bench, chosen = FakeBench(), settings()
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, exclusive=True)
+    queue_known(study, chosen)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: float(len(bench.measured)))
     assert StudySearch(study, chosen, bench, until=3.0).run() == ""
     assert len(bench.measured) == len(distinct_finished(study)) == 3
@@ -95,7 +96,7 @@ def test_a_late_search_goes_on_until_a_trial_can_be_confirmed(tmp_path, monkeypa
 
     bench, chosen = FailsFirst(), settings()
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, exclusive=True)
+    queue_known(study, chosen)
     StudySearch(study, chosen, bench, until=0.0).run()
     assert len(bench.measured) == 3
     assert len(distinct_finished(study)) == 1
@@ -111,7 +112,8 @@ def test_minutes_size_a_study_and_count_for_each_start(small, capsys, monkeypatc
     small["data"]["max_prompts"] = 7
     small["baselines"] = ["plain"]
     ticks = iter(range(0, 1000, 40))  # the first four prompts take 40 s
-    monkeypatch.setattr("specexp.sweep.study.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("specexp.sweep.bench.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("specexp.sweep.plan.time", lambda: 1000.0)
     monkeypatch.setattr("specexp.sweep.run.time", lambda: 1000.0)
     monkeypatch.setattr("specexp.sweep.search.time", lambda: 1100.0)
     file = write(small)
@@ -141,18 +143,17 @@ def planned(kept, *, storage, clock, monkeypatch):
     if kept is not None:
         trials.set_user_attr(PLAN, kept)
     prompts = SimpleNamespace(prompts=[None] * 8)
-    monkeypatch.setattr("specexp.sweep.run.time", lambda: clock)
-    quiet = SimpleNamespace(print=lambda *given, **named: None)
-    session = SweepRun(SimpleNamespace(), chosen, "")
-    session.console = quiet
-    session.trials = trials
-    session.study = SimpleNamespace(
+    for module in ("plan", "workers"):
+        monkeypatch.setattr(f"specexp.sweep.{module}.time", lambda: clock)
+    bench = SimpleNamespace(
         data=lambda: prompts,
         cut=lambda *sizes: None,
         other_arms=list,
         config=SimpleNamespace(pair=SimpleNamespace(device="cpu")),
+        reference=SimpleNamespace(per_prompt=1.0),
     )
-    session._plan(1.0, 0)
+    process = (OneProcess if storage is None else Workers)(bench.config, chosen)
+    fit_plan(chosen, bench, trials, clock, 0, process.deadline)
     return trials.user_attrs[PLAN]["until"]
 
 

@@ -20,9 +20,9 @@ from sqlalchemy import NullPool, create_engine, text
 
 from specexp.base.start import masked
 from specexp.config import ConfigError
-from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import check_storage
-from specexp.sweep.workers import MAX_RETRIES, enqueue, sign_in
+from specexp.sweep.trial_queue import MAX_RETRIES, enqueue, put_back
+from specexp.sweep.workers import SharedSearch, sign_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -71,7 +71,7 @@ def test_opening_a_study_waits_for_a_restarting_server(server, url, tmp_path):
 def test_a_search_goes_on_after_a_cut_within_any_statement(server, url, tmp_path):
     chosen = settings(storage=url, n_trials=24)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, exclusive=False)
+    sign_in(study, chosen)
     searching = threading.Thread(target=run, args=(study, chosen))
     searching.start()
     admin = create_engine(server.url(), poolclass=NullPool)
@@ -89,14 +89,14 @@ def test_a_trial_is_given_up_after_four_deaths_of_its_worker(url, tmp_path):
     enqueue(study, {"builder": "chain", "builder.init_args.nodes": 41}, {})
     for _ in range(MAX_RETRIES + 1):
         assert study.ask().suggest_categorical("builder", ["bush", "chain"]) == "chain"
-        sign_in(study, chosen, exclusive=True)
+        put_back(study)
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert "Chain/41" not in run(study, chosen).measured
 
 
 def run(study, chosen):
     bench = FakeBench()
-    StudySearch(study, chosen, bench).run()
+    SharedSearch(study, chosen, bench).run()
     return bench
 
 

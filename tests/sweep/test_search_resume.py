@@ -12,13 +12,13 @@ from pathlib import Path
 
 import optuna
 import pytest
-from helpers.fake_bench import PROMPTS, FakeBench, opened, search, settings
+from helpers.fake_bench import PROMPTS, FakeBench, opened, resume, search, settings
 from optuna.trial import TrialState
 
 from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import JournalFile
+from specexp.sweep.trial_queue import enqueue
 from specexp.sweep.trials import FINISHED, distinct_finished, reason_of
-from specexp.sweep.workers import enqueue, sign_in
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "fake_bench.py"
 
@@ -140,7 +140,7 @@ def test_the_last_point_of_a_grid_is_queued_again(tmp_path):
     trial = study.ask()
     assert trial.suggest_categorical("builder", ["bush", "chain"]) == "chain"
     assert trial.suggest_int("builder.init_args.nodes", 1, 64) == 7
-    assert sign_in(study, chosen, exclusive=True) == 1
+    assert resume(study, chosen) == 1
     assert study.trials[0].state is TrialState.FAIL
     bench = FakeBench()
     StudySearch(study, chosen, bench).run()
@@ -168,17 +168,19 @@ def test_an_interrupted_trial_and_one_on_a_full_disk_are_queued_again(tmp_path, 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stopped_worker_that_lost_its_trial_continues(tmp_path, fails):
+    url = f"sqlite:///{tmp_path}/study.db"
+
     class Stopped(FakeBench):
         def measure(self, candidate, report, trial):
             if trial == 3:
-                study = load(tmp_path)
+                study = load(tmp_path, url)
                 assert study is not None
                 study.tell(3, state=TrialState.FAIL)  # as another worker that missed its heart
                 if fails:
                     raise RuntimeError("the models took too long")
             return super().measure(candidate, report, trial)
 
-    study = search(tmp_path, Stopped(), settings())
+    study = search(tmp_path, Stopped(), settings(storage=url))
     assert study.trials[3].state is TrialState.FAIL
     check_full(study)
 

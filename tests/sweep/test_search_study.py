@@ -9,10 +9,11 @@ from helpers.fake_bench import SECTION, FakeBench, opened, search, settings
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState
 
+from specexp.sweep.plain_seconds import PlainSeconds
 from specexp.sweep.sampler import ExploringSampler
 from specexp.sweep.search import PATIENCE, StudySearch
-from specexp.sweep.study import PlainSeconds
 from specexp.sweep.study_config import StudyError
+from specexp.sweep.trial_queue import queue_known
 from specexp.sweep.trials import (
     best_line,
     confirmable,
@@ -21,7 +22,6 @@ from specexp.sweep.trials import (
     state_of,
     write_trials,
 )
-from specexp.sweep.workers import sign_in
 
 FIXED: dict[str, Any] = {
     "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
@@ -111,7 +111,7 @@ def test_a_measured_constraint_makes_a_trial_infeasible(tmp_path):
 def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     chosen = settings(space=FIXED, n_trials=5)
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, exclusive=True)
+    queue_known(study, chosen)
     bench = FakeBench()
     sentence = StudySearch(study, chosen, bench).run()
     assert sentence.startswith(

@@ -19,8 +19,8 @@ from specexp.bench.live import DecoderArm
 from specexp.builders import KConfig
 from specexp.core.language_model import LanguageModel
 from specexp.scheduling import Job, Serial
+from specexp.sweep import acceptance_counts
 from specexp.sweep.command import main
-from specexp.sweep.study import Study
 from specexp.sweep.workers import Claim, TakenOverError
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +80,13 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(small, capsys):
 def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(costs, nodes, small, monkeypatch):
     small["sweep"]["count_acceptances"] = {**SWEEP["count_acceptances"], "most_cost": 2}
     small["sweep"] |= {"confirm": None, "export": None, **ONE_CHAIN}
-    monkeypatch.setattr(Study, "_step_ms", lambda *given: costs)
-    counted, known = Study._counted, []
+    monkeypatch.setattr(acceptance_counts, "step_ms", lambda *given: costs)
+    counted, known = acceptance_counts.counted, []
     monkeypatch.setattr(
-        Study,
-        "_counted",
-        lambda study, builder, begin: (
-            known.append(builder["init_args"]["nodes"]) or counted(study, builder, begin)
+        acceptance_counts,
+        "counted",
+        lambda bench, builder, begin: (
+            known.append(builder["init_args"]["nodes"]) or counted(bench, builder, begin)
         ),
     )
     assert main([write(small)]) == 0
@@ -222,7 +222,7 @@ def test_a_database_that_does_not_come_back_is_one_sentence(small, capsys, monke
     def lost(*given):
         raise OperationalError("select", {}, Exception("the server at postgresql://me:pa55@host is gone"))
 
-    monkeypatch.setattr("specexp.sweep.run.SweepRun._conclude_in_turn", lost)
+    monkeypatch.setattr("specexp.sweep.workers.in_turn", lost)
     small["sweep"] |= ONE_CHAIN
     assert main([write(small), "--storage", "sqlite:///study.db"]) == 1
     printed = capsys.readouterr().err.splitlines()[-1]

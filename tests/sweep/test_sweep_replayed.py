@@ -258,23 +258,23 @@ def test_our_arms_are_replayed_and_others_left_out(here, capsys):
 
 def test_tables_and_steps_give_the_same_figures(here):
     """A fixed tree is read off the table of ranks, or stepped through; two ways to one number."""
-    from specexp.sweep.replayed import ReplayedStudy
+    from specexp.sweep.replay_bench import ReplayBench
     from specexp.sweep.study_config import StudyConfig
 
     study_config = StudyConfig(load_config(write()))
     latency = study_config.latency()
     assert latency is not None
-    study = ReplayedStudy(study_config, latency, confirms=True)
-    study.load_reference()
+    bench = ReplayBench(study_config, latency, confirms=True)
+    bench.load_reference()
     tree = {"builder": {"class_path": "KConfig", "init_args": {"widths": [3, 2, 1]}}}
-    read = study.measure(study.prepare(tree), lambda prompt, log_speedup: False, 0)
-    arm = study.compose("stepped", study_config.with_overrides(tree))
-    stepped = figures_of([arm.decode(prompt) for prompt in study.data().prompts])
+    read = bench.measure(bench.prepare(tree), lambda prompt, log_speedup: False, 0)
+    arm = bench.compose("stepped", study_config.with_overrides(tree))
+    stepped = figures_of([arm.decode(prompt) for prompt in bench.data().prompts])
     assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
     assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
         stepped["modelled_tokens_per_second"], rel=1e-12
     )
     assert len(read.log_speedups) == 3
-    plain = study.predict(None)
+    plain = bench.predict(None)
     assert plain is not None
     assert plain.tokens_per_step == 1.0

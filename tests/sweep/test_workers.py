@@ -5,16 +5,16 @@ from helpers.fake_bench import FakeBench, opened, settings
 from optuna.trial import TrialState
 
 from specexp.sweep import workers
-from specexp.sweep.search import StudySearch
 from specexp.sweep.storage import open_storage
+from specexp.sweep.trial_queue import requeue
 from specexp.sweep.trials import confirmable
 from specexp.sweep.workers import (
     Claim,
+    SharedSearch,
     TakenOverError,
     claim_confirmation,
     in_turn,
     open_confirmations,
-    requeue,
     sign_in,
 )
 
@@ -69,12 +69,12 @@ def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url, tmp_path):
 def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tmp_path):
     chosen = settings(n_trials=3, storage=url)
     studies = [opened(chosen, tmp_path) for _ in range(2)]
-    sign_in(studies[0], chosen, exclusive=False)
+    sign_in(studies[0], chosen)
     for trial in studies[0].trials:  # as if the other worker had not seen them
         studies[0].enqueue_trial(trial.user_attrs["queued"], user_attrs=trial.user_attrs)
     benches = [FakeBench(), FakeBench()]
     for study, bench in zip(studies, benches, strict=True):
-        StudySearch(study, chosen, bench).run()
+        SharedSearch(study, chosen, bench).run()
     measured = [digest for bench in benches for digest in bench.measured]
     assert len(measured) == len(set(measured)) == 3
 
@@ -85,11 +85,11 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
 ):
     chosen = settings(n_trials=3, storage=url, confirm={"best": 1})
     study = opened(chosen, tmp_path)
-    sign_in(study, chosen, exclusive=False)
+    sign_in(study, chosen)
     dying = study.ask()
     dying.set_user_attr("worker", "elsewhere:1")
     bench = FakeBench()
-    StudySearch(study, chosen, bench).run()
+    SharedSearch(study, chosen, bench).run()
     name = dying.user_attrs["known"]
     assert name not in [trial.user_attrs.get("known") for trial in confirmable(study)]
 
@@ -103,7 +103,7 @@ def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirm
         return "concluded"
 
     def search():
-        StudySearch(study, chosen, bench).run()
+        SharedSearch(study, chosen, bench).run()
 
     monkeypatch.setattr("specexp.sweep.workers.sleep", dies)
     claims = confirmations_of(url, tmp_path)

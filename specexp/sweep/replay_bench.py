@@ -1,4 +1,4 @@
-"""A study that replays a recording and takes its times from a latency profile."""
+"""The bench of a study that replays a recording and takes its times from a latency profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from specexp.replay.backend import (
 )
 from specexp.replay.play.fidelity import fidelity_note, static_shape
 from specexp.replay.play.ranks import RankTable
-from specexp.sweep.study import Study, live_study
+from specexp.sweep.bench import Bench
+from specexp.sweep.live_benches import live_bench
 from specexp.sweep.study_config import StudyConfig
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 
@@ -50,14 +51,14 @@ def before_repetition(turn: RecordedTurn, most: int) -> RecordedTurn:
     return turn if loop is None else replace(turn, answer=answer[: max(loop[0], FEWEST_TOKENS)])
 
 
-class ReplayedStudy(Study):
-    """A study that replays a recording. The best trials are confirmed live if the models can be loaded.
+class ReplayBench(Bench):
+    """A bench that replays a recording. The best trials are confirmed live if the models can be loaded.
 
     A fixed tree with a draft model is evaluated from a table of ranks in about a millisecond. All other candidates are
     replayed step by step.
 
     Attributes:
-        live: The study that confirms on the models; None if they cannot be loaded, or there is nothing to confirm.
+        live: The bench that confirms on the models; None if they cannot be loaded, or there is nothing to confirm.
     """
 
     # A W&B run takes a thousand times as long as a replayed trial, so trials are rows in the study's run.
@@ -67,7 +68,7 @@ class ReplayedStudy(Study):
     def __init__(self, config: StudyConfig, latency: LatencyProfile, *, confirms: bool) -> None:
         self.recording = open_recording(config)
         super().__init__(config, ReplayBackend(self.recording), latency)
-        self.live: Study | None = None
+        self.live: Bench | None = None
         self.no_models = ""
         try:
             pair = build_pair(config) if confirms else None
@@ -75,7 +76,7 @@ class ReplayedStudy(Study):
             pair, self.no_models = None, str(error)
         if pair is not None:
             check_models(config, self.recording, pair)
-            self.live = self.confirming = live_study(config, pair, config.live_latency())
+            self.live = self.confirming = live_bench(config, pair, config.live_latency())
 
     @property
     @override

@@ -1,46 +1,34 @@
-"""A study: candidates composed from an experiment and measured against plain decoding in one backend."""
+"""A bench: composes candidates of an experiment and measures them against plain decoding on the prompts of a study.
+
+This module has the bench with models in our loop. :mod:`specexp.sweep.live_benches` and
+:mod:`specexp.sweep.replay_bench` have the others.
+"""
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property, partial
-from itertools import accumulate
+from functools import cached_property
 from math import log
-from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from specexp.artifacts.atomic_write import atomic_write
-from specexp.base.messages import first_line, type_and_line
+from specexp.base.messages import type_and_line
 from specexp.bench.arm import LearningArm
 from specexp.bench.arm_spec import ArmSpec
 from specexp.bench.experiment import check_prompts
 from specexp.bench.live import LiveBackend
 from specexp.bench.measuring import records_by_prompt
 from specexp.bench.metrics import figures_of, metric_named
-from specexp.bench.observers import AcceptanceCounter
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import DISTURBED, IMPOSSIBLE
-from specexp.config import (
-    Config,
-    build_data,
-    build_engine,
-    build_execution,
-    build_parts,
-    build_verifier,
-    prompts_error,
-)
-from specexp.config.load import COSTS, with_prompts_of
+from specexp.config import Config, build_data, build_parts, build_verifier, prompts_error
+from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
-from specexp.core.latency import outcome_seconds
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
 from specexp.data import PromptSetError
+from specexp.sweep.plain_seconds import PlainSeconds, seconds_per_token
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
 from specexp.tracking.names import EAGER, PLAIN
@@ -51,12 +39,12 @@ if TYPE_CHECKING:
     from specexp.bench.arm import Arm
     from specexp.bench.arm_spec import Backend
     from specexp.bench.equality import InFloat32
-    from specexp.config.sweep import CountAcceptances
     from specexp.core.latency import LatencyProfile
-    from specexp.core.outcome import Outcome
     from specexp.data import LoadedPrompts, Prompt
     from specexp.models.pair import ModelPair
     from specexp.scheduling import Execution
+
+T = TypeVar("T")
 
 CANDIDATES = {
     NodeKind.POINT_MASS: "top-k",
@@ -69,37 +57,27 @@ REFERENCE = "reference.json"
 RENDERED = "rendered"
 """Name of the study's attribute that holds the digests of its rendered prompts, by the digest of their settings."""
 WARM_UP_TOKENS = 8
-ROWS = (2, 3, 5, 9, 17, 33, 65, 129)
-"""Sizes of the trees that are timed, in rows including the root, as long as one costs less than ``COSTLY``."""
-COSTLY = 4.0
-"""After a step that takes this many times as long as one with a single node, no larger trees are timed."""
-STEPS, ROUNDS = 6, 3
-"""Each tree is timed for this many steps per round, in this many rounds."""
 FIRST = 4
 """Number of prompts on which plain decoding is timed before the study's duration is forecast."""
-WINDOW = 3
-"""The machine's speed is the median over this many runs of plain decoding, so a single disturbed run has no effect."""
 EVERY = 4
 """During a search, plain decoding is repeated on every fourth prompt."""
 
 
-class EnoughError(Exception):
-    """Raised to stop decoding an answer once enough of its steps have been observed."""
-
-
-class Study:
+class Bench:
     """An experiment's candidates and the prompts of its stages, with the backend that makes the arms.
 
     Attributes:
         latency: The profile that models the seconds; None if they are measured.
         samples: Number of continuations decoded, or searches run, for each prompt. A group of sequences counts as one.
         tracks_trials: Whether a trial takes long enough to get its own W&B run.
-        confirming: The study that confirms the best few trials, on the models if they can be loaded.
+        shows_steps: Whether a speedup can be compared with the tokens per step, which bound it.
+        confirming: The bench that confirms the best few trials, on the models if they can be loaded.
         tick: Called after every prompt, for a progress bar.
-        reference: Plain decoding's seconds per token, once :meth:`load_reference` or :meth:`measure_reference` has run.
+        reference: Plain decoding's seconds per token, once they are loaded or measured.
     """
 
     tracks_trials = True
+    shows_steps = True
 
     def __init__(
         self,
@@ -165,45 +143,31 @@ class Study:
 
     def compose(self, name: str, config: Config) -> LearningArm:
         """Return a new arm for a candidate, which the caller closes; raises ValueError if the candidate is invalid."""
-        if self.config.of_engine:
-            return self._arm(name, self._plain_parts, engine=build_engine(config))
-        parts = build_parts(config, self.backend.draft)
-        return self._arm(name, parts, build_execution(config) if self.config.multi_sequence else None)
+        return self.arm(name, build_parts(config, self.backend.draft))
 
     def plain(self) -> LearningArm:
-        """Return the plain decoding arm, in our loop or in the engine that is being tuned."""
-        config = self.config
-        try:
-            engine = build_engine(config).plain() if self.config.of_engine else None
-        except ValueError as error:
-            raise config.checker.error(("engine",), f": {first_line(error)}") from error
-        return self._arm(PLAIN, self._plain_parts, engine=engine)
+        """Return the plain decoding arm."""
+        return self.arm(PLAIN, self.plain_parts)
 
     @property
-    def _plain_parts(self) -> Parts:
+    def plain_parts(self) -> Parts:
+        """The parts of plain decoding: the verifier alone."""
         return Parts(verifier=build_verifier(self.config))
 
     def other_arms(self) -> list[Arm]:
         """Return a list with Hugging Face's plain ``generate`` as an arm, or an empty list if it cannot be compared."""
-        plain = self._plain_parts
-        deterministic = plain.verifier.sampling == "deterministic"
-        if self.config.of_engine or self.config.multi_sequence or not deterministic:
-            return []
-        if EAGER not in (self.config.baselines or [EAGER]):
+        plain = self.plain_parts
+        if plain.verifier.sampling != "deterministic" or EAGER not in (self.config.baselines or [EAGER]):
             return []
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)] if EAGER in self.backend.references else []
 
-    def _arm(
+    def arm(
         self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None
     ) -> LearningArm:
-        if self.config.multi_sequence and execution is None:
-            from specexp.scheduling import Serial, SerialSpeculative
-
-            execution = Serial() if parts.drafter is None else SerialSpeculative()
-        latency = self.latency if engine is None else None
+        """Return a new arm of the backend."""
         spec = ArmSpec(
-            name, self.config.generation, parts, execution=execution, latency=latency, engine=engine
+            name, self.config.generation, parts, execution=execution, latency=self.latency, engine=engine
         )
         arm = self.backend.arm(spec)
         assert isinstance(arm, LearningArm)
@@ -224,9 +188,7 @@ class Study:
         return arm
 
     def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
-        # One sequence at a time, so that the learned state does not depend on timing.
-        alone = partial(arm.decode_observed, sample=0, observe=lambda outcome: None)
-        arm.learn(prompts, alone if self.config.multi_sequence else None)
+        arm.learn(prompts)
         arm.remember()
 
     def decode(self, arm: Arm, prompt: Prompt) -> list[PromptRecord]:
@@ -271,11 +233,12 @@ class Study:
         found = {prompt.prompt_id: self.plain_seconds_per_token(prompt) for prompt in self.data().prompts}
         self.reference = PlainSeconds({one: known for one, known in found.items() if known is not None})
         if None in found.values():
-            self.reference = PlainSeconds.load(self.config.folder / REFERENCE, self._workload)
+            self.reference = PlainSeconds.load(self.config.folder / REFERENCE, self.workload)
         return found.keys() <= self.reference.seconds_per_token.keys()
 
     @property
-    def _workload(self) -> str:
+    def workload(self) -> str:
+        """The digest of what the seconds of plain decoding depend on."""
         return digest_of([self.config.workload(), self.data().digest])
 
     def cut(self, prompts: int, counted: int | None = None, confirmed: int | None = None) -> None:
@@ -284,30 +247,41 @@ class Study:
             if most:
                 self.data(stage).keep(self.data(stage).prompts[:most])
 
-    def measure_reference(self, after_first: Callable[[float], None]) -> None:
-        """Measure plain decoding on every prompt, and save the times for resuming; raises StudyError if a prompt fails.
+    def time_first_prompts(self) -> None:
+        """Measure plain decoding on the first few prompts, after which the duration of the study can be forecast.
 
-        After a few prompts, ``after_first`` is called with the seconds per prompt. It may reduce the number of prompts.
+        Raises StudyError if a prompt fails.
         """
-        seconds: dict[str, float] = {}
-        while len(seconds) < len(self.data().prompts):
-            prompt = self.data().prompts[len(seconds)]
-            try:
-                if not seconds:
-                    self._plain.decode(prompt, max_new_tokens=WARM_UP_TOKENS)
-                    started = perf_counter()
-                seconds[prompt.prompt_id] = seconds_per_token(self.decode(self._plain, prompt))
-            except Exception as error:
-                raise StudyError(
-                    f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
-                    f"{type_and_line(error)}; leave the prompt out"
-                ) from error
-            self.tick()
-            if len(seconds) == min(FIRST, len(self.data().prompts)):
-                per_prompt = (perf_counter() - started) / len(seconds)
-                after_first(per_prompt)
-        self.reference = PlainSeconds(seconds, per_prompt)
-        self.reference.save(self.config.folder / REFERENCE, self._workload)
+        prompts = self.data().prompts[:FIRST]
+        self._measured_plain(
+            prompts[0], lambda: self._plain.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS)
+        )
+        started = perf_counter()
+        seconds = {prompt.prompt_id: self._plain_seconds(prompt) for prompt in prompts}
+        self.reference = PlainSeconds(seconds, (perf_counter() - started) / len(prompts))
+
+    def measure_reference(self) -> None:
+        """Measure plain decoding on the other prompts, and save the times for resuming.
+
+        Raises StudyError if a prompt fails.
+        """
+        for prompt in self.data().prompts[len(self.reference.seconds_per_token) :]:
+            self.reference.seconds_per_token[prompt.prompt_id] = self._plain_seconds(prompt)
+        self.reference.save(self.config.folder / REFERENCE, self.workload)
+
+    def _plain_seconds(self, prompt: Prompt) -> float:
+        seconds = self._measured_plain(prompt, lambda: seconds_per_token(self.decode(self._plain, prompt)))
+        self.tick()
+        return seconds
+
+    def _measured_plain(self, prompt: Prompt, decode: Callable[[], T]) -> T:
+        try:
+            return decode()
+        except Exception as error:
+            raise StudyError(
+                f"plain decoding, with which every trial is compared, failed on prompt {prompt.prompt_id!r}: "
+                f"{type_and_line(error)}; leave the prompt out"
+            ) from error
 
     @cached_property
     def _plain(self) -> LearningArm:
@@ -338,8 +312,7 @@ class Study:
                     self.reference.observe(prompt_id, seconds_per_token(plain))
                 speedup = self.reference.now(prompt_id) / seconds_per_token(own)
                 self.tick()
-                # engines count steps in their own way, and several sequences share passes
-                if reference and not (self.config.of_engine or self.config.multi_sequence):
+                if reference and self.shows_steps:
                     most = IMPOSSIBLE * (metric_named("tokens_per_step").over(own) or 1.0)
                     if speedup > most and not arm.parts.keeps_learning:
                         speedup = self._again(arm, self.data().prompts[place])
@@ -364,85 +337,15 @@ class Study:
         plain, own = (seconds_per_token(self.decode(one, prompt)) for one in (self._plain, arm))
         return plain / own
 
-    def count_acceptances(self, stage: CountAcceptances, begin: Callable[[int], None]) -> None:
-        """Decode the stage's prompts with a wide tree, and write how often each rank path was accepted.
-
-        A few steps with trees of several sizes are also timed, and their milliseconds are written by number of rows.
-        Nothing is decoded if an earlier process of this study has written the same counts. Otherwise ``begin`` is
-        called with the number of prompts.
-        """
-        path = self.config.acceptance_counts
-        assert path is not None
-        resolved = self.config.resolved(self.config)
-        made_of = digest_of(
-            [self._workload, resolved, stage.model_dump(), self.data("count_acceptances").digest]
-        )
-        mark = path.with_suffix(".digest")
-        if path.exists() and mark.exists() and mark.read_text(encoding="utf-8") == made_of:
-            return
-        counter, arm = self._counted(stage.builder, begin)
-        costs = self._step_ms(arm, self.data("count_acceptances").prompts[0])
-        if stage.most_cost is not None:
-            most = max(rows for rows, ms in costs.items() if ms <= stage.most_cost * min(costs.values())) - 1
-            given = stage.builder["init_args"]
-            if most > given["nodes"]:
-                counter, _ = self._counted({**stage.builder, "init_args": {**given, "nodes": most}}, begin)
-        counter.save(path)
-        atomic_write(path.with_name(COSTS), json.dumps(costs))
-        atomic_write(mark, made_of)
-
-    def _counted(self, builder: Any, begin: Callable[[int], None]) -> tuple[AcceptanceCounter, LearningArm]:
-        """Decode the stage's prompts with a builder; return the counts and the arm, which has learned from them."""
-        counter, prompts = AcceptanceCounter(), self.data("count_acceptances").prompts
-        arm = self.compose("acceptance counts", self.config.with_overrides({"builder": builder}))
-        begin(len(prompts))
-        for prompt in prompts:
-            for sample in range(self.samples):
-                arm.decode_observed(prompt, sample, counter.observe)
-            self.tick()
-        return counter, arm
-
-    def _step_ms(self, learned: LearningArm, prompt: Prompt) -> dict[int, float]:
-        """Time trees of several sizes with an arm's learned state; return median step times in ms by number of rows."""
-        found: dict[int, list[float]] = defaultdict(list)
-        taken: list[float] = []
-        learned.remember()
-
-        def observe(outcome: Outcome) -> None:
-            taken.append(1e3 * outcome_seconds(outcome, self.latency))
-            found[outcome.tree.num_nodes + 1].append(taken[-1])
-            if len(taken) == STEPS:
-                raise EnoughError
-
-        for _ in range(ROUNDS):  # because the available memory bandwidth changes within seconds
-            for rows in ROWS:
-                tree = {"class_path": "ParametricTree", "init_args": {"nodes": rows - 1, "depth": 8}}
-                arm = self.compose("costs of steps", self.config.with_overrides({"builder": tree}))
-                arm.drafter_state = learned.drafter_state
-                arm.reset()
-                taken.clear()
-                with suppress(EnoughError):
-                    arm.decode_observed(prompt, 0, observe)
-                least = min(map(statistics.median, found.values()))
-                if statistics.median(taken) > COSTLY * least:
-                    break
-        # The last steps of an answer have unusual numbers of rows, and a first pass may include compilation.
-        often = {rows: statistics.median(ms) for rows, ms in sorted(found.items()) if len(ms) >= STEPS // 2}
-        return dict(zip(often, accumulate(often.values(), max), strict=True))
-
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
-        """Compare in float32 the outputs that differ from plain decoding's; None if none differ, or on an engine."""
-        different = {record.arm for record in records if record.difference is not None}
-        again = [one for one in confirmed if one.name in different]
-        if not again or self.pair is None or self.config.of_engine:
+        """Compare in float32 the outputs that differ from plain decoding's; None if none differ or models are away."""
+        again = different(confirmed, records)
+        if not again or self.pair is None:
             return None
-        from specexp.bench.equality import InFloat32, in_float32
-
-        if self.config.multi_sequence:
-            return InFloat32(left_out="several sequences are decoded for a prompt")
+        from specexp.bench.equality import in_float32
 
         def arms_of(pair: ModelPair) -> tuple[LearningArm, list[LearningArm]]:
-            exact = live_study(self.config, pair, self.latency)
+            exact = Bench(self.config, LiveBackend.of(self.config, pair), self.latency, pair)
             return exact.plain(), [exact.compose(one.name, exact.config_of(one)) for one in again]
 
         most = self.config.float32_prompts
@@ -469,82 +372,10 @@ class Study:
 
     def provenance(self, best: Confirmed) -> dict[str, Any]:
         """Return additional provenance for an artifact's figures."""
-        own = isinstance(self.backend, LiveBackend) and not self.config.of_engine
-        return self.backend.provenance(self._plain) if own else {}
+        return self.backend.provenance(self._plain)
 
 
-def live_study(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Study:
-    """Return a study that uses an engine, or models loaded once for all candidates; raises ConfigError on failure."""
-    if config.multi_sequence and latency is not None:
-        why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
-        raise config.checker.error(("latency",), why)
-    problems = config.problems() if config.multi_sequence else None
-    kind: type[LiveBackend] = LiveBackend
-    if config.of_engine:
-        from specexp.engines.served_arm import ServedBackend
-
-        engine = build_engine(config)  # rejects wrong settings before models are loaded
-        kind, latency = ServedBackend, None
-    study = Study(config, kind.of(config, pair, problems), latency, pair)
-    if config.of_engine:
-        study.samples *= len(engine.loads)
-    if config.multi_sequence and not problems:
-        study.samples = 1
-    return study
-
-
-def seconds_per_token(records: Sequence[PromptRecord]) -> float:
-    """Return a prompt's decode seconds per token over all samples; raises ValueError if no token was decoded."""
-    found = metric_named("seconds_per_token").over(records)
-    if not found:
-        raise ValueError(f"arm {records[0].arm!r} decoded no token of prompt {records[0].prompt_id!r}")
-    return found
-
-
-class PlainSeconds:
-    """Plain decoding's seconds per token by prompt id, scaled to the machine's current speed.
-
-    ``per_prompt`` is the mean number of seconds per prompt, including the prefill; None if it was not measured.
-
-    Example:
-        >>> reference = PlainSeconds({"a": 0.004, "b": 0.006})
-        >>> reference.observe("a", 0.005)  # the machine is 1.25 times as slow as it was
-        >>> round(reference.now("b"), 4)
-        0.0075
-    """
-
-    def __init__(self, seconds_per_token: Mapping[str, float], per_prompt: float | None = None) -> None:
-        self.seconds_per_token = dict(seconds_per_token)
-        self.per_prompt = per_prompt
-        self._ratios: deque[float] = deque(maxlen=WINDOW)
-
-    def observe(self, prompt_id: str, seconds_per_token: float) -> None:
-        """Add the seconds per token of another plain decoding run on a prompt."""
-        self._ratios.append(seconds_per_token / self.seconds_per_token[prompt_id])
-
-    @property
-    def drift(self) -> float:
-        """Median of the latest ratios of current to initial seconds; 1 before the first observation."""
-        return statistics.median(self._ratios) if self._ratios else 1.0
-
-    def now(self, prompt_id: str) -> float:
-        """Return the seconds per token for a prompt at the machine's current speed."""
-        return self.seconds_per_token[prompt_id] * self.drift
-
-    def save(self, path: Path, digest: str) -> None:
-        """Save the seconds for a resumed study of the same workload."""
-        kept = {"digest": digest, "seconds_per_token": self.seconds_per_token, "per_prompt": self.per_prompt}
-        atomic_write(path, json.dumps(kept, indent=1))
-
-    @classmethod
-    def load(cls, path: Path, digest: str) -> PlainSeconds:
-        """Return the saved seconds; empty if none were saved for this workload."""
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            return (
-                cls(kept["seconds_per_token"], kept.get("per_prompt"))
-                if kept["digest"] == digest
-                else cls({})
-            )
-        except (OSError, ValueError, KeyError):
-            return cls({})
+def different(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> list[Confirmed]:
+    """Return the candidates with an output that differs from plain decoding's."""
+    names = {record.arm for record in records if record.difference is not None}
+    return [one for one in confirmed if one.name in names]

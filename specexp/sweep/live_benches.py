@@ -1,0 +1,115 @@
+"""The benches of a study on models: in our loop, with several sequences for each prompt, or in an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from specexp.base.messages import first_line
+from specexp.bench.equality import InFloat32
+from specexp.bench.live import LiveBackend
+from specexp.config import Config, build_engine, build_execution, build_parts
+from specexp.sweep.bench import Bench, different
+from specexp.tracking.names import PLAIN
+
+if TYPE_CHECKING:
+    from specexp.bench.arm import Arm, LearningArm
+    from specexp.bench.record import PromptRecord
+    from specexp.core.latency import LatencyProfile
+    from specexp.data import Prompt
+    from specexp.models.pair import ModelPair
+    from specexp.sweep.study_config import StudyConfig
+    from specexp.sweep.trials import Confirmed
+
+
+def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | None) -> Bench:
+    """Return a bench on an engine, or on models loaded once for all candidates; raises ConfigError on failure."""
+    if config.multi_sequence and latency is not None:
+        why = f" must be left out if several sequences are decoded for a prompt, got {latency.name!r}"
+        raise config.checker.error(("latency",), why)
+    if config.of_engine:
+        return EngineBench(config, pair)
+    if config.multi_sequence:
+        return SequencesBench(config, pair)
+    return Bench(config, LiveBackend.of(config, pair), latency, pair)
+
+
+class EngineBench(Bench):
+    """A bench whose arms are served by an engine, with its own settings for each candidate."""
+
+    shows_steps = False  # engines count steps in their own way
+
+    def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
+        from specexp.engines.served_arm import ServedBackend
+
+        engine = build_engine(config)  # rejects wrong settings before models are loaded
+        super().__init__(config, ServedBackend.of(config, pair), None, pair)
+        self.samples *= len(engine.loads)
+
+    @override
+    def compose(self, name: str, config: Config) -> LearningArm:
+        return self.arm(name, self.plain_parts, engine=build_engine(config))
+
+    @override
+    def plain(self) -> LearningArm:
+        try:
+            engine = build_engine(self.config).plain()
+        except ValueError as error:
+            raise self.config.checker.error(("engine",), f": {first_line(error)}") from error
+        return self.arm(PLAIN, self.plain_parts, engine=engine)
+
+    @override
+    def other_arms(self) -> list[Arm]:
+        return []
+
+    @override
+    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
+        return None
+
+    @override
+    def provenance(self, best: Confirmed) -> dict[str, Any]:
+        return {}
+
+
+class SequencesBench(Bench):
+    """A bench whose arms decode several sequences for each prompt, which share the passes of the models."""
+
+    shows_steps = False  # several sequences share passes
+
+    def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
+        problems = config.problems()
+        super().__init__(config, LiveBackend.of(config, pair, problems), None, pair)
+        if not problems:
+            self.samples = 1
+
+    @override
+    def compose(self, name: str, config: Config) -> LearningArm:
+        from specexp.scheduling import Serial, SerialSpeculative
+
+        parts = build_parts(config, self.backend.draft)
+        one_by_one = Serial() if parts.drafter is None else SerialSpeculative()
+        return self.arm(name, parts, build_execution(config) or one_by_one)
+
+    @override
+    def plain(self) -> LearningArm:
+        from specexp.scheduling import Serial
+
+        return self.arm(PLAIN, self.plain_parts, Serial())
+
+    @override
+    def other_arms(self) -> list[Arm]:
+        return []
+
+    @override
+    def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
+        # One sequence at a time, so that the learned state does not depend on timing.
+        arm.learn(prompts, lambda prompt: arm.decode_observed(prompt, sample=0, observe=lambda outcome: None))
+        arm.remember()
+
+    @override
+    def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
+        if not different(confirmed, records):
+            return None
+        return InFloat32(left_out="several sequences are decoded for a prompt")

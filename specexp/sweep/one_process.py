@@ -1,0 +1,126 @@
+"""A process that has a study to itself: it locks the study's folder, and keeps the trials in a journal file there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial
+from sqlalchemy.exc import SQLAlchemyError
+
+from specexp.config.sweep import Sweep
+from specexp.report.publish import sole_writer
+from specexp.sweep.conclusion import CONCLUDED, StudyResult, conclude
+from specexp.sweep.prepared import result_digest
+from specexp.sweep.sampler import build_sampler
+from specexp.sweep.search import StudySearch, open_study
+from specexp.sweep.space import directions_of
+from specexp.sweep.storage import check_journal, open_storage, retry_lost
+from specexp.sweep.study_config import StudyConfig, digest_of
+from specexp.sweep.trial_queue import known_waiting, put_back, queue_known, requeue
+from specexp.sweep.trials import distinct_finished
+
+if TYPE_CHECKING:
+    from specexp.sweep.prepared import PreparedStudy
+
+
+class OneProcess:
+    """The only process of a study. :class:`~specexp.sweep.workers.Workers` is one of several."""
+
+    def __init__(self, config: StudyConfig, settings: Sweep) -> None:
+        self.config = config
+        self.settings = settings
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Lock the study's folder; raises FolderBusyError if another process holds it."""
+        shares = "wait for it, or give --storage the URL of a database, which several workers can share"
+        with sole_writer(self.config.folder, shares):
+            yield
+
+    @cached_property
+    def storage(self) -> BaseStorage:
+        """The storage of the trials."""
+        return open_storage(self.settings.storage, self.config.folder, requeue)
+
+    def damage(self) -> str:
+        """Return a warning about damage from which the study can recover, or an empty string."""
+        return check_journal(self.config.folder / "journal.log")
+
+    def find(self) -> optuna.Study | None:
+        """Return the study if an earlier process made it; raises StudyError if it cannot be continued."""
+        if not self._exists():
+            return None
+        try:
+            names = retry_lost(lambda: optuna.get_all_study_names(self.storage))
+        except (StorageInternalError, SQLAlchemyError):
+            return None  # the tables of another program, which ``open`` reports
+        return self.open() if self.config.name in names else None
+
+    def _exists(self) -> bool:
+        return (self.config.folder / "journal.log").exists()
+
+    def open(self) -> optuna.Study:
+        """Create the study, or load it to continue it; raises StudyError if it was made with other settings."""
+        learned = [] if self.settings.learn is None else [self.settings.learn.model_dump()]
+        workload = digest_of([self.config.workload(), directions_of(self.settings), *learned])
+        return open_study(self.config.name, self.settings, self.storage, workload, self.config.clock)
+
+    def result(self, trials: optuna.Study) -> StudyResult | None:
+        """Return the result of a study that has ended, or None if something is left to measure."""
+        if self.settings.confirm is None or not self.is_complete(trials):
+            return None
+        return self.unchanged(trials)
+
+    def is_complete(self, trials: optuna.Study) -> bool:
+        """Return whether the search has ended."""
+        done = trials.user_attrs.get("exhausted") or (
+            len(distinct_finished(trials)) >= self.settings.n_trials
+            or trials.user_attrs.get("timed_out", 0) == self.settings.minutes
+        )
+        return bool(done) and not known_waiting(trials)
+
+    def unchanged(self, trials: optuna.Study) -> StudyResult | None:
+        """Return the stored result if nothing that it depends on has changed since."""
+        kept = self.last_result(trials)
+        fresh = kept is not None and kept.of == result_digest(self.config, self.settings, trials)
+        return kept if fresh else None
+
+    def last_result(self, trials: optuna.Study) -> StudyResult | None:
+        """Return the stored result; None if the study has not ended."""
+        kept = trials.user_attrs.get(CONCLUDED)
+        return None if kept is None else StudyResult.read(kept)
+
+    def join(self, trials: optuna.Study, settings: Sweep) -> int:
+        """Queue the known configurations and the trials that an earlier process left running.
+
+        Args:
+            settings: Without choices and known configurations that cannot be built.
+
+        Returns the number of trials that were left running.
+        """
+        # The same seed would draw the same configurations again in a resumed study.
+        trials.sampler = build_sampler(settings, len(trials.get_trials(deepcopy=False)))
+        dead = put_back(trials)
+        queue_known(trials, settings)
+        return dead
+
+    def deadline(self, kept: Mapping[str, Any], minutes: float, own: float) -> float:
+        """Return the end of the search; ``own`` is the end for this process, and ``kept`` the stored plan."""
+        return own
+
+    def search(self, study: PreparedStudy, after: Callable[[FrozenTrial], None]) -> str:
+        """Run the trials that are left; see :meth:`~specexp.sweep.search.StudySearch.run`."""
+        return StudySearch(study.trials, study.settings, study.bench, after, study.until).run()
+
+    def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
+        """Confirm a searched study; ``search`` measures what other processes have left."""
+        return conclude(
+            study, lambda: None, lambda result: study.trials.set_user_attr(CONCLUDED, asdict(result))
+        )
