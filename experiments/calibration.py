@@ -88,9 +88,7 @@ def planted() -> str:
             runs = [paired_speedup(measured(["again"], PROMPTS, *given), "again", PLAIN) for _ in range(RUNS)]
             winners = sum(names_a_winner(*given) for _ in range(SEARCHES))
             wrong, refused = sum(map(excludes_one, runs)), sum(one.refused is not None for one in runs)
-            lines.append(
-                f"| {noise:.0%} | {held_up:.0%} | {wrong} | {refused} | {winners} |".replace("%", " %")
-            )
+            lines.append(f"| {noise:.0%} | {held_up:.0%} | {wrong} | {refused} | {winners} |".replace("%", " %"))
     return "\n".join(lines)
 
 
@@ -118,9 +116,7 @@ def real(file: str, runs: int, overrides: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", help="experiment file with the models and prompts of real runs")
     parser.add_argument("--real", type=int, default=30, metavar="N", help="number of real runs")
     options, overrides = parser.parse_known_args()

@@ -57,9 +57,7 @@ def kept(folder: Path) -> RowRecord:
         "prompts": len({record.prompt_id for record in records}),
         "clock": records[0].clock,
         "arms": _with_positions(whole, records),
-        "categories": {
-            name: _with_positions(Resampled(group, whole.arms), group) for name, group in groups.items()
-        },
+        "categories": {name: _with_positions(Resampled(group, whole.arms), group) for name, group in groups.items()},
     }
     return RowRecord(row=folder.name, runs={"": run})
 

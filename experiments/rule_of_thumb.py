@@ -61,9 +61,7 @@ def draw_rule(costs: LatencyProfile) -> bytes:
     for axes, word, chain in zip(panels, ("best chain", "best tree"), (True, False), strict=True):
         profiles = [scaled(costs, speed, DRAFT_SHARE) for speed in speeds.tolist()]
         worth = [[payoff(one, a, chain=chain).speedup for a in acceptances.tolist()] for one in profiles]
-        drawn = axes.contourf(
-            100 * acceptances, speeds, worth, levels=[1, PAYS, 1.5, 2, 3, 4, 6], cmap="YlGnBu"
-        )
+        drawn = axes.contourf(100 * acceptances, speeds, worth, levels=[1, PAYS, 1.5, 2, 3, 4, 6], cmap="YlGnBu")
         axes.contour(100 * acceptances, speeds, worth, levels=[PAYS], colors=INK, linestyles="--")
         axes.set(yscale="log", title=word, xlabel="acceptance of the first drafted token, %")
     panels[0].set_ylabel("plain tokens/s")

@@ -96,9 +96,7 @@ def specexp_data() -> Path:
     """The folder with the real files."""
     folder = os.environ.get("SPECEXP_DATA")
     if not folder:
-        pytest.skip(
-            "SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats"
-        )
+        pytest.skip("SPECEXP_DATA is not set; it names a folder with the prompt sets in their original formats")
     return Path(folder)
 
 

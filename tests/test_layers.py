@@ -54,9 +54,7 @@ def broken_rule(importer: str, imported: str) -> str | None:
     """The rule an import breaks by itself, or None."""
     above, below = ((*name.split("."), "")[1] for name in (importer, imported))
     home = [part.startswith("_") and not part.startswith("__") for part in imported.split(".")]
-    if True in home and not f"{importer}.".startswith(
-        ".".join(imported.split(".")[: home.index(True)]) + "."
-    ):
+    if True in home and not f"{importer}.".startswith(".".join(imported.split(".")[: home.index(True)]) + "."):
         return "a private module belongs to its package"
     if above == below or imported in ENTRY:
         return None

@@ -196,9 +196,7 @@ quick = {"Gemma3Text", "Granite"}
 )
 @examples(10)
 @given(draft_and_tree=drafts_and_trees, verifier=verifiers, prompt=prompts, seed=st.integers(0, 3))
-def test_the_output_of_a_compiled_family_is_that_of_plain_decoding(
-    name, draft_and_tree, verifier, prompt, seed
-):
+def test_the_output_of_a_compiled_family_is_that_of_plain_decoding(name, draft_and_tree, verifier, prompt, seed):
     """Most outputs are longer than the windows."""
     check_equal(compiled_family(name), draft_and_tree, verifier, prompt, seed)
 
@@ -207,9 +205,7 @@ def test_the_output_of_a_compiled_family_is_that_of_plain_decoding(
 @pytest.mark.parametrize("name", FAMILIES)
 @examples(20)
 @given(draft_and_tree=drafts_and_trees, verifier=verifiers, prompt=prompts, seed=st.integers(0, 3))
-def test_the_output_of_products_by_tiles_is_that_of_plain_decoding(
-    name, draft_and_tree, verifier, prompt, seed
-):
+def test_the_output_of_products_by_tiles_is_that_of_plain_decoding(name, draft_and_tree, verifier, prompt, seed):
     model = tiled_family(name)
     assert model._weights.products == Products.TILES
     check_equal(model, draft_and_tree, verifier, prompt, seed)

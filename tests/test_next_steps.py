@@ -128,9 +128,7 @@ def test_what_follows_a_proof(experiment, typed, artifact, drafter, code, follow
 
 
 @pytest.mark.slow
-def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(
-    here, experiment, typed, monkeypatch
-):
+def test_a_drafter_of_another_package_is_proved_and_served_by_trusting_it(here, experiment, typed, monkeypatch):
     site = here / "site"
     site.mkdir()
     source = "from specexp.drafters import TokenRecycling\nclass Foreign(TokenRecycling):\n    pass\n"

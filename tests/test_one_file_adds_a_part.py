@@ -88,8 +88,7 @@ def example(page: str, name: str) -> str:
     imports = [
         node
         for node in body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and used & {one.asname or one.name for one in node.names}
+        if isinstance(node, ast.Import | ast.ImportFrom) and used & {one.asname or one.name for one in node.names}
     ]
     return "\n".join(ast.unparse(node) for node in [*imports, made])
 

@@ -131,9 +131,7 @@ def stand_ins(model_folder: str, tmp_path_factory: pytest.TempPathFactory) -> di
         "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     )
     questions = llama / "question.jsonl"
-    asked = [
-        {"question_id": n, "category": "writing", "turns": [f"Who was {n}?", "And why?"]} for n in range(80)
-    ]
+    asked = [{"question_id": n, "category": "writing", "turns": [f"Who was {n}?", "And why?"]} for n in range(80)]
     questions.write_text("".join(f"{json.dumps(one)}\n" for one in asked))
     embedded = specexp.load_pair("stdlib")  # with a template, in the place of a model that is fetched
     chats = tmp_path_factory.mktemp("chats") / "model"
@@ -174,12 +172,7 @@ def run_command(words: list[str], folder: Path, stand_ins: Mapping[str, list[str
     """In this process, so that thirty commands do not import torch and Lightning thirty times."""
     module, *given = words[2:]
     extra = [] if "--dry-run" in given else SHORT[module] + SHORT_TOO.get((module, *given[:1]), [])
-    if (
-        given
-        and given[0] in FETCHES
-        and "--pair.target" not in given
-        and not {"--help", "--print-config"} & {*given}
-    ):
+    if given and given[0] in FETCHES and "--pair.target" not in given and not {"--help", "--print-config"} & {*given}:
         extra = [*extra, "--pair.target", *stand_ins["smollm2"]]
     with chdir(folder):
         answer = call(module.rpartition(".")[2], *given, *extra)
@@ -187,9 +180,7 @@ def run_command(words: list[str], folder: Path, stand_ins: Mapping[str, list[str
 
 
 def test_ci_runs_the_install_commands_of_the_pages() -> None:
-    lines = {
-        line for section in sections() for block in blocks(section, "bash") for line in block.splitlines()
-    }
+    lines = {line for section in sections() for block in blocks(section, "bash") for line in block.splitlines()}
     others = {line for line in lines if not all(part.startswith("python -m") for part in line.split(" && "))}
     assert others
     assert others <= {line[1:-1] for line in CI.splitlines() if line.startswith("(")}

@@ -46,9 +46,7 @@ def main() -> None:
     parser.add_argument("--artifact", default="smollm2:tree")
     parser.add_argument("--ours", type=int, default=5, help="most tokens that our drafter drafts")
     parser.add_argument("--length", type=int, default=4, help="tokens that the best n-grams draft")
-    parser.add_argument(
-        "--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram"
-    )
+    parser.add_argument("--ngrams", type=int, nargs=2, default=(2, 4), help="their shortest and longest n-gram")
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--dtype", default="float32", help="of the weights")
@@ -89,9 +87,7 @@ def main() -> None:
 
 def table(found: dict[str, list[EngineAnswer]]) -> list[str]:
     """Return a markdown table of speeds and of our drafter's paired ratios over the others, with 95 % intervals."""
-    head = (
-        f"| drafts | drafted | accepted | tokens per step | over {PLAIN} | {OURS} over it | equal outputs |"
-    )
+    head = f"| drafts | drafted | accepted | tokens per step | over {PLAIN} | {OURS} over it | equal outputs |"
     lines = [head, "|---" + "|--:" * 6 + "|"]
     for name, own in found.items():
         drafted, accepted = sum(one.drafted_nodes for one in own), sum(one.accepted_drafts for one in own)
@@ -109,10 +105,7 @@ def ratio(own: list[EngineAnswer], other: list[EngineAnswer]) -> str:
         return "1"
     pairs = zip(own, other, strict=True)
     return speedup(
-        [
-            np.log((b.decode_seconds / b.decode_tokens) / (a.decode_seconds / a.decode_tokens))
-            for a, b in pairs
-        ]
+        [np.log((b.decode_seconds / b.decode_tokens) / (a.decode_seconds / a.decode_tokens)) for a, b in pairs]
     )
 
 

@@ -110,12 +110,9 @@ def engines(file: Path) -> str:
             if one["arm"] == "plain decoding"
         }
     bfloat16, blocks = (
-        f"{plain[f'llama.cpp{name}'] / plain[own]:.2f}x"
-        for name, own in (("", "compiled"), (" Q4_1", "packed"))
+        f"{plain[f'llama.cpp{name}'] / plain[own]:.2f}x" for name, own in (("", "compiled"), (" Q4_1", "packed"))
     )
-    return (
-        f"llama.cpp reaches {bfloat16} of our speed in bfloat16 and {blocks} in Q4_1 (`--pair.mode packed`)"
-    )
+    return f"llama.cpp reaches {bfloat16} of our speed in bfloat16 and {blocks} in Q4_1 (`--pair.mode packed`)"
 
 
 def replaced(page: str, blocks: Mapping[str, str]) -> str:
@@ -148,9 +145,7 @@ def _name(line: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and write the README or compare with it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m experiments.first_page", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="compare the README with this run and leave it unchanged"
-    )
+    parser.add_argument("--check", action="store_true", help="compare the README with this run and leave it unchanged")
     check = parser.parse_args(argv).check
     shutil.rmtree(STUDY, ignore_errors=True)  # a study that has ended would only be printed again
     study = lines_of(MAIN_JOB)
@@ -166,9 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     table = rows_of(STUDY / "confirm.csv", trees)
     answer = [
-        line.text
-        for line in study
-        if " as fast as plain decoding" in line.text or line.text.startswith("Safe: ")
+        line.text for line in study if " as fast as plain decoding" in line.text or line.text.startswith("Safe: ")
     ]
     tasks = {
         "task": "",

@@ -45,9 +45,7 @@ def recording(title: str, lines: Sequence[Line], *, seconds: float = 20.0, colum
     )
 
 
-def tokens_by_pass(
-    panels: Iterable[tuple[str, Sequence[Sequence[tuple[str, bool]]]]], *, columns: int = 92
-) -> str:
+def tokens_by_pass(panels: Iterable[tuple[str, Sequence[Sequence[tuple[str, bool]]]]], *, columns: int = 92) -> str:
     """Return an SVG of an answer's tokens in which each box is one pass of the model.
 
     Args:
@@ -79,9 +77,7 @@ def tokens_by_pass(
         ".draft {fill: #9cc7ee} @media (prefers-color-scheme: dark) {text {fill: #e2e8ee} "
         ".pass {fill: #303b46; stroke: #5d6f7e} .draft {fill: #2b5f92}}"
     )
-    opening = _opening(
-        _CHARACTER * (columns + 6) + 24, y, "Tokens of one answer; each box is one pass of the model"
-    )
+    opening = _opening(_CHARACTER * (columns + 6) + 24, y, "Tokens of one answer; each box is one pass of the model")
     return "\n".join([opening, f"<style>{style}</style>", *parts, "</svg>", ""])
 
 

@@ -117,15 +117,10 @@ def correct(run: Run) -> None:
     for name, model in compared.items():
         graphed, own = GraphedModel(model), LanguageModel(model)
         for kind, verifier in verifiers.items():
-            decoders = [
-                Decoder(one, TokenRecycling(), TokenRecyclingTree(), verifier) for one in (graphed, own)
-            ]
+            decoders = [Decoder(one, TokenRecycling(), TokenRecyclingTree(), verifier) for one in (graphed, own)]
             different = 0
             for seed, prompt in enumerate(prompts):
-                outputs = [
-                    one.generate(prompt, max_new_tokens=NEW[run.small], seed=seed).token_ids
-                    for one in decoders
-                ]
+                outputs = [one.generate(prompt, max_new_tokens=NEW[run.small], seed=seed).token_ids for one in decoders]
                 different += outputs[0] != outputs[1]
             run.say(f"{name}, {kind}: outputs that differ of {len(prompts)}", different, 0)
         orders(run, name, model, prompts)
@@ -145,9 +140,7 @@ def orders(run: Run, name: str, model: Any, prompts: list[list[int]]) -> None:
         runtime = GraphedModel(model)
         runtime.row_order = order
         decoder = Decoder(runtime, TokenRecycling(), TokenRecyclingTree())
-        texts[order] = [
-            decoder.generate(prompt, max_new_tokens=NEW[run.small]).token_ids for prompt in prompts
-        ]
+        texts[order] = [decoder.generate(prompt, max_new_tokens=NEW[run.small]).token_ids for prompt in prompts]
         run.say(f"{name}: attention, rows {order}", runtime.provenance()["attention"])
     different = sum(one != texts["built"] for one in texts.values())
     run.say(f"{name}: orders of rows with other outputs", different, 0)
@@ -321,9 +314,7 @@ def steps(run: Run) -> None:
         seconds = {phase: round(1e3 * spent / result.steps, 4) for phase, spent in result.seconds.items()}
         run.say(f"{name}: ms of a step by phase", seconds)
         bound = 0.0 if run.small else 0.85
-        run.say(
-            f"{name}: tokens/s over tokens per step x plain", speed / (per_step * plain), bound, above=True
-        )
+        run.say(f"{name}: tokens/s over tokens per step x plain", speed / (per_step * plain), bound, above=True)
 
 
 def lanes(run: Run) -> None:
@@ -408,9 +399,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
 
 
 def _main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}; default: all")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--small", action="store_true")

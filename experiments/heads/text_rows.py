@@ -134,9 +134,7 @@ def library_texts(root: Path | None = None) -> tuple[list[str], list[str]]:
         for document in documents_of(path, module):
             texts[split_of(module)].setdefault(fingerprint(document.text), document.text)
     held_out = texts["validation"].keys() | texts["test"].keys()
-    return [text for mark, text in texts["train"].items() if mark not in held_out], list(
-        texts["validation"].values()
-    )
+    return [text for mark, text in texts["train"].items() if mark not in held_out], list(texts["validation"].values())
 
 
 def own_texts(path: str) -> tuple[list[str], list[str]]:

@@ -187,9 +187,7 @@ def draft_matches(
     found: list[NDArray[np.bool_]] = []
     for start in range(0, len(output), BLOCK):
         block = np.array(output[start : start + BLOCK], dtype=np.int64)
-        context = Context(
-            [*prompt, *output[:start]], seed=seed, sequence=sequence, noise_temperature=noise_temperature
-        )
+        context = Context([*prompt, *output[:start]], seed=seed, sequence=sequence, noise_temperature=noise_temperature)
         drafter.begin(context, None)
         rows = np.arange(block.size)
         fed = np.append(context.root, block[:-1])

@@ -57,8 +57,7 @@ class Regret(Analysis):
         word = clock.adjective(used)
         table = table_of(
             title,
-            f"arm | {word}regret:interval | prompts:.0 | nodes/step:.1 | draft passes/step:.1"
-            " | accepted / drafted:.1%",
+            f"arm | {word}regret:interval | prompts:.0 | nodes/step:.1 | draft passes/step:.1 | accepted / drafted:.1%",
             "Geometric mean over prompts, with a paired 95 % interval; 1.00x is no regret.",
         )
         if self._oracle is None:
@@ -83,8 +82,7 @@ class Regret(Analysis):
 def _pairs(records: Sequence[PromptRecord], arms: Sequence[str], used: str) -> Table:
     heads = [Column("arm"), *(Column(f"{clock.adjective(used)}over {arm}", interval=True) for arm in arms)]
     rows: list[list[Cell]] = [
-        [arm, *(None if other == arm else paired_speedup(records, other, arm) for other in arms)]
-        for arm in arms
+        [arm, *(None if other == arm else paired_speedup(records, other, arm) for other in arms)] for arm in arms
     ]
     note = "Below 1, the row's arm is faster and its regret lower. Paired by prompt, 95 % interval."
     title = clock.titled("Time per token of one arm (row) over another's (column)", used)

@@ -52,9 +52,7 @@ class SameDrafts(DraftingAnalysis[Tokens]):
         steps = state.setdefault(outcome.context.sequence, [])
         verifiers = [kind(processors.temperature, processors.top_k, processors.top_p) for kind in VERIFIERS]
         contexts = [
-            Context(
-                [int(tree.tokens[0])], seed=number, sequence=f"{outcome.context.sequence}, step {len(steps)}"
-            )
+            Context([int(tree.tokens[0])], seed=number, sequence=f"{outcome.context.sequence}, step {len(steps)}")
             for number in range(self.repetitions)
         ]
         steps.append(

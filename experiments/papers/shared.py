@@ -85,9 +85,7 @@ def report_of(analysis: Analysis, table: Table, figure: Figure | None = None) ->
     return Report({analysis.name: table}, {} if figure is None else {analysis.name: figure})
 
 
-def table_of(
-    title: str, heads: str | Sequence[Column], *notes: str, rows: Iterable[Sequence[Cell]] = ()
-) -> Table:
+def table_of(title: str, heads: str | Sequence[Column], *notes: str, rows: Iterable[Sequence[Cell]] = ()) -> Table:
     """Return a table; a string of headings is parsed by :func:`~specexp.report.table.columns`."""
     found = columns(heads) if isinstance(heads, str) else heads
     return Table(title, found, [list(row) for row in rows], list(notes))
@@ -117,9 +115,7 @@ def label(
         axes.set_ylim(low, high)
 
 
-def draw_lines(
-    axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False
-) -> None:
+def draw_lines(axes: Axes, lines: Mapping[str, Mapping[float, Speedup | float]], *, mark_best: bool = False) -> None:
     """Draw lines from x to y values; a speedup's interval becomes a band, and ``mark_best`` stars the highest point."""
     for name, points in lines.items():
         places = sorted(points)

@@ -66,9 +66,7 @@ class List:
         print(f"{'met   ' if met else 'missed'}  {name}: {ratio:.2f}, bound: at {word} {bound:g}", flush=True)
 
 
-def compiled(
-    target: str, products: Products | None = None, mode: str = "compiled"
-) -> tuple[ModelPair, Runtime]:
+def compiled(target: str, products: Products | None = None, mode: str = "compiled") -> tuple[ModelPair, Runtime]:
     """Load a pair and compile its target, with other products of bfloat16 weights than the machine's best if given."""
     pair = load_pair(target, mode=mode)
     own = llama_weights.products_of
@@ -186,9 +184,7 @@ def job(figures: List, target: str, other: Products) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the parts and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--target", default="smollm2", help="the model: smollm2 or stdlib")
     options = parser.parse_args(arguments)

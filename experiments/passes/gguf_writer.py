@@ -79,9 +79,7 @@ def write_gguf(
         _quantize(whole, path, precision)
 
 
-def _write(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype
-) -> None:
+def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: torch.dtype) -> None:
     import gguf
 
     kind = getattr(gguf.MODEL_ARCH, ARCHITECTURES[model.config.model_type])

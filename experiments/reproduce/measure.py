@@ -27,9 +27,7 @@ def check_run(run: Run) -> None:
     for term in run.row.terms:
         key, (arm, *_) = run.row.place_of(term)
         if key == run.key and ": " not in term.figure and arm not in arms:
-            raise ConfigError(
-                f"{run.name}: every arm in the row's test must be one of {sorted(arms)}, got {arm!r}"
-            )
+            raise ConfigError(f"{run.name}: every arm in the row's test must be one of {sorted(arms)}, got {arm!r}")
 
 
 def measure(runs: Sequence[Run], records: Path, output: Path) -> int:

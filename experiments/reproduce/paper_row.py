@@ -23,9 +23,7 @@ from specexp.tracking.names import FORMERLY_PLAIN, PLAIN
 PAPERS = ("token_recycling", "dyspec", "seed", "post_use_pre_cut")
 
 _Arguments = Annotated[tuple[str, ...], BeforeValidator(shlex.split)]
-_Runs = Annotated[
-    dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})
-]
+_Runs = Annotated[dict[str, _Arguments], BeforeValidator(lambda runs: runs if isinstance(runs, dict) else {"": runs})]
 _SHARED = frozenset({"paper", "place", "claim", "runs", "tables", "timed"})
 """Fields that a modelled or matched test has from its row."""
 KINDS = ("modelled", "matched")
@@ -104,9 +102,7 @@ class PaperRow(BaseModel):
         if not self.test and not self.not_measured:
             raise ValueError("must have a test or not_measured, the reason why there is none")
         if self.main > max(len(self.test), 1):
-            raise ValueError(
-                f"main must be the number of one of its {len(self.test)} clauses, got {self.main}"
-            )
+            raise ValueError(f"main must be the number of one of its {len(self.test)} clauses, got {self.main}")
         if bool(self.machine) != bool(self.not_measured and self.runs):
             raise ValueError("must name the machine of its runs, machine, exactly if it is not measured here")
         for term in self.terms:

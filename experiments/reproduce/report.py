@@ -58,9 +58,7 @@ def assess(rows: Iterable[PaperRow], records: Path) -> list[Finding]:
 
 def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
     """Test a row on the record of ``recorded``; it is not measured if a run is missing or outdated."""
-    parts = {
-        kind: _test(part, row if part.name == row.name else part, records) for kind, part in row.parts.items()
-    }
+    parts = {kind: _test(part, row if part.name == row.name else part, records) for kind, part in row.parts.items()}
     if row.not_measured:
         return Finding(row, NOT_HERE, parts, why_not=row.not_measured)
     record = RowRecord.read(records, recorded)
@@ -71,8 +69,7 @@ def _test(row: PaperRow, recorded: PaperRow, records: Path) -> Finding:
         if missing:
             raise LookupError(missing[0])
         outcomes = [
-            clause.test(lambda term: record.look_up(row, term), record.ratios(row, clause))
-            for clause in row.test
+            clause.test(lambda term: record.look_up(row, term), record.ratios(row, clause)) for clause in row.test
         ]
     except LookupError as error:
         partial = record if valid else None
@@ -184,9 +181,7 @@ def _figure(one: Finding | None, term: Term) -> Figure | None:
 
 
 def _shown(one: Finding | None, term: Term) -> str:
-    return (
-        "-" if (figure := _figure(one, term)) is None else format_figure([float(f"{n:.3g}") for n in figure])
-    )
+    return "-" if (figure := _figure(one, term)) is None else format_figure([float(f"{n:.3g}") for n in figure])
 
 
 def _pair(one: Finding) -> str:
@@ -220,9 +215,7 @@ def _section(one: Finding, pictures: str) -> Iterator[str]:
     yield from _clauses(one)
     if one.outcomes and (shown := one.outcomes[row.main - 1].smallest_effect):
         claimed = (
-            f"the paper's ratio in the main clause is {row.effect:g}"
-            if row.effect
-            else "the paper states no ratio"
+            f"the paper's ratio in the main clause is {row.effect:g}" if row.effect else "the paper states no ratio"
         )
         yield f"  - {claimed}; the sample could show {shown:.2f} or more"
     if row.machine:

@@ -41,15 +41,12 @@ class Resampled:
 
     def __init__(self, records: Sequence[PromptRecord], arms: Sequence[str] = ()) -> None:
         self.arms = list(arms) or arm_names(records)
-        found = {
-            arm: {one.key: one for one in records if one.arm == arm and not one.error} for arm in self.arms
-        }
+        found = {arm: {one.key: one for one in records if one.arm == arm and not one.error} for arm in self.arms}
         keys = sorted(set.intersection(*map(set, found.values()))) if found else []
         prompts = sorted({prompt for prompt, _ in keys})
         # the records of each prompt, one a sample, in the same order for every arm
         self._found = {
-            arm: [[own[key] for key in keys if key[0] == prompt] for prompt in prompts]
-            for arm, own in found.items()
+            arm: [[own[key] for key in keys if key[0] == prompt] for prompt in prompts] for arm, own in found.items()
         }
         self.prompts, draws = (size := len(prompts)), np.random.default_rng(0)
         drawn = draws.integers(max(size, 1), size=(RESAMPLES, size))

@@ -127,9 +127,7 @@ def pair_of_run(arguments: tuple[str, ...]) -> dict[str, str]:
 def _digest(*folders: str) -> str:
     digest = hashlib.sha256()
     for folder in folders:
-        found = (
-            [Path(folder)] if Path(folder).is_file() else Path(folder).glob("*")
-        )  # a GGUF file is the model
+        found = [Path(folder)] if Path(folder).is_file() else Path(folder).glob("*")  # a GGUF file is the model
         files = sorted(file for file in found if file.suffix in (".json", ".safetensors", ".gguf"))
         if not files:
             return ""
@@ -167,9 +165,7 @@ def summarize(run: Run, folder: Path) -> dict[str, Any]:
         "categories": {name: figures_of(group) for name, group in groups.items()},
         "category_prompts": {name: group.prompts for name, group in groups.items()},
         "tables": {name: _table(path) for name, path in tables.items() if path.is_file()},
-        "ratios": {
-            name: ratio for clause in run.row.clauses for name, ratio in _ratios(run, clause, whole, groups)
-        },
+        "ratios": {name: ratio for clause in run.row.clauses for name, ratio in _ratios(run, clause, whole, groups)},
     }
 
 
@@ -184,9 +180,7 @@ def figures_of(found: Resampled) -> dict[str, dict[str, Any]]:
     return figures
 
 
-def _ratios(
-    run: Run, clause: Clause, whole: Resampled, groups: Mapping[str, Resampled]
-) -> Iterator[tuple[str, Any]]:
+def _ratios(run: Run, clause: Clause, whole: Resampled, groups: Mapping[str, Resampled]) -> Iterator[tuple[str, Any]]:
     """Yield the inequalities of a clause of which all figures are of this run's prompts, and their ratios."""
 
     def draws(term: Term) -> Figure:

@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 INFINITE = 1e9  # stands for a ratio to 0
 AGREES, DISAGREES, UNDECIDED, TOO_SMALL = "agrees", "disagrees", "undecided", "too small"
 
-Figure = (
-    Sequence[float] | NDArray[np.float64]
-)  # ``[number]``, or ``[number, low, high]`` with its 95 % interval
+Figure = Sequence[float] | NDArray[np.float64]  # ``[number]``, or ``[number, low, high]`` with its 95 % interval
 
 
 class Term(NamedTuple):
@@ -97,9 +95,7 @@ class Clause:
             shown = shown.replace(source, name(source, term))
         return shown
 
-    def test(
-        self, look_up: Callable[[Term], Figure], ratios: Mapping[str, Figure] = MappingProxyType({})
-    ) -> Outcome:
+    def test(self, look_up: Callable[[Term], Figure], ratios: Mapping[str, Figure] = MappingProxyType({})) -> Outcome:
         """Test the clause. ``look_up`` returns a term's figure, ``ratios`` has the paired ratios by inequality."""
         found = {source: look_up(term) for source, term in self.terms.items()}
         shown = self.named(lambda source, term: f"{term} {format_figure(found[source])}")

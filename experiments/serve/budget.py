@@ -78,9 +78,7 @@ class Round:
         ]
 
 
-def load_parser(
-    about: str | None, output: str, rounds: int, requests: int, tokens: int
-) -> argparse.ArgumentParser:
+def load_parser(about: str | None, output: str, rounds: int, requests: int, tokens: int) -> argparse.ArgumentParser:
     """Return the options of an experiment that decodes a mixed load: lanes, sizes, target and output folder."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--lanes", type=int, nargs="+", default=[1, 4])
@@ -156,15 +154,11 @@ def rows_of(lanes: int, rounds: dict[str, list[Round]], tasks: Sequence[str]) ->
         logs = np.log([one.rate / other.rate for one, other in zip(own, plain, strict=True)])
         low, high = np.exp(mean_interval(logs))
         each = np.median(
-            [
-                [b / a for a, b in zip(one.each, other.each, strict=True)]
-                for one, other in zip(own, plain, strict=True)
-            ],
+            [[b / a for a, b in zip(one.each, other.each, strict=True)] for one, other in zip(own, plain, strict=True)],
             axis=0,
         )
         by_task = {
-            task: np.exp(np.mean([np.log(x) for x, t in zip(each, tasks, strict=True) if t == task]))
-            for task in tasks
+            task: np.exp(np.mean([np.log(x) for x, t in zip(each, tasks, strict=True) if t == task])) for task in tasks
         }
         slowest = min(by_task, key=by_task.__getitem__)
         equal = sum(text == other for text, other in zip(own[-1].texts, plain[-1].texts, strict=True))

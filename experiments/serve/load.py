@@ -300,9 +300,7 @@ def compare_with_loop(max_tokens: int, folder: Path) -> str:
             if len(output.token_ids) == max_tokens and number >= 8:  # after the warm-up
                 seconds.append((clock[1] - clock[0], clock[2] - clock[1]))
     served, own = 1e3 * np.median(seconds, axis=0)
-    return (
-        f"{len(seconds)} requests of {max_tokens} tokens: server {served:.1f} ms, loop {own:.1f} ms (medians)"
-    )
+    return f"{len(seconds)} requests of {max_tokens} tokens: server {served:.1f} ms, loop {own:.1f} ms (medians)"
 
 
 def main() -> None:

@@ -59,9 +59,7 @@ def main() -> None:
     runs = defaultdict[tuple[str, int], list[Round]](list)
     with TemporaryDirectory(prefix="specexp-") as folder, ExitStack() as stack:
         ports, work = [free_port() for _ in range(3)], Path(folder)
-        plain, drafting = (
-            engine(one).words(port, pair) for one, port in zip((None, ngrams), ports[1:], strict=True)
-        )
+        plain, drafting = (engine(one).words(port, pair) for one, port in zip((None, ngrams), ports[1:], strict=True))
         own = our_server(
             "smollm2:tree", ports[0], "--lanes", str(most), "--threads", "2", "--target-dtype", options.dtype
         )
@@ -87,9 +85,7 @@ def main() -> None:
             for at_once in options.at_once:
                 for name in np.random.default_rng([number, at_once]).permutation([*arms]).tolist():
                     url, made = arms[name]
-                    runs[name, at_once].append(
-                        asyncio.run(load(url, made, prompts, at_once, max(5, 2 * at_once)))
-                    )
+                    runs[name, at_once].append(asyncio.run(load(url, made, prompts, at_once, max(5, 2 * at_once))))
             print(f"round {number + 1}", flush=True)
     ordered = dict(sorted(runs.items(), key=lambda one: one[0][1]))
     options.output.mkdir(parents=True, exist_ok=True)

@@ -293,9 +293,7 @@ class Writer:
                         if 24 <= len(answer) <= 150:
                             self.pool.append(self.tokenizer.decode(answer, skip_special_tokens=True).strip())
                     lanes[index] = self.begin()
-            self.save(
-                folder / f"{self.seed}-{number:04d}.safetensors", kept, counts, time.monotonic() - began
-            )
+            self.save(folder / f"{self.seed}-{number:04d}.safetensors", kept, counts, time.monotonic() - began)
 
     def save(self, file: Path, kept: list[Lane], counts: Counter[str], seconds: float) -> None:
         """Write a shard."""
@@ -341,9 +339,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    torch.set_num_threads(
-        1
-    )  # threads that wait for each other stand still on a busy machine: start more seeds
+    torch.set_num_threads(1)  # threads that wait for each other stand still on a busy machine: start more seeds
     arguments.folder.mkdir(parents=True, exist_ok=True)
     Writer(arguments.target, arguments.lanes, arguments.seed).shards(
         arguments.folder, len(list(arguments.folder.glob(f"{arguments.seed}-*.safetensors")))

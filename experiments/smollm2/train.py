@@ -111,9 +111,7 @@ class Conversations:
         with safe_open(self.folder / name, "pt") as file:
             states = file.get_slice("states")[first:last].float()
         temperature = float(shard["temperature"][number])
-        return Conversation(
-            shard["ids"][first:last].long(), states, int(shard["answer_from"][number]), temperature
-        )
+        return Conversation(shard["ids"][first:last].long(), states, int(shard["answer_from"][number]), temperature)
 
 
 class Padded(NamedTuple):
@@ -201,9 +199,7 @@ def divergence(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def held_out(
-    module: Any, rows: list[Conversation], head: torch.Tensor, kept: torch.Tensor
-) -> dict[str, float]:
+def held_out(module: Any, rows: list[Conversation], head: torch.Tensor, kept: torch.Tensor) -> dict[str, float]:
     """Return agreement and shared probability by draft position, and tokens per step, on the answers held out.
 
     The text is the target's, so a draft's tokens equal it as long as they are accepted. Over the whole vocabulary.
@@ -250,9 +246,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, required=True, help="training tokens")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--vocabulary", type=int, default=8192)
-    parser.add_argument(
-        "--layers", type=int, nargs="+", default=[0, 1, 29], help="the target's layers of a draft"
-    )
+    parser.add_argument("--layers", type=int, nargs="+", default=[0, 1, 29], help="the target's layers of a draft")
     parser.add_argument("--steps", type=int, default=3, help="draft steps of an EAGLE-3 head")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
@@ -271,15 +265,11 @@ def main(argv: list[str] | None = None) -> None:
     if done:
         kept, frequent = done["kept"], done["frequent"]
     else:
-        kept, frequent = (
-            texts.most_frequent(n, len(head)).sort().values for n in (arguments.vocabulary, COMPARED)
-        )
+        kept, frequent = (texts.most_frequent(n, len(head)).sort().values for n in (arguments.vocabulary, COMPARED))
     rows, is_frequent = head[frequent], torch.zeros(len(head), dtype=torch.bool)
     is_frequent[frequent] = True
     module: Any = (
-        Draft(target, arguments.layers)
-        if arguments.kind == "draft"
-        else Eagle3(target, kept, arguments.steps)
+        Draft(target, arguments.layers) if arguments.kind == "draft" else Eagle3(target, kept, arguments.steps)
     )
     if arguments.kind == "eagle3" and not done:
         calibrate(module, padded(texts.batch(4000)))

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     ControllerKind = str
 else:  # kinds that a configuration may name
     StudyKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.of_studies)]
-    ControllerKind = Literal[
-        tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")
-    ]
+    ControllerKind = Literal[tuple(name for name, kind in all_kinds().items() if kind.learned == "controller")]
 
 __all__ = [
     "Artifact",

@@ -120,9 +120,7 @@ class Artifact:
         metrics: dict[str, dict[str, Any]] = self.provenance["metrics"]
         return metrics
 
-    def check(
-        self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
-    ) -> None:
+    def check(self, model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
         """Raise an ArtifactError if the model or tokenizer differs from a recorded field; the error names the field."""
         difference = first_difference(self.fingerprint, fingerprint(model, tokenizer))
         if difference is not None:
@@ -172,8 +170,7 @@ class LearnedArtifact(Artifact):
             return None
         return {
             file: {
-                name: np.asarray(state[name]) if file.endswith(".safetensors") else state[name]
-                for name in names or ()
+                name: np.asarray(state[name]) if file.endswith(".safetensors") else state[name] for name in names or ()
             }
             for file, names in cls.fields.items()
         } | {PARTS: dict(parts)}

@@ -124,9 +124,7 @@ def device_name(device: str) -> str:
 
 def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[2]
-    if not (
-        root / ".git"
-    ).exists():  # an installed package; a repository around it belongs to another project
+    if not (root / ".git").exists():  # an installed package; a repository around it belongs to another project
         return None
     command = ["git", "-C", str(root), *arguments]
     try:

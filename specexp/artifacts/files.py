@@ -122,7 +122,5 @@ def _paths_of_children(content: Mapping[str, Any], where: str) -> list[list[int]
             paths[child] = [*paths[row], rank]
             rows.append(child)
     if len(paths) < len(children):
-        raise ArtifactError(
-            f"{where}: {name} has {len(children)} rows, but only {len(paths)} are connected to row 0"
-        )
+        raise ArtifactError(f"{where}: {name} has {len(children)} rows, but only {len(paths)} are connected to row 0")
     return [paths[row] for row in rows[1:]]

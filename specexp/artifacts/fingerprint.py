@@ -20,9 +20,7 @@ _SIZES = (
 )  # fmt: skip
 
 
-def fingerprint(
-    model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Fingerprint:
+def fingerprint(model: PreTrainedModel | None = None, tokenizer: PreTrainedTokenizerBase | None = None) -> Fingerprint:
     """Return a fingerprint of a target's architecture and tokenizer.
 
     It holds a hash of the vocabulary, the special token ids, and sizes from the model's configuration. None of these

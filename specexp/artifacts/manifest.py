@@ -110,9 +110,7 @@ class Manifest(BaseModel):
         except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{where} has a value that JSON does not allow ({error})") from error
         if not same:
-            raise ArtifactError(
-                f"{where}: sha256 does not match the other fields: the file is changed or damaged"
-            )
+            raise ArtifactError(f"{where}: sha256 does not match the other fields: the file is changed or damaged")
         return manifest
 
 

@@ -199,9 +199,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
         }
     if is_dataclass(component):
         hints = typing.get_type_hints(component, include_extras=True)
-        return {
-            one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init
-        }
+        return {one.name: Argument(hints[one.name], _default_of(one)) for one in fields(component) if one.init}
     found: dict[str, Argument] = {}
     layers: list[Any] = [component]
     if isinstance(component, type):
@@ -223,9 +221,7 @@ def arguments_of(component: Callable[..., Any]) -> dict[str, Argument] | None:
 
 def _hint_of(function: Any, name: str) -> Any:
     """Return an argument's annotation, or ``Any`` if it has none or only type checkers can resolve it."""
-    holder = type(
-        "_", (), {"__annotations__": {name: getattr(function, "__annotations__", {}).get(name, Any)}}
-    )
+    holder = type("_", (), {"__annotations__": {name: getattr(function, "__annotations__", {}).get(name, Any)}})
     try:
         return typing.get_type_hints(holder, getattr(function, "__globals__", {}), include_extras=True)[name]
     except (NameError, AttributeError, TypeError):
@@ -378,9 +374,7 @@ def violation(error: ValidationError, given: Any, within: Key = ()) -> tuple[Key
     if kind == "unknown_key":
         near = [".".join((*within, *key[:-1], name)) for name in context["allowed"]]
         hint = f"; {context['owner']} takes no arguments" if not near else ""
-        hint = (
-            nested_hint(key[-1], context["allowed"]) or hint or did_you_mean(".".join((*within, *key)), near)
-        )
+        hint = nested_hint(key[-1], context["allowed"]) or hint or did_you_mean(".".join((*within, *key)), near)
         return key, f"{first['msg']}{hint}"
     if kind in ("sentence", "refused"):
         return key, first["msg"]

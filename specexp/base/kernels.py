@@ -184,9 +184,7 @@ def _compile(compiler: list[str], flags: tuple[str, ...], source: Path, file: Pa
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode:
             why = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr)
-            raise CannotCompileError(
-                f"{shlex.join(compiler)} cannot compile {source.name}: {why.strip():.200}"
-            )
+            raise CannotCompileError(f"{shlex.join(compiler)} cannot compile {source.name}: {why.strip():.200}")
         made.chmod(0o700)  # regardless of the umask
         made.replace(file)  # atomic: another process never loads a partial library
     _make_room(file)

@@ -91,9 +91,7 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     if last in ("temperature", "top_k", "top_p"):
         return f"; sampling is set by verifier: KeyedSampling, with verifier.init_args.{last}"
     level = min((known.count(".") for known in names), default=0)
-    shallow = [
-        known for known in names if known.count(".") == level
-    ]  # listing nested keys too would be too long
+    shallow = [known for known in names if known.count(".") == level]  # listing nested keys too would be too long
     return f"; allowed are {', '.join(shallow)}" if 0 < len(shallow) <= _LISTED else ""
 
 
@@ -126,9 +124,7 @@ def option_message(message: str) -> str:
         return f"{wrong[1]} must be {_KINDS.get(wrong[2], wrong[2])}, got {wrong[3]}"
     if wrong := re.fullmatch(r"(.+?): invalid choice: (.+) \(choose from (.+)\)", message):
         near = did_you_mean(wrong[2].strip("'"), re.findall(r"'([^']+)'", wrong[3]))
-        return (
-            f"{wrong[1]} must be one of {wrong[3]}, got {wrong[2]}{near if near.startswith('; did') else ''}"
-        )
+        return f"{wrong[1]} must be one of {wrong[3]}, got {wrong[2]}{near if near.startswith('; did') else ''}"
     return message
 
 

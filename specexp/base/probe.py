@@ -39,9 +39,7 @@ def death_of(library: str, version: str, code: str) -> str:
     # the current folder comes first in the child's path, as it may in this process
     command = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"]
     try:
-        ended = subprocess.run(
-            command, env=child, capture_output=True, timeout=_SECONDS, check=False
-        ).returncode
+        ended = subprocess.run(command, env=child, capture_output=True, timeout=_SECONDS, check=False).returncode
     except (OSError, subprocess.TimeoutExpired):
         return ""  # nothing is known
     how = f"{library} died ({_FAULTS[ended]}) in a test pass" if ended in _FAULTS else ""

@@ -280,9 +280,7 @@ def in_loops(
         if (found := loop_of(answer)) is not None
     ]
     starts = accumulate((tokens for tokens, _ in steps), initial=0)
-    inside = [
-        spent for first, (_, spent) in zip(starts, steps, strict=False) if any(first in one for one in loops)
-    ]
+    inside = [spent for first, (_, spent) in zip(starts, steps, strict=False) if any(first in one for one in loops)]
     whole = sum(spent for _, spent in steps)
     seconds = decode_seconds * sum(inside) / whole if whole else 0.0
     return {"loop_tokens": sum(map(len, loops)), "loop_steps": len(inside), "loop_seconds": seconds}
@@ -319,9 +317,7 @@ def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return max(found, key=lambda one: len(known[one].content), default=None)
 
 
-def decode_safely(
-    arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None
-) -> PromptRecord:
+def decode_safely(arm: Arm, prompt: Prompt, sample: int = 0, max_new_tokens: int | None = None) -> PromptRecord:
     """Decode a prompt and return its record. If decoding fails, the record contains the ``error``."""
     try:
         return arm.decode(prompt, sample, max_new_tokens)

@@ -78,9 +78,7 @@ def _comparable(record: PromptRecord, reference: PromptRecord) -> bool:
     return answered and record.keyed and reference.keyed and record.verifier == reference.verifier
 
 
-def compare(
-    record: PromptRecord, reference: PromptRecord, plain: LearningArm, prompt: Prompt
-) -> PromptRecord:
+def compare(record: PromptRecord, reference: PromptRecord, plain: LearningArm, prompt: Prompt) -> PromptRecord:
     """Return the record with its difference from ``reference`` added, if there is one.
 
     ``reference`` is the record of the same prompt and sample from the plain-decoding arm, ``plain``. The scores at the

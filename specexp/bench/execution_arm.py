@@ -107,9 +107,7 @@ class Solver:
             result: SearchResult = found.value
         return Solution(result, task.check(item, result.final.thoughts), unparsable, tuple(runs))
 
-    def _jobs(
-        self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None
-    ) -> list[Job]:
+    def _jobs(self, names: Sequence[str], prompts: Sequence[str], ending: Ending, most: int | None) -> list[Job]:
         limit = ending.max_new_tokens if most is None else min(most, ending.max_new_tokens)
         rendering = (self.chat_template, (), self.template_arguments)
         tokens = {one: tuple(first_turn_ids(self.tokenizer, one, *rendering)) for one in prompts}

@@ -122,9 +122,7 @@ def baselines_of(config: Config) -> list[str]:
     if len(given) > len(set(given)):
         raise config.checker.error(("baselines",), f" must name each baseline once, got {given}")
     if EAGER in given and not follows:
-        raise config.checker.error(
-            ("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{PLAIN}]"
-        )
+        raise config.checker.error(("baselines",), f": {why_not(EAGER, verifier)}; set baselines to [{PLAIN}]")
     return list(given)
 
 
@@ -211,9 +209,7 @@ def begin_analyses(config: Config, analyses: Sequence[Observer], arms: Sequence[
             raise config.checker.error(("analyses", str(number)), f": {error}") from error
 
 
-def _check_without_models(
-    config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Observer]
-) -> None:
+def _check_without_models(config: Config, composed: Sequence[ComposedArm], analyses: Sequence[Observer]) -> None:
     advice = "leave it out to replay, or set backend to live"
     for number, analysis in enumerate(analyses):
         if analysis.needs_models:

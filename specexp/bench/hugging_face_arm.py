@@ -61,9 +61,7 @@ class Repetition(StoppingCriteria):  # type: ignore[misc]
 
     def __init__(self, prompt_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
-        self.end: int | None = (
-            None  # number of new tokens in the output; later ones of the same pass are dropped
-        )
+        self.end: int | None = None  # number of new tokens in the output; later ones of the same pass are dropped
         self._checked = 0
 
     def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:

@@ -132,9 +132,7 @@ class LiveBackend(Backend):
         self.solver = solver
 
     @classmethod
-    def of(
-        cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None
-    ) -> Self:
+    def of(cls, config: Config, pair: ModelPair | None = None, problems: Mapping[str, Problem] | None = None) -> Self:
         """Load the models of an experiment, and its tasks if several sequences are decoded per prompt.
 
         ``pair`` replaces the experiment's models, and ``problems`` (by prompt id) the items of ``data``. Raises

@@ -125,9 +125,7 @@ def decoded_again(
             kept[arm.name, *key] = replace(old, **times)
     for name in names:
         for key in odd[name][0] & deviating([*kept.values()], name, baseline)[0]:
-            first, second = (
-                pass_ratio(found[name, *key], found[baseline, *key]) or 1.0 for found in (before, kept)
-            )
+            first, second = (pass_ratio(found[name, *key], found[baseline, *key]) or 1.0 for found in (before, kept))
             if not 1 / IMPOSSIBLE < first / second < IMPOSSIBLE:
                 kept[name, *key] = replace(kept[name, *key], unsteady=True)
     return [*kept.values()]

@@ -99,9 +99,7 @@ def _fall_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str | 
                     "the draft goes on from wrong states (before or after the norm, or cached keys of rejected "
                     "drafts), or it was trained for one position only"
                 )
-            share = (
-                f"{100 * kept / after:.0f} % of the drafts that were accepted up to position {position - 1}"
-            )
+            share = f"{100 * kept / after:.0f} % of the drafts that were accepted up to position {position - 1}"
             return f"{share} are accepted at position {position} too: {cause}"
         before, after = after, kept
     return None

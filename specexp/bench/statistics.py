@@ -324,10 +324,7 @@ def metric_interval(records: Iterable[PromptRecord], arm: str, name: str) -> tup
     metric = metrics.metric_named(name)
     whole = metric.over([record for own in by_prompt.values() for record in own]) or 0.0
     others = np.array(
-        [
-            metric.over([one for key, own in by_prompt.items() if key != left for one in own])
-            for left in by_prompt
-        ],
+        [metric.over([one for key, own in by_prompt.items() if key != left for one in own]) for left in by_prompt],
         dtype=np.float64,
     )
     half = student(n) * float(others.std()) * (n - 1) ** 0.5

@@ -69,9 +69,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except SystemExit as end:
-        raise (
-            end.__context__ if isinstance(end.__context__, KeyboardInterrupt) else KeyboardInterrupt
-        ) from end
+        raise (end.__context__ if isinstance(end.__context__, KeyboardInterrupt) else KeyboardInterrupt) from end
 
 
 def quiet_libraries() -> None:

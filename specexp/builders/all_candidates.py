@@ -64,9 +64,7 @@ class AllCandidates(TreeBuilder):
                     tokens.append(token)
                     parents.append(row)
                     ranks.append(rank)
-                    log_probs.append(
-                        0.0 if answer.log_probs is None else float(answer.log_probs[number, rank])
-                    )
+                    log_probs.append(0.0 if answer.log_probs is None else float(answer.log_probs[number, rank]))
             layer = list(range(start, len(tokens)))
         shape = TreeShape(np.array(parents), np.array(ranks))
         return TokenTree(shape, np.array(tokens), np.array(log_probs, dtype=np.float32) if given else None)

@@ -23,9 +23,7 @@ class Chain(StaticTree):
 
     size_arguments = ("length",)
 
-    def __init__(
-        self, length: Annotated[int, Field(ge=1, le=256)] = 4, candidates: Selection = "top-k"
-    ) -> None:
+    def __init__(self, length: Annotated[int, Field(ge=1, le=256)] = 4, candidates: Selection = "top-k") -> None:
         super().__init__([[0] * depth for depth in range(1, length + 1)], candidates=candidates)
 
 
@@ -93,9 +91,7 @@ def _full_tree(name: str, widths: Sequence[int]) -> list[list[int]]:
         if nodes > MOST_NODES:  # checked here, before a product of thousands of widths is computed
             raise ValueError(f"{name}: widths must make at most {MOST_NODES} nodes, got at least {nodes}")
     return [
-        list(path)
-        for depth in range(len(widths))
-        for path in product(*(range(width) for width in widths[: depth + 1]))
+        list(path) for depth in range(len(widths)) for path in product(*(range(width) for width in widths[: depth + 1]))
     ]
 
 
@@ -103,9 +99,7 @@ def _paths_of_child_counts(levels: Sequence[Sequence[int]]) -> list[list[int]]:
     paths: list[list[int]] = []
     above: list[list[int]] = [[]]
     for counts in levels:
-        below = [
-            [*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)
-        ]
+        below = [[*parent, rank] for parent, count in zip(above, counts, strict=True) for rank in range(count)]
         paths += below
         above = below
     return paths

@@ -29,9 +29,7 @@ class Columns:
     """Named columns of equal length that can grow."""
 
     def __init__(self, columns: Mapping[str, type[np.generic]], room: int) -> None:
-        self._columns: dict[str, NDArray[Any]] = {
-            name: np.empty(room, dtype=kind) for name, kind in columns.items()
-        }
+        self._columns: dict[str, NDArray[Any]] = {name: np.empty(room, dtype=kind) for name, kind in columns.items()}
         self._room = room
         self.size = 0
 
@@ -105,12 +103,8 @@ class Samplings:
         self._best = np.empty(0)  # keys of the best budget samplings, the lowest of them first
         self._samplings = Columns(SAMPLING, 4 * budget + 64)
         self._rows = Columns(ROW, budget + 64)
-        self._rows.append(
-            1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0
-        )
-        self._q: list[
-            tuple[NDArray[np.int64], NDArray[np.float32]]
-        ] = []  # rows [f] and their distributions [f, V]
+        self._rows.append(1, token=root, parent=-1, rank=-1, log_prob=0.0, weight=1.0, depth=0, count=0, open=0.0)
+        self._q: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []  # rows [f] and their distributions [f, V]
 
     def draft(self, samplings: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add a row for the node of each given sampling, and return the rows. Their candidates are requested next."""
@@ -128,9 +122,7 @@ class Samplings:
         if self.kind is not NodeKind.POINT_MASS and floor > 0:
             # v = w * (1 - q of the earlier siblings) falls below the floor when they hold this mass
             enough = np.maximum(1.0 - floor / self._rows["weight"][rows], 0.0) + USED_UP
-        tokens, parents, ranks, log_probs = (
-            self._rows[one] for one in ("token", "parent", "rank", "log_prob")
-        )
+        tokens, parents, ranks, log_probs = (self._rows[one] for one in ("token", "parent", "rank", "log_prob"))
         return Request(tokens, parents, ranks, rows, k, self.kind, enough, log_probs=log_probs)
 
     def candidates_to_ask(self, rows: NDArray[np.int64], floor: float) -> int:
@@ -323,9 +315,7 @@ class Samplings:
                 q[int(placed[number])] = distributions[number]
         return TokenTree(shape, tokens, log_probs, np.full(size, self.kind, dtype=np.int8), q, values=values)
 
-    def _ordered(
-        self, chosen: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _ordered(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Sort a closed set in breadth-first order, with siblings sorted by rank.
 
         Return the ``[n]`` samplings, the ``[n + 1]`` parents of the tree's rows, and each drafted row's index in the

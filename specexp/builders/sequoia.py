@@ -130,9 +130,7 @@ def _target_times(pairs: Sequence[Sequence[float]], budget: int, buckets: bool) 
     return ms[np.searchsorted(tokens, rows)] if buckets else np.interp(rows, tokens, ms)
 
 
-def _fastest(
-    trees: BestTrees, max_depth: int, pass_ms: NDArray[np.float64], draft_ms: float
-) -> tuple[int, int, float]:
+def _fastest(trees: BestTrees, max_depth: int, pass_ms: NDArray[np.float64], draft_ms: float) -> tuple[int, int, float]:
     best = (0, 0, 0.0)
     depth = 0
     # a deeper tree still has a larger value

@@ -112,9 +112,7 @@ class StaticTree(TreeBuilder):
         if not rank_paths:
             raise ValueError("StaticTree must have at least one rank path, such as [[0]]")
         if len(rank_paths) > MOST_NODES:
-            raise ValueError(
-                f"{type(self).__name__} must have at most {MOST_NODES} rank paths, got {len(rank_paths)}"
-            )
+            raise ValueError(f"{type(self).__name__} must have at most {MOST_NODES} rank paths, got {len(rank_paths)}")
         self.shape = FixedShape.from_rank_paths(rank_paths)
         self.max_nodes = self.shape.num_nodes
         self.max_candidates = int(self.shape.ranks.max()) + 1
@@ -177,9 +175,7 @@ class StaticTree(TreeBuilder):
         return TokenTree(shape, tokens, log_probs, kinds, q or None, order or None).select(drafted)
 
 
-def _spread(
-    answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int
-) -> NDArray[_Number]:
+def _spread(answer: NDArray[_Number], missing: float, alive: NDArray[np.bool_], width: int) -> NDArray[_Number]:
     """Return ``[f, width]`` values for all parents of a level, from a possibly narrower answer for the live parents."""
     found = np.full((alive.size, width), missing, dtype=answer.dtype)
     found[alive, : answer.shape[1]] = answer

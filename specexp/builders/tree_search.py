@@ -49,9 +49,7 @@ class ParametricTree(StaticTree):
             paths.append(list(path))
             rank = path[-1]
             if rank + 1 < width:
-                heapq.heappush(
-                    heap, (cost * ((rank + 2) / (rank + 1)) ** -rank_decay, (*path[:-1], rank + 1))
-                )
+                heapq.heappush(heap, (cost * ((rank + 2) / (rank + 1)) ** -rank_decay, (*path[:-1], rank + 1)))
             if len(path) < depth:
                 heapq.heappush(heap, (cost * depth_decay, (*path, 0)))
         super().__init__(paths)
@@ -106,7 +104,5 @@ def most_accepted_paths(counts: Mapping[RankPath, int], nodes: int, depth: int) 
         key=lambda path: (-counts[path], len(path), path),
     )
     if not ranked:
-        raise ValueError(
-            f"the acceptance counts hold no accepted path of at most {depth} tokens: record more prompts"
-        )
+        raise ValueError(f"the acceptance counts hold no accepted path of at most {depth} tokens: record more prompts")
     return [list(path) for path in ranked[:nodes]]

@@ -63,9 +63,7 @@ def take_options(arguments: Sequence[str]) -> tuple[ClusterOptions | None, list[
         raise ConfigError(f"{COMMAND_LINE}: {option_message(str(error))}") from error
     given = {name: value for name, value in vars(found).items() if value is not None and name != "on"}
     slurm = {
-        name: int(value) if value.isdigit() else value
-        for name, value in given.items()
-        if name.startswith("slurm_")
+        name: int(value) if value.isdigit() else value for name, value in given.items() if name.startswith("slurm_")
     }
     if found.on is None:
         for name in given:
@@ -161,9 +159,7 @@ def run_worker(command: Sequence[str], folder: str, log: str, environment: Mappi
             raise
 
 
-def _started(
-    command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], folder: str, log: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a worker that ends when this process ends, for whatever reason."""
     env = {**os.environ, **environment}
     with Path(log).open("ab") as file:

@@ -56,9 +56,7 @@ def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shar
     if given.shard is None:
         return None, rest
     if on_workers:
-        raise ConfigError(
-            f"{COMMAND_LINE}: {OPTION} must not be given with --on, which gives each worker its shard"
-        )
+        raise ConfigError(f"{COMMAND_LINE}: {OPTION} must not be given with --on, which gives each worker its shard")
     found = re.fullmatch(r"(\d+)/(\d+)", given.shard)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(
@@ -68,9 +66,7 @@ def take_shard(arguments: Sequence[str], on_workers: bool = False) -> tuple[Shar
     return Shard(int(found[1]), int(found[2])), rest
 
 
-def run_sharded(
-    usage: str, arguments: Sequence[str] | None, act: Callable[..., int], after: str = STARTS_OVER
-) -> int:
+def run_sharded(usage: str, arguments: Sequence[str] | None, act: Callable[..., int], after: str = STARTS_OVER) -> int:
     """Run a command as `run_command` does, with the options for workers and shards.
 
     ``act`` also gets ``cluster``, ``shard`` and ``typed`` (the arguments without the worker options).
@@ -117,9 +113,7 @@ def forget_shards(whole: Path) -> None:
     shutil.rmtree(whole / SHARDS, ignore_errors=True)
 
 
-def run_shards(
-    command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config
-) -> int:
+def run_shards(command: str, typed: Sequence[str], options: ClusterOptions, whole: Path, config: Config) -> int:
     """Run one worker per shard; the last one to end assembles the result. Return the exit code: 1 if a worker failed.
 
     Args:

@@ -41,9 +41,7 @@ def _act(config: Config, dry_run: bool, studies: bool) -> int:
     sweep = config.sweep
     arms = [] if sweep else [arm.title for arm in check_experiment(config)]
     if not sweep and is_plain(config):
-        raise ConfigError(
-            f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare"
-        )
+        raise ConfigError(f"{config.file} has neither a sweep: section nor arms, so there is nothing to compare")
     check_tracking(config)
     entity, project = config.tracking.entity, project_of(config.tracking.project)
     if not entity and not dry_run:

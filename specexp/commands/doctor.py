@@ -90,9 +90,7 @@ def processor() -> Iterator[Diagnosis]:
 
     cores = usable_cores()
     why = f" ({cores.limit})" if cores.number < (os.cpu_count() or 1) else ""
-    yield Diagnosis(
-        "processor", f"{device_name('cpu')}, {cores.number} of {os.cpu_count()} cores usable{why}"
-    )
+    yield Diagnosis("processor", f"{device_name('cpu')}, {cores.number} of {os.cpu_count()} cores usable{why}")
     if load := high_load():
         finding = f"{load:.1f} processes were running on average in the last minute"
         yield Diagnosis("load", finding, "note", "measure times only while no other program runs")
@@ -132,15 +130,11 @@ def devices() -> Iterator[Diagnosis]:
             yield Diagnosis(f"cuda:{number}", f"{about.name}, {_giga(about.total_memory)}")
     elif shutil.which("nvidia-smi"):  # there is a driver, but torch does not use it
         built = torch.version.cuda or "no CUDA"
-        finding = (
-            f"an NVIDIA driver is installed, but torch {torch.__version__}, built for {built}, finds no GPU"
-        )
+        finding = f"an NVIDIA driver is installed, but torch {torch.__version__}, built for {built}, finds no GPU"
         advice = "install torch for your CUDA version (pytorch.org, Get started)"
         yield Diagnosis("cuda", finding, "note", advice)
     elif torch.backends.mps.is_available():
-        yield Diagnosis(
-            "mps", "Apple's GPU", "note", "specexp was never measured on it; --pair.device mps uses it"
-        )
+        yield Diagnosis("mps", "Apple's GPU", "note", "specexp was never measured on it; --pair.device mps uses it")
     else:
         yield Diagnosis("gpu", "none found; models run on the CPU (pair.device cpu)")
 
@@ -155,9 +149,7 @@ def native() -> Iterator[Diagnosis]:
         ("openvino", "openvino-genai", death_of_openvino),
     ):
         if _version(distribution) is not None and (death := check()):
-            yield Diagnosis(
-                extra, death, "note", f"specexp works without it; or install another {distribution}"
-            )
+            yield Diagnosis(extra, death, "note", f"specexp works without it; or install another {distribution}")
 
 
 def compiled() -> Iterator[Diagnosis]:
@@ -217,9 +209,7 @@ def services() -> Iterator[Diagnosis]:
     offline = "; HF_HUB_OFFLINE is set, so models are not downloaded" if HF_HUB_OFFLINE else ""
     yield Diagnosis("hub", f"models are cached in {HF_HUB_CACHE}{offline}")
     file = smollm2_file()
-    yield Diagnosis(
-        "smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use"
-    )
+    yield Diagnosis("smollm2", f"kept in {file}" if file.is_file() else "not fetched yet: 93 MB at its first use")
     folder = cache_folder("kernels")
     above = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     if os.access(above, os.W_OK):
@@ -245,11 +235,7 @@ def acceptance(folder: str) -> Iterator[Diagnosis]:
     table, causes = acceptance_table(records), likely_causes(records)
     for row in () if table is None else table.records():
         arm = str(row.pop("arm"))
-        shares = [
-            f"{100 * float(share):.0f} %"
-            for name, share in row.items()
-            if name != "alpha" and share is not None
-        ]
+        shares = [f"{100 * float(share):.0f} %" for name, share in row.items() if name != "alpha" and share is not None]
         finding = f"accepted by position: {', '.join(shares)}"
         yield Diagnosis(arm, finding, "note" if arm in causes else "ok", causes.get(arm, ""))
     with suppress(OSError, ValueError, KeyError):  # the model was moved, or is only on the hub
@@ -308,9 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Show which features of specexp work on this machine, what is slow, and how to improve it. "
         "The output is not sent anywhere; paste it into a bug report.",
     )
-    judged = (
-        "judge instead the drafts of this run's folder, by acceptance, or this model, by its configuration"
-    )
+    judged = "judge instead the drafts of this run's folder, by acceptance, or this model, by its configuration"
     parser.add_argument("run", nargs="?", metavar="RUN or MODEL", help=judged)
     parser.add_argument("--json", action="store_true", help="print one line of JSON per finding")
     given = parser.parse_args(arguments)

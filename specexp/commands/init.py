@@ -232,9 +232,7 @@ def usable_methods(
     foreign = [
         one["name"]
         for one in choices
-        if engine is not None
-        and one["name"] not in lacking
-        and engine not in runs_in({**one, "verifier": verifier})
+        if engine is not None and one["name"] not in lacking and engine not in runs_in({**one, "verifier": verifier})
     ]
     dropped = [*lacking, *foreign]
     keys = {key for known in sweep["enqueue"] if known["method"] not in dropped for key in known}
@@ -344,9 +342,7 @@ def _mapping(text: str) -> dict[str, Any]:
     except yaml.YAMLError:
         found = None
     if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(
-            f"must be a YAML mapping such as {{enable_thinking: false}}, got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be a YAML mapping such as {{enable_thinking: false}}, got {text!r}")
     return found
 
 
@@ -367,9 +363,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=_DTYPES,
         help="dtype of the weights; by default that of a folder's config.json, or bfloat16",
     )
-    add(
-        "--for", dest="engine", choices=tuple(ENGINES), help="an engine: search only methods that it runs too"
-    )
+    add("--for", dest="engine", choices=tuple(ENGINES), help="an engine: search only methods that it runs too")
     add("--prompts", metavar="FILE", help=files)
     add("--field", help="the field or column with the prompts; recognized if left out")
     add(

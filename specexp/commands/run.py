@@ -76,9 +76,7 @@ def _against_itself(
     config: Config, dry_run: bool, cluster: ClusterOptions | None, shard: Shard | None, typed: Sequence[str]
 ) -> int:
     if cluster is not None or shard is not None or is_replayed(config):
-        raise ConfigError(
-            f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay"
-        )
+        raise ConfigError(f"{COMMAND_LINE}: {A_A} measures this machine: leave out workers, shards and replay")
     return _act(against_itself(config), dry_run, cluster, shard, typed)
 
 
@@ -305,9 +303,7 @@ def _decode_shard(config: Config, shard: Shard) -> ModelPair | None:
         why += [f"{type(analysis).__name__} needs all prompts" for analysis in experiment.analyses]
         why += ["several sequences are decoded for a prompt"] if is_multi_sequence(config) else []
         if why:
-            raise ConfigError(
-                f"{config.file}: {why[0]}, so it cannot be split into shards: run it on one machine"
-            )
+            raise ConfigError(f"{config.file}: {why[0]}, so it cannot be split into shards: run it on one machine")
         data.keep(shard.of(data.prompts))
         rendered = data.digest
         folder.mkdir(parents=True, exist_ok=True)

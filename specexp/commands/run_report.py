@@ -123,8 +123,7 @@ def report(
         data={"table": long_table(records, baselines=baselines)},
         summary=summary_of(records, baselines[0]),
         answer=next((part.answer for part in parts if part.answer), answer_of(records, baselines[0], least)),
-        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))]
-        + [*filter(None, of_kinds)],
+        limits=[sentence for one in ranked if (sentence := left_out_sentence(*one))] + [*filter(None, of_kinds)],
         proof=proof_of(records, arm_names(records), baselines[0]),
         charts={} if chart is None else {"prompts": chart},
         next_steps=steps,

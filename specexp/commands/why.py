@@ -59,9 +59,7 @@ class Drafts(NamedTuple):
         """Return a request's counts from the answer's ``own`` or, failing that, from the server's ``counters``."""
         by_length = own.get("acceptance_histogram_by_draft_length") or {}
         if not by_length and counters.get("draft_tokens"):
-            steps, drafted, accepted = (
-                counters[name] for name in ("drafts", "draft_tokens", "accepted_tokens")
-            )
+            steps, drafted, accepted = (counters[name] for name in ("drafts", "draft_tokens", "accepted_tokens"))
             length = -(-drafted // steps)
             cut = length * steps - drafted  # an answer's last draft may be shortened
             # positions are used only if all other drafts have the same length; every draft has a first token
@@ -140,9 +138,7 @@ class ServerCosts(NamedTuple):
             passes[:, 2] = 0
         found, _ = nnls(passes / np.array([[one.seconds] for one in used]), np.ones(len(used)))
         known = passes.sum(axis=0).tolist()
-        plain, fixed, token = (
-            one if count else None for one, count in zip(found.tolist(), known, strict=True)
-        )
+        plain, fixed, token = (one if count else None for one, count in zip(found.tolist(), known, strict=True))
         return cls(plain, fixed, token or 0.0)
 
     def break_even(self, drafts: Drafts) -> float | None:
@@ -313,9 +309,7 @@ def _sentences(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> li
             f"{step}. All drafts have about {length:.1f} tokens, so the cost of one is unknown: name the field that "
             "sets a request's draft length with --length-field, or servers with other draft lengths with --also."
         )
-    share = (
-        f"{100 * own.accepted / own.drafted:.0f} % of its {length:.1f} drafted tokens per step are accepted"
-    )
+    share = f"{100 * own.accepted / own.drafted:.0f} % of its {length:.1f} drafted tokens per step are accepted"
     needed = costs.break_even(own)
     if needed is None:
         found.append(f"{share}. To know the break-even, name a server without drafts with --plain.")
@@ -336,9 +330,7 @@ def cause_of(answers: Sequence[Answer], costs: ServerCosts, own: Drafts) -> str:
         for one in answers
         if one.sent in (OWN, LONG) and one.drafts and one.drafts.drafted_at
     ]
-    first, other = (
-        (sum(one.accepted_at[:1]), sum(one.drafted_at[:1])) for one in (own, Drafts.sum(answers, OTHER))
-    )
+    first, other = ((sum(one.accepted_at[:1]), sum(one.drafted_at[:1])) for one in (own, Drafts.sum(answers, OTHER)))
     chain = sum(own.drafted_at) == own.drafted
     mistake = template_cause(first, other) or likely_cause(own.drafted_at, own.accepted_at, lengths, chain)
     needed, length = costs.break_even(own), own.drafted / own.steps

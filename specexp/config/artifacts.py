@@ -217,10 +217,7 @@ class LoadedArtifact:
             checkers[family] = checker = _Checker(self.content.where(file), self.folder, self._trust)
             values[family] = checker.refusing(checker.value, family, spec)
         self.execution_spec = values.get("execution")
-        made = {
-            family: checker.refusing(checker.build, family, values[family])
-            for family, checker in checkers.items()
-        }
+        made = {family: checker.refusing(checker.build, family, values[family]) for family, checker in checkers.items()}
         for family, state in self.content.state.items():
             where = f"{self.content.where(STATE)}: {family}"
             if family not in made:
@@ -315,7 +312,5 @@ def save_artifact(
     def check(artifact: Artifact) -> LoadedArtifact:
         return LoadedArtifact(artifact, own)
 
-    written = write_artifact(
-        folder, kind, payloads, provenance, fingerprint, name=name, aliases=aliases, check=check
-    )
+    written = write_artifact(folder, kind, payloads, provenance, fingerprint, name=name, aliases=aliases, check=check)
     return LoadedArtifact(written, own)

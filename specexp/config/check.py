@@ -120,9 +120,7 @@ class Checker:
     def value(self, value: Any, annotation: Any, key: Key) -> Any:
         """Return the checked value as mappings and lists, with all defaults filled in."""
         adapter = adapter_of(annotation)
-        return self._worded(
-            value, key, lambda: to_values(adapter.validate_python(value, context=_Context(self)))
-        )
+        return self._worded(value, key, lambda: to_values(adapter.validate_python(value, context=_Context(self))))
 
     def arguments(self, component: Callable[..., Any], given: Mapping[str, Any], key: Key) -> dict[str, Any]:
         """Return the checked arguments of a class or function, with defaults filled in."""
@@ -133,9 +131,7 @@ class Checker:
         if value is None:  # a section that is not used
             return value
         adapter = adapter_of(annotation)
-        return self._worded(
-            value, key, lambda: adapter.validate_python(value, context=_Context(self, builds=True))
-        )
+        return self._worded(value, key, lambda: adapter.validate_python(value, context=_Context(self, builds=True)))
 
     def build_part(self, value: Mapping[str, Any], base: type, key: Key) -> Any:
         """Build the part that a checked specification describes."""

@@ -86,9 +86,7 @@ def answering(found: CommandResult, after: str = STARTS_OVER) -> Iterator[Comman
     except CommandError as error:
         found.exit_code = fail(error, 1)
     except OSError as error:
-        found.exit_code = fail(
-            f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1
-        )
+        found.exit_code = fail(f"{error.filename or 'output'} cannot be written ({error.strerror or error})", 1)
     except KeyboardInterrupt as stop:
         found.exit_code = fail(f"{str(stop) or 'interrupted'}: {after}", getattr(stop, "code", 130))
 

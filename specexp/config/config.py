@@ -58,9 +58,7 @@ class Config:
         self.checker = Checker(self.source_of)
         given = dict(layers.values)
         for unknown in (name for name in given if name not in SECTIONS):
-            hint = nested_hint(str(unknown), SECTIONS) or did_you_mean(
-                str(unknown), keys_below(schema.Experiment)
-            )
+            hint = nested_hint(str(unknown), SECTIONS) or did_you_mean(str(unknown), keys_below(schema.Experiment))
             raise self.checker.error((str(unknown),), f" is unknown{hint}")
         sections = SECTIONS.keys() if checked is None else sections
         if "name" in sections:  # the file's name, without its extension, is the default
@@ -161,9 +159,7 @@ class Config:
         return [".".join(key) for key in _keys_in(sections, ()) if key] + [*others]
 
 
-def apply_overrides(
-    config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override"
-) -> Config:
+def apply_overrides(config: Config, overrides: Mapping[str, Any], source: str | SourceOf = "override") -> Config:
     """Return a configuration with overrides applied and checked. ``config`` itself is not changed.
 
     Args:

@@ -85,9 +85,7 @@ class Documented(NamedTuple):
             mark = one.get("described")
             if isinstance(mark, PartOf):
                 parts = parts_of(mark.contract)
-                chosen = (
-                    [parts.get(class_path) or import_object(class_path)] if class_path else parts.values()
-                )
+                chosen = [parts.get(class_path) or import_object(class_path)] if class_path else parts.values()
                 for part in chosen:
                     yield from arguments(part)
             elif mark is not None:
@@ -141,9 +139,7 @@ def explain(key: str, config: Config | None = None) -> str:
 def explain_sections() -> str:
     """Return the sections of an experiment file, one per line."""
     meaning = argument_docs(Experiment)
-    return "\n".join(
-        f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS
-    )
+    return "\n".join(f"  {name:<11} {_short(meaning.get(name, ''), _WIDTH - 14)}".rstrip() for name in SECTIONS)
 
 
 def _arguments_at(key: str, config: Config | None) -> list[Documented]:

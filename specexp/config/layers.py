@@ -179,9 +179,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number: int = super().construct_yaml_int(node)
         if _OTHER_BASE.fullmatch(node.value):
-            raise _invalid(
-                node, f"YAML reads {node.value} as {number}; write {number}, or quote it to make it a text"
-            )
+            raise _invalid(node, f"YAML reads {node.value} as {number}; write {number}, or quote it to make it a text")
         return number
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -301,9 +301,7 @@ def with_artifact(config: Config) -> Config:
     except ArtifactError as error:
         raise ConfigError(f"{where}{error}") from error
     if artifact.plain:
-        raise ConfigError(
-            f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead"
-        )
+        raise ConfigError(f"{where}{path} means plain decoding, so there is nothing to compare: use best-tree instead")
     specs = artifact.specs()
     if "drafter" not in specs or "builder" not in specs:
         raise ConfigError(f"{where}{path} must have a drafter and a builder, got kind {artifact.kind!r}")

@@ -45,9 +45,7 @@ def download(reference: str) -> Path:
             f"{reference} needs W&B online, but WANDB_MODE is {mode!r}: unset WANDB_MODE, or give the artifact's folder"
         )
     if not logged_in():
-        raise ArtifactError(
-            f"{reference} needs a W&B account: run `wandb login`, or use the artifact's folder"
-        )
+        raise ArtifactError(f"{reference} needs a W&B account: run `wandb login`, or use the artifact's folder")
     import wandb
 
     try:

@@ -40,9 +40,7 @@ class Pair(Section):
     target_dtype: Dtype = "bfloat16"
     draft_dtype: Dtype = "float32"
     device: str = "cpu"
-    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, str | int] | None = (
-        None
-    )
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | dict[str, str | int] | None = None
     offload_folder: str | None = None
     attn_implementation: Literal["sdpa", "eager"] = "sdpa"
     row_order: RowOrder = "built"
@@ -334,9 +332,7 @@ class Experiment(Section):
     )
     drafter: Annotated[Any, PartOf("specexp.core.contracts.Drafter")] | None = None
     builder: Annotated[Any, PartOf("specexp.core.contracts.TreeBuilder")] | None = None
-    verifier: Annotated[Any, PartOf("specexp.core.contracts.Verifier")] = Field(
-        default={"class_path": "Greedy"}
-    )
+    verifier: Annotated[Any, PartOf("specexp.core.contracts.Verifier")] = Field(default={"class_path": "Greedy"})
     controller: Annotated[Any, PartOf("specexp.core.contracts.Controller")] | None = Field(
         default={"class_path": "Fixed"}
     )

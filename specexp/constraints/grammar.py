@@ -77,9 +77,7 @@ class GrammarConstraint(Constraint):
 
     @override
     def commit(self, tokens: Sequence[int]) -> None:
-        if not self._go(
-            [token for token in tokens if token not in self.eos_token_ids]
-        ):  # nothing follows EOS
+        if not self._go([token for token in tokens if token not in self.eos_token_ids]):  # nothing follows EOS
             raise ValueError(f"the constraint does not allow the tokens {list(tokens)} at this place")
         self._path, self._masks = [], {}
 
@@ -128,14 +126,10 @@ class Compiler:
         from llguidance import LLMatcher
 
         if len(spec) != 1 or not spec.keys() <= set(KINDS):
-            raise ConstraintError(
-                f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}"
-            )
+            raise ConstraintError(f"a constraint must have exactly one of the keys {list(KINDS)}, got {shown(spec)}")
         ((kind, value),) = spec.items()
         if why := self._fault(kind, value):
-            inside = (
-                self._faults_inside(value, value) if kind == "json" and isinstance(value, dict) else iter(())
-            )
+            inside = self._faults_inside(value, value) if kind == "json" and isinstance(value, dict) else iter(())
             key, why = next(inside, ((), why))
             raise ConstraintError(why, (kind, *key))
         matcher = LLMatcher(self._tokenizer, _grammar(kind, value), log_level=0)

@@ -167,9 +167,7 @@ class Bandit(Controller):
         limit = {"depths": "max_depth", "nodes": "max_nodes", "choices": "choice"}[over]
         self._plans = [
             # a budget of 0 nodes means no draft pass either
-            Plan(max_depth=0)
-            if value is None or (limit, value) == ("max_nodes", 0)
-            else Plan(**{limit: value})
+            Plan(max_depth=0) if value is None or (limit, value) == ("max_nodes", 0) else Plan(**{limit: value})
             for value in values
         ]
         self.learn = self.learns = learn

@@ -105,17 +105,10 @@ class NodeBudget(Controller):
             self._observed = False
             self._step += 1
             begins = self._step % self.probe_every == 0  # after a probe
-            if (
-                self._probes
-                or begins
-                or self._step % (_SOON if self._drafted else _REFIT) == 0
-                or not self.knows
-            ):
+            if self._probes or begins or self._step % (_SOON if self._drafted else _REFIT) == 0 or not self.knows:
                 self._plans, self._drafted = {}, False
         if context not in self._plans:
-            recent = [
-                one for one, lane in self._lanes.items() if lane.step >= self._step - 1 and one is not context
-            ]
+            recent = [one for one, lane in self._lanes.items() if lane.step >= self._step - 1 and one is not context]
             together = [*recent[: -context.lanes : -1], context]  # the latest ones; the others have ended
             self._plans = dict(zip(together, self._planned(together, context.lanes), strict=True))
         return self._plans[context]
@@ -241,9 +234,7 @@ class NodeBudget(Controller):
     @override
     def watched(self) -> dict[str, float]:
         lanes = [one for one in (1, 4, 16) if self.knows]
-        return {
-            f"nodes_at_{one}_lanes": sum(self.share(self._values([None] * one), one)) / one for one in lanes
-        }
+        return {f"nodes_at_{one}_lanes": sum(self.share(self._values([None] * one), one)) / one for one in lanes}
 
     @override
     def reset(self) -> None:

@@ -323,9 +323,7 @@ class QLearning(Controller):
     def _starting(self, context: Context) -> Episode:
         explores = self.exploration == "step" and self._chance(context, ()) < self.exploring
         block = self._block()
-        return Episode(
-            block, explores, [Decision(block, 0, 0, (), self._decide(context, block, (0, 0), explores))]
-        )
+        return Episode(block, explores, [Decision(block, 0, 0, (), self._decide(context, block, (0, 0), explores))])
 
     def _decide(self, context: Context, row: int, place: tuple[int, int], explores: bool) -> int:
         if place == (0, 0) and self.first_decision == "after":

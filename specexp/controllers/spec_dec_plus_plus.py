@@ -85,9 +85,7 @@ class AcceptanceHead:
         """Return the loss gradient with respect to all weights, given the one with respect to the log-odds ``[n]``."""
         outer, error = self.weights[(FEATURES + 1) * self.width : -1], error / error.size
         inner = (error[:, np.newaxis] * outer) * (1 - hidden**2)  # [n, width]; tanh' = 1 - tanh^2
-        return np.concatenate(
-            ((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()])
-        )
+        return np.concatenate(((inner.T @ features).ravel(), inner.sum(axis=0), hidden.T @ error, [error.sum()]))
 
 
 class StateHead(AcceptanceHead):

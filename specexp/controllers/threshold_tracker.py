@@ -58,9 +58,7 @@ class ThresholdTracker(Controller):
         state: Literal["carry", "cold"] = "carry",
     ) -> None:
         if (step_ms is None) != (node_ms is None):
-            raise ValueError(
-                "ThresholdTracker: step_ms and node_ms must be given together: set both, or neither"
-            )
+            raise ValueError("ThresholdTracker: step_ms and node_ms must be given together: set both, or neither")
         self.aim = aim
         self.reads_answers = False
         self.uses_seconds = aim == "goodput"

@@ -115,9 +115,7 @@ def additive_mask(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     A boolean 4-D mask works with ``sdpa``, but gives wrong results with ``eager``, which adds it to the scores.
     """
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(
-        ~visible, torch.finfo(dtype).min
-    )
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def windowed(visible: torch.Tensor, window: int | None) -> torch.Tensor:
@@ -250,9 +248,7 @@ class SlotCache(Cache, Slots):  # type: ignore[misc]
         """Set the slots that the next forward pass uses, in batch order."""
         self._open = tuple(slots)
 
-    def write(
-        self, layer: int, keys: torch.Tensor, values: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Append ``[b, heads, rows, dim]`` to the open slots; return all keys and values up to the new rows."""
         self._take_form(keys.shape[1], max(keys.shape[3], values.shape[3]))
         rows = keys.shape[2]

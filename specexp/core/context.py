@@ -89,9 +89,7 @@ class Context:
             stream = self._noise[str(device)] = GumbelStream(self.target_noise_key, device)
         return stream.at(position, positions, vocab_size)
 
-    def uniforms(
-        self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int
-    ) -> NDArray[np.float64]:
+    def uniforms(self, purpose: str, position: int, path: tuple[int, ...] = (), *, size: int) -> NDArray[np.float64]:
         """Return ``[size]`` uniform numbers in (0, 1), keyed by the root's absolute position and a node's rank path.
         A larger size only appends numbers. Streams of different purposes, such as ``"draft"``, are independent.
         """

@@ -343,9 +343,7 @@ class Controller(Part):
         """Return whether to run the next draft pass. Random choices must be keyed by position in the text."""
         return True
 
-    def check_parts(
-        self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None
-    ) -> None:
+    def check_parts(self, drafter: Drafter | None, builder: TreeBuilder | None, verifier: Verifier | None) -> None:
         """Raise ``ValueError`` if these parts cannot be controlled. None: plain decoding or greedy verification."""
 
     def use_latency(self, profile: LatencyProfile | None) -> None:

@@ -103,9 +103,7 @@ class HuggingFaceRuntime(Runtime):
         found = [part.config for part in self.model.modules() if hasattr(part, "config")]
         configs = {id(one): one for config in found for one in (config, config.get_text_config())}.values()
         slides = any(windows.values())
-        sizes = [
-            (one, one.sliding_window) for one in configs if slides and getattr(one, "sliding_window", None)
-        ]
+        sizes = [(one, one.sliding_window) for one in configs if slides and getattr(one, "sliding_window", None)]
         self.windows = {kind: size and 3 for kind, size in windows.items()}
         try:
             for config, _ in sizes:
@@ -256,9 +254,7 @@ class LanguageModel(HuggingFaceRuntime):
         if max(rows, ahead) > known or past > begin:
             known, begin = max(rows, ahead, known), max(self.cache.capacity, begin)
             none = torch.zeros((known, begin + known), dtype=torch.bool, device=self.device)
-            self._masks = {
-                kind: self._additive(none if size else ~none) for kind, size in self.windows.items()
-            }
+            self._masks = {kind: self._additive(none if size else ~none) for kind, size in self.windows.items()}
             self._masked = None
         if self._masked is not visible:
             shape = visible if isinstance(visible, TreeShape) else None
@@ -303,13 +299,9 @@ class LanguageModel(HuggingFaceRuntime):
         if not self.keeps_hidden:
             return []
         body = self.model.base_model
-        if not isinstance(
-            self.keeps_hidden, tuple
-        ):  # the body's output, before the output layer selects rows
+        if not isinstance(self.keeps_hidden, tuple):  # the body's output, before the output layer selects rows
             return [body]
-        return [
-            body.layers[one - 1] if one else self.model.get_input_embeddings() for one in self.keeps_hidden
-        ]
+        return [body.layers[one - 1] if one else self.model.get_input_embeddings() for one in self.keeps_hidden]
 
     def _note(self, module: object, arguments: object, output: Any) -> None:
         self._noted.append(output if isinstance(output, torch.Tensor) else output[0])
@@ -378,8 +370,6 @@ def placement(model: PreTrainedModel) -> str:
         return f"{model.device} (tensor parallel over {_processes(model)} processes)"
     if not is_spread(model):
         return str(model.device)
-    names = [
-        f"cuda:{place}" if isinstance(place, int) else str(place) for place in model.hf_device_map.values()
-    ]
+    names = [f"cuda:{place}" if isinstance(place, int) else str(place) for place in model.hf_device_map.values()]
     counts = {name: names.count(name) for name in sorted(set(names), key=names.index)}
     return ", ".join(f"{name} ({counted(count, 'module')})" for name, count in counts.items())

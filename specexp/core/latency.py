@@ -192,9 +192,7 @@ class LatencyProfile(metaclass=Checked):
     def draft_seconds(self, tokens: int, prefix: int | None = None) -> float:
         """Return the time of a draft pass in seconds; raises ``ValueError`` if the profile has no ``draft_ms``."""
         if not self.draft_ms:
-            raise ValueError(
-                f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it"
-            )
+            raise ValueError(f"latency profile {self.name!r} states no draft_ms, but a draft model was run: set it")
         by_prefix = self.draft_prefix_ms + self.draft_prefix_token_ms * tokens
         return self._pass(self._ms(self._draft_points, tokens), by_prefix, prefix)
 

@@ -191,9 +191,7 @@ def draft_together(draftings: Sequence[tuple[Drafting, int]]) -> list[Draft]:
         share = (perf_counter() - started) / len(growing)
         for (tree, (_, context, request)), answer in zip(growing, answers, strict=True):
             if not isinstance(answer, Candidates):  # a drafter's None would silently end the draft
-                raise TypeError(
-                    f"{type(drafter).__name__}.propose must return Candidates, got {type(answer).__name__}"
-                )
+                raise TypeError(f"{type(drafter).__name__}.propose must return Candidates, got {type(answer).__name__}")
             tree.pass_tokens += answer.pass_tokens
             tree.draft_seconds += share
             if context.constraint is not None:
@@ -293,9 +291,7 @@ class Lane:
         if not 0 <= min(tokens) <= max(tokens) < vocab_size:
             token = next(token for token in tokens if not 0 <= token < vocab_size)
             name = "the drafter" if self.drafting is None else type(self.drafting.drafter).__name__
-            raise ValueError(
-                f"{name} proposed token {token}; the target's vocabulary has ids 0 to {vocab_size - 1}"
-            )
+            raise ValueError(f"{name} proposed token {token}; the target's vocabulary has ids 0 to {vocab_size - 1}")
         seconds = self.result.seconds
         self._seconds_before = dict(seconds)
         seconds["draft"] += draft.draft_seconds
@@ -430,9 +426,7 @@ class Decoding:
         together: whether drafters of a team draft in one pass. If not, lanes cannot affect each other through rounding.
     """
 
-    def __init__(
-        self, target: Target, observers: Iterable[OutcomeObserver] = (), together: bool = True
-    ) -> None:
+    def __init__(self, target: Target, observers: Iterable[OutcomeObserver] = (), together: bool = True) -> None:
         self.target = target
         self.together = together
         self.observers = tuple(observers)
@@ -517,9 +511,7 @@ class Decoding:
         for lane, draft in zip(lanes, drafts, strict=True):
             lane.take(draft)
 
-    def charge_pass(
-        self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
-    ) -> None:
+    def charge_pass(self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float) -> None:
         """Divide the time of the target pass equally among its lanes."""
         for lane in lanes:
             lane.result.seconds["target"] += (ended - started) / len(lanes)
@@ -607,9 +599,7 @@ class Decoder:
         prompt = token_list(input_ids)
         flags = {"continue_conversation": continue_conversation, "stop_at_repetition": stop_at_repetition}
         others = {"seed": seed, "sequence": sequence, **flags}
-        check_arguments(
-            Decoder.generate, (), {**others, "max_new_tokens": max_new_tokens, "observers": observers}
-        )
+        check_arguments(Decoder.generate, (), {**others, "max_new_tokens": max_new_tokens, "observers": observers})
         model.check_request(prompt, max_new_tokens)
         eos_token_ids = eos_set(eos_token_id, model.vocab_size)
         with model.exclusively(), torch.inference_mode():
@@ -619,9 +609,7 @@ class Decoder:
             else:
                 seed = randbits(62) if seed is None else seed
                 context = parts.context(prompt, seed, 0 if sequence is None else sequence)
-            if (
-                context is not model.conversation
-            ):  # the context is new, or another decoder used the cache in between
+            if context is not model.conversation:  # the context is new, or another decoder used the cache in between
                 model.cache.truncate(0, 0)
             context.constraint = constraint
             self._kept = model.conversation = context
@@ -687,9 +675,7 @@ def eos_set(eos_token_id: int | Collection[int] | None, vocab_size: int) -> froz
     except TypeError as error:
         raise ValueError(f"eos_token_id must be a token id or several, got {eos_token_id!r}") from error
     if unknown := sorted(token for token in found if not 0 <= token < vocab_size):
-        raise ValueError(
-            f"eos_token_id must be in the target's vocabulary, 0 to {vocab_size - 1}, got {unknown[0]}"
-        )
+        raise ValueError(f"eos_token_id must be in the target's vocabulary, 0 to {vocab_size - 1}, got {unknown[0]}")
     return frozenset(found)
 
 

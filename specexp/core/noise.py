@@ -54,9 +54,7 @@ def philox(block: Words, position: Words, low: Words, high: Words, key: Key) -> 
     return block, position & _MASK, low, high & _MASK
 
 
-def gumbel(
-    key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu"
-) -> torch.Tensor:
+def gumbel(key: Key, first: int, positions: int, size: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """Return ``[positions, size]`` float32 Gumbel(0, 1) noise on ``device``, starting at an absolute position.
 
     ``argmax(log p + noise)`` over a row is an exact sample from ``p``. The random integers are the same on every
@@ -130,9 +128,7 @@ class UniformStream:
     def __init__(self, key: Key) -> None:
         self._key = key
 
-    def at(
-        self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int
-    ) -> NDArray[np.float64]:
+    def at(self, position: int, paths: Sequence[tuple[int, ...]], start: int, size: int) -> NDArray[np.float64]:
         """Return ``[paths, size]`` numbers for rank paths at one position, starting at number ``start``."""
         first, end = start // 4, -(-(start + size) // 4)
         below = [_digest(path) if path else (0, 0) for path in paths]
@@ -158,6 +154,5 @@ def _round_keys(key: Key) -> tuple[Key, ...]:
     """Return the two key words for each of the ten rounds."""
     first, second = key
     return tuple(
-        ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK)
-        for number in range(10)
+        ((first + number * 0x9E3779B9) & _MASK, (second + number * 0xBB67AE85) & _MASK) for number in range(10)
     )

@@ -84,9 +84,7 @@ def prefill_outcome(
     """
     rows = np.arange(fed.size)
     chain = TokenTree(TreeShape(rows - 1, np.where(rows == 0, -1, 0)), fed)
-    return Outcome(
-        context, chain, logits, accepted=tuple(range(1, fed.size)), new_token_ids=(), hidden=hidden
-    )
+    return Outcome(context, chain, logits, accepted=tuple(range(1, fed.size)), new_token_ids=(), hidden=hidden)
 
 
 FinishReason = Literal["", "eos", "stop", "repetition", "length", "context"]
@@ -129,9 +127,7 @@ class GenerationResult:
         return len(self.token_ids) / self.steps
 
 
-def count_step(
-    result: GenerationResult, tree: TokenTree, accepted: int, new_tokens: int, draft_passes: int
-) -> None:
+def count_step(result: GenerationResult, tree: TokenTree, accepted: int, new_tokens: int, draft_passes: int) -> None:
     """Add one step to a result's counters."""
     result.steps += 1
     result.accepted_drafts += accepted

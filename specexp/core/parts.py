@@ -43,9 +43,7 @@ class Parts(_FourParts):
         verifier: Verifier | None = None,
         controller: Controller | None = None,
     ) -> Self:
-        return super().__new__(
-            cls, drafter, builder, verifier or ArgmaxVerifier(), controller or BuilderLimits()
-        )
+        return super().__new__(cls, drafter, builder, verifier or ArgmaxVerifier(), controller or BuilderLimits())
 
     @property
     def max_rows(self) -> int:
@@ -142,9 +140,7 @@ def check_composition(
             raise ValueError(f"{type(controller).__name__} {sentence}")
 
 
-def _conflicts_of(
-    controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None
-) -> Iterator[str]:
+def _conflicts_of(controller: Controller, drafter: Drafter | None, builder: TreeBuilder | None) -> Iterator[str]:
     """Yield a message for each requirement of the controller that the other parts do not meet."""
     name = "plain decoding" if builder is None else type(builder).__name__
     if controller.needs_log_probs and drafter is not None and not drafter.gives_log_probs:

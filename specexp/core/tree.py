@@ -51,18 +51,14 @@ class TreeShape:
 
     recurs: bool = False
 
-    def __init__(
-        self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]
-    ) -> None:
+    def __init__(self, parents: Sequence[int] | NDArray[np.int64], ranks: Sequence[int] | NDArray[np.int64]) -> None:
         self.parents = np.asarray(parents, dtype=np.int64)  # [n + 1]
         self.ranks = np.asarray(ranks, dtype=np.int64)  # [n + 1]
         rows = np.arange(self.parents.size)
         if self.parents.size == 0 or self.parents[0] != -1:
             raise ValueError("a tree starts with its root: parents[0] must be -1")
         if self.ranks.shape != self.parents.shape:
-            raise ValueError(
-                f"ranks must have {self.parents.size} entries, one per row, got {self.ranks.size}"
-            )
+            raise ValueError(f"ranks must have {self.parents.size} entries, one per row, got {self.ranks.size}")
         if (self.parents[1:] >= rows[1:]).any() or (self.parents[1:] < 0).any():
             raise ValueError("every node's parent must be before it (parents[i] in 0..i-1)")
 

@@ -101,9 +101,7 @@ class PartWrapper(Part):
 def _one_kind(wanted: Iterable[bool | tuple[int, ...]]) -> bool | tuple[int, ...]:
     kinds = set(wanted) - {False}
     if len(kinds) > 1:
-        raise ValueError(
-            "the drafters read hidden states of different layers: use those that read the same ones"
-        )
+        raise ValueError("the drafters read hidden states of different layers: use those that read the same ones")
     return kinds.pop() if kinds else False
 
 

@@ -131,9 +131,7 @@ class OwnPrompts(PromptSet):
             category = self.category or "category"
             if self.category not in (None, *row.values) and row.number == 1:
                 near = did_you_mean(self.category, row.values)
-                raise PromptSetError(
-                    f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",)
-                )
+                raise PromptSetError(f"{row.where}: row 1 has no field {self.category!r}{near}", ("category",))
             kind = row.values.get(category)
             try:
                 found = _conversation(row, self.field)

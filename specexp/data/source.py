@@ -105,9 +105,7 @@ def check_columns(rows: Sequence[Row], keys: Sequence[str]) -> None:
             )
 
 
-def read_rows(
-    path: str, *, subset: str | None = None, split: str = "train", streaming: bool = True
-) -> Iterator[Row]:
+def read_rows(path: str, *, subset: str | None = None, split: str = "train", streaming: bool = True) -> Iterator[Row]:
     """Yield the rows of a source.
 
     All CSV values are read as strings. A ``.txt`` file has one text per line, in the column ``text``; blank lines are
@@ -231,15 +229,11 @@ def _json_rows(where: str, lines: Iterator[tuple[int, str]]) -> Iterator[dict[st
             rows = [{"text": row} if isinstance(row, str) else row for row in value]
         for row in rows:
             if not isinstance(row, dict):
-                raise PromptSetError(
-                    f'{where}: line {number} must be a JSON object, such as {{"prompt": "..."}}'
-                )
+                raise PromptSetError(f'{where}: line {number} must be a JSON object, such as {{"prompt": "..."}}')
             yield row
 
 
-def _open(
-    path: str, local: Path, subset: str | None, split: str, streaming: bool
-) -> Iterator[dict[str, Any]]:
+def _open(path: str, local: Path, subset: str | None, split: str, streaming: bool) -> Iterator[dict[str, Any]]:
     """Yield the rows of a folder or a hub data set."""
     import datasets  # takes a second, so a missing source is reported first
 

@@ -62,9 +62,7 @@ def split_of(module: str) -> Split:
 
 def is_test_module(module: str) -> bool:
     """Return whether a dotted name belongs to a test module or to a module in a test package."""
-    return any(
-        part in ("test", "tests", "idle_test") or part.startswith("test_") for part in module.split(".")
-    )
+    return any(part in ("test", "tests", "idle_test") or part.startswith("test_") for part in module.split("."))
 
 
 class Document(NamedTuple):

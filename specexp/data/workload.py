@@ -115,9 +115,7 @@ class Prompt:
             _, found, after = rendered(tokenizer, messages, self.template_arguments).rpartition(ANSWER)
         except Exception as error:
             why = f"is rejected by the tokenizer's chat template ({first_line(error)})"
-            raise PromptSetError(
-                f"prompt {self.prompt_id!r}: turn {turn} {why}", ("chat_template",)
-            ) from error
+            raise PromptSetError(f"prompt {self.prompt_id!r}: turn {turn} {why}", ("chat_template",)) from error
         if not found:
             raise PromptSetError(
                 f"prompt {self.prompt_id!r} has {len(self.turns)} turns, but the tokenizer's chat template drops "

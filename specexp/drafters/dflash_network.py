@@ -48,17 +48,11 @@ class DFlashConfig:
         kinds = {*layer.layer_types, "full_attention"} - {"full_attention"}
         if content.get("model_type", "qwen3") != "qwen3" or kinds:
             wrong = next(iter(kinds), f"model_type {content.get('model_type')!r}")
-            raise ValueError(
-                f"{where}: a DFlash draft must have the layers of Qwen3 with full attention, got {wrong}"
-            )
+            raise ValueError(f"{where}: a DFlash draft must have the layers of Qwen3 with full attention, got {wrong}")
         layers, depth = found.get("target_layer_ids"), found["num_target_layers"]
         if layers is None:  # evenly spaced from the second layer to the third from last
             count = layer.num_hidden_layers
-            even = (
-                [round(1 + number * (depth - 4) / (count - 1)) for number in range(count)]
-                if count > 1
-                else []
-            )
+            even = [round(1 + number * (depth - 4) / (count - 1)) for number in range(count)] if count > 1 else []
             layers = even or [depth // 2]
         # id 0 is the first layer's output
         return cls(layer, tuple(one + 1 for one in layers), found["block_size"], found["mask_token_id"])
@@ -74,9 +68,7 @@ class DFlashNetwork(nn.Module):
         self.config = config
         self.fc = nn.Linear(len(config.state_layers) * width, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
-        self.layers: Any = nn.ModuleList(
-            DecoderLayer(layer, number) for number in range(layer.num_hidden_layers)
-        )
+        self.layers: Any = nn.ModuleList(DecoderLayer(layer, number) for number in range(layer.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=eps)
         self._rotation = Rotation(layer)
 

@@ -220,9 +220,7 @@ class DraftModel(Drafter):
         ]
         feeding = [(drafter, context, fed) for drafter, context, _, _, fed in found if fed is not None]
         if feeding:  # one pass of the model for all sequences
-            answered = self.source.feed_together(
-                [(one.source, context, fed) for one, context, fed in feeding]
-            )
+            answered = self.source.feed_together([(one.source, context, fed) for one, context, fed in feeding])
             for (drafter, _, _), answers in zip(feeding, answered, strict=True):
                 drafter._answers += answers
         whole = [
@@ -339,9 +337,7 @@ class DraftModel(Drafter):
 
     def _in_part(self, context: Context, request: Request, nodes: Sequence[int | None]) -> Candidates:
         fed = [index for index, node in enumerate(nodes) if node is not None]
-        return answered_in_part(
-            request, self.source.vocab_size, fed, lambda part: self.propose(context, part)
-        )
+        return answered_in_part(request, self.source.vocab_size, fed, lambda part: self.propose(context, part))
 
 
 def _source_of(runtime: Runtime) -> DraftSource:

@@ -117,9 +117,7 @@ class DraftSource(ABC):
     def commit(self, rows: Sequence[int]) -> None:
         """Commit these rows and drop the others. Row numbers start after the last commit."""
 
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
+    def candidates(self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]) -> Candidates:
         """Rank or draw candidates for ``f`` frontier rows. By default, answers are pairs (logits ``[m, V]``, row)."""
         return rank(scoring, [ToRank(context, request, _stacked(answers), self.vocabulary)])[0]
 
@@ -128,16 +126,13 @@ class DraftSource(ABC):
     ) -> list[Candidates]:
         """Return the result of :meth:`candidates` for each of several sources in one team."""
         return [
-            source.candidates(scoring, context, request, answers)
-            for source, context, request, answers in questions
+            source.candidates(scoring, context, request, answers) for source, context, request, answers in questions
         ]
 
     def state(self, answer: Any) -> NDArray[np.float32]:
         """Return the hidden state ``[d]`` of an answer (logits, row, states). Raises ``ValueError`` if it has none."""
         if not isinstance(answer, tuple) or len(answer) < 3:
-            raise ValueError(
-                f"{type(self).__name__} has no states to read: set pair.mode to eager or compiled"
-            )
+            raise ValueError(f"{type(self).__name__} has no states to read: set pair.mode to eager or compiled")
         found: NDArray[np.float32] = answer[2][answer[1]].float().numpy(force=True)
         return found
 
@@ -243,10 +238,7 @@ class ModelSource(DraftSource):
     ) -> list[Candidates]:
         return rank(
             scoring,
-            [
-                ToRank(context, request, _stacked(rows), self.vocabulary)
-                for _, context, request, rows in questions
-            ],
+            [ToRank(context, request, _stacked(rows), self.vocabulary) for _, context, request, rows in questions],
         )
 
     @override

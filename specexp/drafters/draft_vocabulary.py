@@ -51,26 +51,20 @@ class DraftVocabulary:
         import torch
 
         if most is not None and most > size:
-            raise ValueError(
-                f"vocabulary_size must be at most {size}, the model's number of tokens, got {most}"
-            )
+            raise ValueError(f"vocabulary_size must be at most {size}, the model's number of tokens, got {most}")
         if file is None:
             return None if most is None else cls(torch.arange(most), size)
         try:
             ids = json.loads(Path(file).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{file}: a draft vocabulary must be a JSON list of token ids: {error}"
-            ) from error
+            raise ValueError(f"{file}: a draft vocabulary must be a JSON list of token ids: {error}") from error
         if (
             not isinstance(ids, list)
             or not ids
             or any(type(one) is not int or not 0 <= one < size for one in ids)
             or len(set(ids)) != len(ids)
         ):
-            raise ValueError(
-                f"{file}: a draft vocabulary must be a list of different token ids from 0 to {size - 1}"
-            )
+            raise ValueError(f"{file}: a draft vocabulary must be a list of different token ids from 0 to {size - 1}")
         return cls(torch.tensor(sorted(ids[:most])), size)
 
     def ids(self, found: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -99,9 +93,7 @@ class DraftVocabulary:
         """
         model = runtime.model
         if runtime.draft_source is not None or not hasattr(model, "get_output_embeddings"):
-            raise ValueError(
-                f"{type(runtime).__name__} runs no reduced head: set pair.mode to eager or compiled"
-            )
+            raise ValueError(f"{type(runtime).__name__} runs no reduced head: set pair.mode to eager or compiled")
         output, known = model.get_output_embeddings(), _REDUCED.setdefault(model, {})
         key = self.kept.numpy().tobytes(), output.weight.data_ptr()
         if key not in known:

@@ -87,9 +87,7 @@ class Eagle3(StatesDrafter):
         }
         for name, (has, wanted) in wrong.items():
             if has != wanted:
-                raise ValueError(
-                    f"{self._head}: {name} of the head must be {wanted} for this target, got {has}"
-                )
+                raise ValueError(f"{self._head}: {name} of the head must be {wanted} for this target, got {has}")
         if not 0 <= min(layers) <= max(layers) <= depth:
             raise ValueError(f"{self._head}: layers must be from 0 to {depth}, got {list(layers)}")
         network = network.to(device=target.device, dtype=target.dtype)
@@ -118,14 +116,10 @@ def folder_of(head: str) -> Path:
     try:
         return Path(snapshot_download(head, allow_patterns=["config.json", "*.safetensors", "*.bin"]))
     except Exception as error:  # the errors depend on the client's version
-        raise ValueError(
-            f"{head} does not exist as a folder, and the hub has no such head: {error}"
-        ) from error
+        raise ValueError(f"{head} does not exist as a folder, and the hub has no such head: {error}") from error
 
 
-def scores_of(
-    network: Eagle3Network, target: Runtime, layers: tuple[int, ...]
-) -> dict[tuple[int, ...], float]:
+def scores_of(network: Eagle3Network, target: Runtime, layers: tuple[int, ...]) -> dict[tuple[int, ...], float]:
     """Return the share of the target's own text that a head's drafts would match, for each choice of layers to read.
 
     The text is a tree of several chains, sampled from the target. The share is the distributions' mean overlap.

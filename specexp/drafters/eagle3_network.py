@@ -254,9 +254,7 @@ class Eagle3Network(nn.Module):
         """Load a published head from its folder. Raises ``ValueError``, naming the file and tensor at fault."""
         content, given, file = read_head(folder)
         config = Eagle3Config.of(content, file.with_name("config.json"))
-        return cls._of(
-            config, {name.replace("midlayer.", "layers.0."): one for name, one in given.items()}, file
-        )
+        return cls._of(config, {name.replace("midlayer.", "layers.0."): one for name, one in given.items()}, file)
 
     @classmethod
     def _of(cls, config: Eagle3Config, given: dict[str, torch.Tensor], file: Path) -> Eagle3Network:
@@ -264,9 +262,7 @@ class Eagle3Network(nn.Module):
         wide, vocabulary = config.layer.vocab_size, config.draft_vocab_size
         shifts = given.pop("d2t", None)
         if shifts is None and vocabulary != wide:
-            raise ValueError(
-                f"{file}: d2t is missing, a head with {vocabulary} of {wide} tokens must have it"
-            )
+            raise ValueError(f"{file}: d2t is missing, a head with {vocabulary} of {wide} tokens must have it")
         kept = None if shifts is None else torch.arange(len(shifts)) + shifts.long()
         if kept is not None and (
             len(kept) != vocabulary or (kept.diff() <= 0).any() or kept[0] < 0 or kept[-1] >= wide
@@ -296,9 +292,7 @@ class Eagle3Network(nn.Module):
             tensors["t2d"] = torch.zeros(self.config.layer.vocab_size, dtype=torch.bool)
             tensors["t2d"][kept] = True
         save_file(tensors, path / "model.safetensors", {"format": "pt"})
-        (path / "config.json").write_text(
-            json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8"
-        )
+        (path / "config.json").write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 def read_head(folder: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], Path]:
@@ -449,9 +443,7 @@ class DecoderLayer(nn.Module):
             k, v = cache.update(k, v, self.number)
         groups = self.heads != self.kv_heads
         causal = visible is None and k.shape[-2] == q.shape[-2]  # not for one row after cached ones
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=groups
-        )
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=causal, enable_gqa=groups)
         x = x + self.self_attn.o_proj(mixed.transpose(-2, -3).flatten(-2))
         gate, up = self.gate_up(self.post_attention_layernorm(x)).chunk(2, dim=-1)
         made: torch.Tensor = x + self.mlp.down_proj(F.silu(gate) * up)

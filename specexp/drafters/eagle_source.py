@@ -182,9 +182,7 @@ class _TreeCache:
         self._layers: list[list[torch.Tensor]] = []  # keys and values [1, heads, capacity, d] of each layer
         self.committed = self.rows = self.first = 0
 
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Append ``[1, heads, m, d]`` rows to a layer, and return the rows that the pass reads."""
         end = self.rows + keys.shape[-2]
         if layer == len(self._layers):

@@ -39,9 +39,7 @@ class Grammar(Drafter):
 
     @override
     def propose(self, context: Context, request: Request) -> Candidates:
-        return candidates_of(
-            request, (self._after(context, request.path_tokens(row)) for row in request.rows.tolist())
-        )
+        return candidates_of(request, (self._after(context, request.path_tokens(row)) for row in request.rows.tolist()))
 
     def _after(self, context: Context, path: Sequence[int]) -> list[int]:
         if context.constraint is None:

@@ -68,9 +68,7 @@ class Lookahead(Drafter):
 
         def after(path: tuple[int, ...]) -> list[int]:
             depth = len(path)
-            return list(
-                dict.fromkeys(one[depth] for one in paths if len(one) > depth and one[:depth] == path)
-            )
+            return list(dict.fromkeys(one[depth] for one in paths if len(one) > depth and one[:depth] == path))
 
         return candidates_of(request, (after(request.path_tokens(row)) for row in request.rows.tolist()))
 
@@ -81,10 +79,7 @@ class Lookahead(Drafter):
         if not nodes or nodes[0] is None:  # a step without a draft
             return
         # near the end of an output, the deepest columns are not fed and keep their guesses
-        newest = [
-            guess if node is None else int(answers[node])
-            for node, guess in zip(nodes, levels[-1], strict=True)
-        ]
+        newest = [guess if node is None else int(answers[node]) for node, guess in zip(nodes, levels[-1], strict=True)]
         if len(levels) == self.ngram - 1:  # a full column and its answer form an n-gram
             for column, (token, node) in enumerate(zip(newest, nodes, strict=True)):
                 first, *rest = (level[column] for level in levels)

@@ -63,12 +63,8 @@ def _layer_of(target: Runtime) -> Any:
         else:
             layers = MtpModel.from_pretrained(target.model, device_map={"": target.device})
     except Exception as error:  # the library's errors depend on what is missing
-        raise ValueError(
-            f"Mtp: the layer of {config.name_or_path} cannot be read: {first_line(error)}"
-        ) from error
+        raise ValueError(f"Mtp: the layer of {config.name_or_path} cannot be read: {first_line(error)}") from error
     kinds = getattr(layers.config, "layer_types", None) or ["full_attention"]
     if kinds[0] != "full_attention":
-        raise ValueError(
-            f"Mtp: the layer of {config.name_or_path} must have full attention, but it has {kinds[0]}"
-        )
+        raise ValueError(f"Mtp: the layer of {config.name_or_path} must have full attention, but it has {kinds[0]}")
     return MtpLayer(layers).to(target.dtype).eval().requires_grad_(False)

@@ -22,9 +22,7 @@ _EPSILON = 1e-6
 class KeyValues(Protocol):
     """A cache of keys and values, such as transformers' ``DynamicCache``."""
 
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Append rows ``[..., heads, m, d / heads]`` to a layer, and return all rows of the layer."""
 
 
@@ -69,9 +67,7 @@ class EagleHead(nn.Module):
             made = cls(width, int(np.asarray(arrays["heads"]).reshape(())), inner)
             made.load_state_dict(weights)
         except (KeyError, RuntimeError, IndexError, ValueError, ZeroDivisionError) as error:
-            raise ValueError(
-                f"the head must have the arrays of an EagleHead, got {sorted(arrays)}"
-            ) from error
+            raise ValueError(f"the head must have the arrays of an EagleHead, got {sorted(arrays)}") from error
         return made.eval().requires_grad_(False)
 
     @override

@@ -39,9 +39,7 @@ class PromptLookup(TokenDrafter):
         candidates: Annotated[int, Field(ge=1, le=64)] = 1,
     ) -> None:
         if min_ngram > max_ngram:
-            raise ValueError(
-                f"PromptLookup: min_ngram must be at most max_ngram {max_ngram}, got {min_ngram}"
-            )
+            raise ValueError(f"PromptLookup: min_ngram must be at most max_ngram {max_ngram}, got {min_ngram}")
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
         self.max_candidates = candidates

@@ -103,9 +103,7 @@ def _scores(scoring: Scoring, temperature: float, questions: Sequence[ToRank]) -
     return scores
 
 
-def _drawn(
-    scores: torch.Tensor, context: Context, request: Request, vocabulary: DraftVocabulary | None
-) -> Candidates:
+def _drawn(scores: torch.Tensor, context: Context, request: Request, vocabulary: DraftVocabulary | None) -> Candidates:
     """Draw candidates from ``[f, V]`` scores, with uniform numbers that depend only on the place in the tree."""
     position = len(context) - 1
     paths = [request.rank_path(row) for row in request.rows.tolist()]
@@ -229,9 +227,7 @@ def draw(
         token = block * _BLOCK + inside  # [a, size]
         new = probability > 0
         if not replacement:  # skipping repeated tokens is equivalent to drawing without replacement
-            observed = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(
-                size, k=-1, dtype=np.bool_
-            )
+            observed = (token[:, :, np.newaxis] == token[:, np.newaxis, :]) & np.tri(size, k=-1, dtype=np.bool_)
             new &= ~observed.any(axis=2)
         which, _ = np.nonzero(new)
         place = (counts[active][:, np.newaxis] + new.cumsum(axis=1) - 1)[new]

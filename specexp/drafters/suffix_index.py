@@ -130,9 +130,7 @@ class SuffixArray:
         self.tokens, self.suffixes = (np.asarray(arrays[name]) for name in ("tokens", "suffixes"))
         for name, array in (("tokens", self.tokens), ("suffixes", self.suffixes)):
             if array.dtype != np.int32 or array.ndim != 1:
-                raise ValueError(
-                    f"the corpus' {name} must be int32 [n], got {array.dtype} {list(array.shape)}"
-                )
+                raise ValueError(f"the corpus' {name} must be int32 [n], got {array.dtype} {list(array.shape)}")
         if self.largest_token < 0:
             raise ValueError("the corpus is empty: it must have at least one text of one token")
         if self.tokens.min() < NO_CANDIDATE or self.tokens[-1] != NO_CANDIDATE:

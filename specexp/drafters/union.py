@@ -72,9 +72,7 @@ class Union(DrafterWrapper, TokenDrafter):
         if any(request.length > 1 for _, _, request in requested):
             return super().propose_together(requested)
         answers = [
-            own.propose_together(
-                [(one.inner[place], context, request) for one, context, request in requested]
-            )
+            own.propose_together([(one.inner[place], context, request) for one, context, request in requested])
             for place, own in enumerate(self.inner)
         ]
         return [

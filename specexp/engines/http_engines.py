@@ -229,9 +229,7 @@ class OpenAIEndpoint(HttpEngine):
     ) -> None:
         for name, address in (("url", url), ("plain_url", plain_url)):
             if not (address or "http://").startswith(("http://", "https://")):
-                raise EngineError(
-                    f"OpenAIEndpoint: {name} must begin with http:// or https://, got {address!r}"
-                )
+                raise EngineError(f"OpenAIEndpoint: {name} must begin with http:// or https://, got {address!r}")
         if (command is None) == (url is None):
             raise EngineError("OpenAIEndpoint: exactly one of command and url must be set")
         if command is not None and "{port}" not in command:
@@ -271,9 +269,7 @@ class OpenAIEndpoint(HttpEngine):
     @property
     @override
     def restart_key(self) -> Hashable:
-        named = [
-            (name, value) for name, value in self.settings.items() if f"{{{name}" in (self.command or "")
-        ]
+        named = [(name, value) for name, value in self.settings.items() if f"{{{name}" in (self.command or "")]
         return self.command, self.url, tuple(sorted(named))
 
     @override
@@ -341,9 +337,7 @@ class LlamaCppServer(HttpEngine):
         except (OSError, subprocess.TimeoutExpired):
             return NOT_INSTALLED
         lines = (result.stdout + result.stderr).splitlines()
-        return next(
-            (line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown"
-        )
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("version")), "unknown")
 
     @property
     @override
@@ -394,6 +388,4 @@ class LlamaCppServer(HttpEngine):
         ]
 
     def _by_wheel(self) -> bool:
-        return (
-            self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None
-        )
+        return self.program == _PROGRAM and shutil.which(_PROGRAM) is None and find_spec("xllamacpp") is not None

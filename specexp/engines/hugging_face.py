@@ -94,9 +94,7 @@ class _Generate(RunningEngine):
 
         assert isinstance(engine, HuggingFace)
         pair, loop = self.pair, _LOOPS[engine.drafts]
-        generation = Generation(
-            max_new_tokens=max_new_tokens, stop_at_eos=bool(eos), stop_at_repetition=False
-        )
+        generation = Generation(max_new_tokens=max_new_tokens, stop_at_eos=bool(eos), stop_at_repetition=False)
         settings = engine.settings.given("num_assistant_tokens_schedule")
         try:
             arm = HuggingFaceArm(

@@ -43,9 +43,7 @@ def main(words: list[str]) -> None:
         if isinstance(default, xllamacpp.ggml_type):
             return xllamacpp.ggml_type[f"GGML_TYPE_{text.upper()}"]
         if flag == "--spec-type":
-            return [
-                xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{text.replace('-', '_').upper()}"]
-            ]
+            return [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{text.replace('-', '_').upper()}"]]
         return [text] if isinstance(default, list) else type(default)(text)
 
     made = xllamacpp.CommonParams()

@@ -63,9 +63,7 @@ def forms_of(lengths: Mapping[int, int], most: int) -> dict[str, Any]:
     return {
         "vllm": {
             LENGTH: longest,
-            f"{LENGTH}_per_batch_size": [
-                [first, after - 1, lengths[first]] for first, after in pairwise(begins)
-            ],
+            f"{LENGTH}_per_batch_size": [[first, after - 1, lengths[first]] for first, after in pairwise(begins)],
         },
         "sglang": {"adaptive": {str(first): {"candidate_steps": [one]} for first, one in lengths.items()}},
         # TensorRT-LLM's longest draft must be that of one request

@@ -170,9 +170,7 @@ class _Pipeline(RunningEngine):
         )
 
 
-def write_openvino(
-    model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None
-) -> None:
+def write_openvino(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
     """Convert a model to OpenVINO's format and write it, with the tokenizer if one is given.
 
     The converted model has the inputs ``input_ids``, ``attention_mask``, ``position_ids`` and ``beam_idx``. It keeps

@@ -128,9 +128,7 @@ class VLLM(HttpEngine):
 @cache
 def _version(python: str) -> str:
     try:
-        found = subprocess.run(
-            [python, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False
-        )
+        found = subprocess.run([python, "-c", _VERSION], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return NOT_INSTALLED
     return found.stdout.strip() or NOT_INSTALLED

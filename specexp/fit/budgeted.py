@@ -178,9 +178,7 @@ class ControllerLearning(lightning.LightningModule):
 
 def checkpoints_in(folder: Path, every: int) -> ModelCheckpoint:
     """Return a callback that writes ``folder/checkpoints/last.ckpt`` every ``every`` steps."""
-    return ModelCheckpoint(
-        folder / "checkpoints", "last", every_n_train_steps=every, enable_version_counter=False
-    )
+    return ModelCheckpoint(folder / "checkpoints", "last", every_n_train_steps=every, enable_version_counter=False)
 
 
 def run(trainer: lightning.Trainer, module: lightning.LightningModule, folder: Path, **data: Any) -> None:

@@ -191,9 +191,7 @@ def _learn(config: Config, dry: bool) -> int:
             current_result().artifact = str(found.artifacts[0].folder)
             name = f"{config.name}_learned"  # another name, because this folder holds the results of learning
             again = experiment_again(config)
-            current_result().next = command_line(
-                "run", *again, "--artifact", current_result().artifact, "--name", name
-            )
+            current_result().next = command_line("run", *again, "--artifact", current_result().artifact, "--name", name)
     except ArtifactError as error:
         return fail(error, 1)
     return fail(f"{why}; the controller learned from the other prompts", 1) if module.failed else 0
@@ -210,7 +208,5 @@ def read_fit(path: str | Path, overrides: Sequence[str] = (), *, build: bool = T
     values = checker.arguments(fit, layers.values, ())
     check_trainer(values["trainer"] or {}, checker)
     signature = arguments_of(fit) or {}
-    built = {
-        name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")
-    }
+    built = {name: checker.build(values[name], signature[name].annotation, (name,)) for name in ("model", "data")}
     return {**values, **built} if build else values

@@ -71,9 +71,7 @@ class HeadTraining(BudgetedTraining):
         width: int = self._target[0].get_output_embeddings().weight.shape[-1]
         return width
 
-    def losses(
-        self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def losses(self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the loss terms, keyed by name.
 
         ``hidden`` ``[batch, length, d]`` and ``logits`` ``[batch, length, V]`` are outputs of the target. ``batch``
@@ -154,9 +152,7 @@ class MedusaTraining(HeadTraining):
         self.head = MedusaHeads(self.width, heads, blocks)
 
     @override
-    def losses(
-        self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def losses(self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
         states, output = self.head(hidden), partial(final_logits, self.target)  # [batch, length, heads, d]
         # Head i predicts the token i + 2 positions ahead; state t is compared with the logits at t + i + 1.
         return {
@@ -204,9 +200,7 @@ class EagleTraining(HeadTraining):
         return {**super().arrays(), "heads": np.array([self.head.heads], dtype=np.int64)}
 
     @override
-    def losses(
-        self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    def losses(self, hidden: torch.Tensor, batch: torch.Tensor, logits: torch.Tensor) -> dict[str, torch.Tensor]:
         embedded = self.target.get_input_embeddings()(batch[:, 1:])  # [batch, length - 1, d]
         positions = torch.arange(1, batch.shape[1], device=batch.device)
         # The input at t is the embedding of token t + 1 and the state at t, as in EAGLE.
@@ -265,9 +259,7 @@ class Eagle3Training(HeadTraining):
     def _losses(self, batch: torch.Tensor) -> dict[str, torch.Tensor]:
         with torch.no_grad():
             found = self.target(input_ids=batch, use_cache=False, output_hidden_states=True)
-            states = torch.cat(
-                [found.hidden_states[at] for at in self.head.config.state_layers or ()], dim=-1
-            )
+            states = torch.cat([found.hidden_states[at] for at in self.head.config.state_layers or ()], dim=-1)
         embedded = self.head.embed(batch[:, 1:])  # one token ahead of the states
         return {
             f"step_{step}": self.decay**step

@@ -112,9 +112,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
         tracked = wanted_mode(config.tracking.mode) != "disabled"
         project = project_of(config.tracking.project)
         take_over(config.tracking.project)
-        arguments["logger"] = (
-            WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
-        )
+        arguments["logger"] = WandbLogger(name=name, project=project, save_dir=str(folder)) if tracked else False
     trainer = build_trainer(config, **arguments)
     run(trainer, module, folder, train_dataloaders=data.loader())
     return module
@@ -162,9 +160,7 @@ def draw_table(table: QTable, title: str) -> Figure:
 
     values, visits = np.array(table.values), np.array(table.visits)
     size = table.block_size
-    starts = sorted(range(0, table.rows, size), key=lambda row: -visits[row : row + size].sum())[
-        :_MOST_BLOCKS
-    ]
+    starts = sorted(range(0, table.rows, size), key=lambda row: -visits[row : row + size].sum())[:_MOST_BLOCKS]
     cost = _labels(table.cost_bins, "{:g}")
     confidence = _labels(table.confidence_bins, "{:g}")
     shape = (len(cost), len(confidence))

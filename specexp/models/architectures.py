@@ -62,9 +62,7 @@ FAMILIES = {
     "Gemma2ForCausalLM": Family(
         "Gemma 2", (*_GEMMA, "attn_logit_softcapping"), _AROUND, norm_offset=1.0, file="GEMMA2"
     ),
-    "Gemma3ForCausalLM": Family(
-        "Gemma 3 (text)", _GEMMA, _AROUND, norms_qk="head", norm_offset=1.0, file="GEMMA3"
-    ),
+    "Gemma3ForCausalLM": Family("Gemma 3 (text)", _GEMMA, _AROUND, norms_qk="head", norm_offset=1.0, file="GEMMA3"),
     "Phi3ForCausalLM": Family(
         "Phi-3 and Phi-4",
         (*_WINDOWS, "original_max_position_embeddings"),
@@ -72,9 +70,7 @@ FAMILIES = {
         gate_up=("gate_up_proj",),
         file="PHI3",
     ),
-    "SmolLM3ForCausalLM": Family(
-        "SmolLM3", (*_SWITCHED, "no_rope_layers", "no_rope_layer_interval"), file="SMOLLM3"
-    ),
+    "SmolLM3ForCausalLM": Family("SmolLM3", (*_SWITCHED, "no_rope_layers", "no_rope_layer_interval"), file="SMOLLM3"),
     "Olmo2ForCausalLM": Family("OLMo 2", (), ("", "", *_AFTER), norms_qk="all", file="OLMO2"),
     "Olmo3ForCausalLM": Family("OLMo 3", _WINDOWS, ("", "", *_AFTER), norms_qk="all", file="OLMO2"),
     "GraniteForCausalLM": Family("Granite 3", _GRANITE, file="GRANITE"),
@@ -102,9 +98,7 @@ def check_model(model: PreTrainedModel) -> None:
     family = FAMILIES.get(type(model).__name__)
     if family is None:
         known = ", ".join(one.name for one in FAMILIES.values())
-        raise CannotCompileError(
-            f"compiled passes support {known}, but the model is a {type(model).__name__}"
-        )
+        raise CannotCompileError(f"compiled passes support {known}, but the model is a {type(model).__name__}")
     config = model.config
     parameters = config.rope_parameters or {}
     ropes = [one for one in parameters.values() if isinstance(one, dict)] or [parameters]

@@ -62,10 +62,7 @@ class _Growing(ctypes.Structure):
     _fields_ = [
         ("levels", ctypes.c_int64),
         ("widest", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")
-        ),
+        *((name, ctypes.c_void_p) for name in ("rows", "nodes", "parents", "ranks", "places", "given", "tokens")),
         ("stride", ctypes.c_int64),
         ("kept", ctypes.c_void_p),
     ]
@@ -309,9 +306,7 @@ class CompiledModel(HuggingFaceRuntime):
         count = len(rows)
         if rows[-1] >= count:  # some rows must be moved
             kept = (ctypes.c_int64 * count)(*rows)
-            self._kernels.keep(
-                self._weights.model, self._cache(), slot, self.cache.lengths[slot], kept, count
-            )
+            self._kernels.keep(self._weights.model, self._cache(), slot, self.cache.lengths[slot], kept, count)
         self.cache.commit(slot, range(count))
 
     def _chosen(self, slots: Sequence[int], trees: Sequence[TokenTree], rows: _Rows) -> _Choices:
@@ -434,9 +429,7 @@ class CompiledModel(HuggingFaceRuntime):
         return known
 
     def _empty_cache(self) -> SlotCache:
-        return SlotCache(
-            self.model.config, slots=1, capacity=0, dtype=self._weights.dtype, device=self.device
-        )
+        return SlotCache(self.model.config, slots=1, capacity=0, dtype=self._weights.dtype, device=self.device)
 
     def _make_room(self, rows: int, slots: int) -> None:
         """Reserve cache rows. If the cache must grow, reserve 50% more than needed, because growing copies it."""
@@ -449,8 +442,7 @@ class CompiledModel(HuggingFaceRuntime):
         if rows <= known[0] and pairs <= known[1]:
             return
         rows, pairs = (
-            max(wanted, 2 * size) if wanted > size else size
-            for wanted, size in zip((rows, pairs), known, strict=True)
+            max(wanted, 2 * size) if wanted > size else size for wanted, size in zip((rows, pairs), known, strict=True)
         )
         self._rows = _Rows(np.zeros((len(_NUMBERS), rows), dtype=np.int64), np.ones(pairs, dtype=np.uint8))
         self._buffers = [torch.empty(rows * width, dtype=torch.float32) for width in self._weights.widths]

@@ -115,18 +115,12 @@ def unpacked(file: Path) -> Path:
     scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
     if (count := metadata.get("split.count", 1)) > 1:
         number = f"shard {metadata.get('split.no', 0) + 1} of {count}"
-        raise ValueError(
-            f"it is {number}: merge the shards with llama-gguf-split --merge, and name the merged file"
-        )
+        raise ValueError(f"it is {number}: merge the shards with llama-gguf-split --merge, and name the merged file")
     if lacking := [f"{architecture}.{name}" for name in _SIZES if f"{architecture}.{name}" not in metadata]:
-        raise ValueError(
-            f"it is not a whole model, since its metadata has no {lacking[0]}: name the model's own file"
-        )
+        raise ValueError(f"it is not a whole model, since its metadata has no {lacking[0]}: name the model's own file")
     rotated, width = (metadata.get(f"{architecture}.{name}") for name in ("rope.dimension_count", _WIDTH))
     if architecture == "phi3" and rotated != (width or rotated):  # transformers would rotate whole heads
-        raise ValueError(
-            f"it rotates {rotated} of {width} numbers of a head, which transformers does not read"
-        )
+        raise ValueError(f"it rotates {rotated} of {width} numbers of a head, which transformers does not read")
     if scaling != "none" or "rope_freqs.weight" in tensors:  # transformers would ignore the scaling
         raise ValueError("its rotary positions are scaled, so only llama.cpp runs it: set pair.mode to auto")
     print(f"unpacking {file.name} for PyTorch, once", file=sys.stderr, flush=True)
@@ -179,9 +173,7 @@ def check_tensors(kind: str, report: Mapping[str, Any]) -> None:
     made_up = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     if made_up:
         verb = "are" if len(made_up) > 1 else "is"
-        raise ValueError(
-            f"{counted(len(made_up), 'tensor')} {verb} missing or misshapen, such as {min(made_up)!r}"
-        )
+        raise ValueError(f"{counted(len(made_up), 'tensor')} {verb} missing or misshapen, such as {min(made_up)!r}")
     # files of older versions store rotary frequencies, which are computed
     unused = [name for name in report["unexpected_keys"] if not name.endswith("inv_freq")]
     if unused:
@@ -196,9 +188,7 @@ def _check_used(file: Path, architecture: str, model: PreTrainedModel) -> None:
 
     sizes = {one.name: int(one.n_elements) for one in GGUFReader(file).tensors}
     weights = model.state_dict(keep_vars=True)  # in which tied weights are the same object
-    left = sum(sizes.values()) - sum(
-        one.numel() for one in {id(one): one for one in weights.values()}.values()
-    )
+    left = sum(sizes.values()) - sum(one.numel() for one in {id(one): one for one in weights.values()}.values())
     if left > 0:
         kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture)
         names = get_tensor_name_map(kind, model.config.get_text_config().num_hidden_layers)
@@ -294,9 +284,7 @@ def _from_lists(metadata: dict[str, Any]) -> Any:
     cut = [] if name == "gpt-2" else [pre_tokenizers.Split(Regex(PATTERNS[name]), "isolated")]
     core.pre_tokenizer = pre_tokenizers.Sequence([*cut, byte_level])
     core.decoder = decoders.ByteLevel()
-    core.add_tokens(
-        [AddedToken(tokens[number], special=special, normalized=False) for number, special in own]
-    )
+    core.add_tokens([AddedToken(tokens[number], special=special, normalized=False) for number, special in own])
     bos = metadata.get("tokenizer.ggml.bos_token_id")
     if bos is not None and metadata.get("tokenizer.ggml.add_bos_token"):
         first = tokens[bos]

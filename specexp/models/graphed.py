@@ -123,9 +123,7 @@ class GraphedModel(HuggingFaceRuntime):
         states = self.states(given, rows, visible, self.attention)
         self.cache.lengths[slot] = end
         self.passes += 1
-        return PassResult(
-            [self.head(states)[0]] if all_logits else (), [states[0]] if self.keeps_hidden else ()
-        )
+        return PassResult([self.head(states)[0]] if all_logits else (), [states[0]] if self.keeps_hidden else ())
 
     @override
     def computes_tokens(self, verifier: TokenRule) -> bool:
@@ -138,9 +136,7 @@ class GraphedModel(HuggingFaceRuntime):
         growths = [self.whole_growth(slot, tree) for slot, tree in zip(slots, trees, strict=True)]
         choice, requests = self._choice(slots, trees)
         step = self._tree_step(slots, growths, choice, requests)
-        lanes = [
-            (slot - step.window.first, tree.tokens.size) for slot, tree in zip(slots, trees, strict=True)
-        ]
+        lanes = [(slot - step.window.first, tree.tokens.size) for slot, tree in zip(slots, trees, strict=True)]
         return PassResult(
             [step.logits[lane, :size] for lane, size in lanes],
             () if step.hidden is None else [step.hidden[lane, :size] for lane, size in lanes],

@@ -365,12 +365,8 @@ class LlamaCache(Slots):
             self._functions.llama_set_n_threads(self._context, self._threads, self._threads)
         code = self._functions.llama_decode(self._context, batch.given)
         if code:
-            raise LlamaCppError(
-                f"llama.cpp could not run a pass of {batch.given.n_tokens} rows: {complaint()}"
-            )
-        return (
-            ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
-        )
+            raise LlamaCppError(f"llama.cpp could not run a pass of {batch.given.n_tokens} rows: {complaint()}")
+        return ctypes.addressof(self._functions.llama_get_logits(self._context).contents) if with_logits else 0
 
     def remove(self, sequence: int, start: int) -> None:
         """Remove an id (:data:`ANY`: all ids) from cells at positions >= ``start``. Cells without ids become free."""
@@ -412,9 +408,7 @@ class LlamaCache(Slots):
         if self._close is not None:
             self._close()
         cells = -(-cells // 256) * 256
-        given = self._file.context_settings(
-            n_ctx=cells, n_batch=cells, n_ubatch=min(cells, _AT_ONCE), n_seq_max=ids
-        )
+        given = self._file.context_settings(n_ctx=cells, n_batch=cells, n_ubatch=min(cells, _AT_ONCE), n_seq_max=ids)
         self._context = functions.llama_init_from_model(self._file.model, given)
         if not self._context:
             raise LlamaCppError(

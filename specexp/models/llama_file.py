@@ -37,9 +37,7 @@ def library() -> Any:
             "GGUF files need llama-cpp-python, which is not installed: pip install 'specexp[llama-cpp]'"
         ) from error
     except (OSError, RuntimeError) as error:
-        raise LlamaCppError(
-            f"llama-cpp-python is installed, but its library cannot be loaded: {error}"
-        ) from error
+        raise LlamaCppError(f"llama-cpp-python is installed, but its library cannot be loaded: {error}") from error
     functions.llama_log_set(_listener(functions), None)
     functions.llama_backend_init()
     return functions
@@ -101,9 +99,7 @@ class LlamaFile:
         _check_file(Path(path))
         functions = self._functions = library()
         if death := why_no_llama_cpp():
-            raise LlamaCppError(
-                f"{death}, so it cannot run {path}: set pair.mode to eager, compiled or packed"
-            )
+            raise LlamaCppError(f"{death}, so it cannot run {path}: set pair.mode to eager, compiled or packed")
         self._check_settings()
         complaint()
         given = functions.llama_model_default_params()
@@ -183,8 +179,7 @@ class LlamaFile:
         heads = functions.llama_model_n_head(model)
         width = functions.llama_model_n_embd(model) // heads
         of_key, of_value = (
-            int(self.metadata(f"{self.architecture}.attention.{part}_length") or width)
-            for part in ("key", "value")
+            int(self.metadata(f"{self.architecture}.attention.{part}_length") or width) for part in ("key", "value")
         )
         numbers = functions.llama_model_n_layer(model) * functions.llama_model_n_head_kv(model)
         return int(numbers * (of_key + of_value) * (4 if self.settings.cache == "float32" else 2))

@@ -130,9 +130,7 @@ class LlamaWeights:
             )
         )
         self.set_windows(layer_windows(config))
-        scale = getattr(
-            body.embed_tokens, "embed_scale", None
-        )  # Gemma rounds it to the precision of the weights
+        scale = getattr(body.embed_tokens, "embed_scale", None)  # Gemma rounds it to the precision of the weights
         frequencies = torch.stack([table for table, _ in tables.values()])
         self.model = Model(
             layers=config.num_hidden_layers,
@@ -169,9 +167,7 @@ class LlamaWeights:
         projected = self._whole((heads + 2 * kv_heads) * head_dim)
         self.widths = (
             config.hidden_size,
-            max(
-                projected, 2 * inner, config.hidden_size
-            ),  # for qkv, for gate and up, and for sums before a norm
+            max(projected, 2 * inner, config.hidden_size),  # for qkv, for gate and up, and for sums before a norm
             len(tables) * 2 * frequencies.shape[1],
             max(heads * head_dim, inner),
         )
@@ -214,8 +210,7 @@ class LlamaWeights:
     def _bias(self, *joined: Sequence[Projection]) -> int | None:
         """Store the biases of a :meth:`_matrix` in the order of its panels, if there are any."""
         biases = [
-            torch.cat([part.bias for part in parts if part.bias is not None] or [torch.empty(0)])
-            for parts in joined
+            torch.cat([part.bias for part in parts if part.bias is not None] or [torch.empty(0)]) for parts in joined
         ]
         if not all(bias.numel() for bias in biases):
             return None
@@ -361,10 +356,7 @@ def _gate_up(mlp: Any, family: Family) -> Sequence[Projection]:
     if len(projections) == 2:
         return [_whole(one) for one in projections]
     weight, bias, half = projections[0].weight, projections[0].bias, mlp.down_proj.weight.shape[1]
-    return [
-        Projection(weight, rows, None if bias is None else bias[rows])
-        for rows in (slice(half), slice(half, None))
-    ]
+    return [Projection(weight, rows, None if bias is None else bias[rows]) for rows in (slice(half), slice(half, None))]
 
 
 def _state(model: PreTrainedModel) -> list[tuple[int, int]]:
@@ -415,9 +407,7 @@ class BlockFile:
         bits, scales, numbers = _blocks(tensor)
         rows = torch.arange(len(numbers))
         # in files of Llama models, the rows of each head's two halves are interleaved
-        turned = (
-            rows.view(heads, -1, 2).mT.flatten() for heads in self._heads if not len(rows) % (2 * heads)
-        )
+        turned = (rows.view(heads, -1, 2).mT.flatten() for heads in self._heads if not len(rows) % (2 * heads))
         for order in (rows, *turned):
             found = Blocks(bits, scales[:, order], numbers[order])
             if torch.equal(found.expanded(), weight):

@@ -114,14 +114,10 @@ def load_pair(
     torch.set_num_threads(min(torch.get_num_threads(), usable_cores().number))  # torch ignores a quota
     for name, source in zip((target, draft), sources, strict=True):
         if source is not None and is_gguf(source):
-            tell_once(
-                f"llama.cpp runs {source}; with pair.mode eager or compiled, specexp's own passes run it"
-            )
+            tell_once(f"llama.cpp runs {source}; with pair.mode eager or compiled, specexp's own passes run it")
         elif name is not None and is_gguf(fspath(name)):
             why = why_no_llama_cpp() if mode == AUTO else ""
-            tell_once(
-                f"{why}, so specexp's own passes run {name}" if why else f"specexp's own passes run {name}"
-            )
+            tell_once(f"{why}, so specexp's own passes run {name}" if why else f"specexp's own passes run {name}")
     files = [
         _Files(role, source, dtype, device, attn_implementation, origin)
         for role, source, dtype, origin in zip(("target", "draft"), sources, dtypes, origins, strict=True)
@@ -148,9 +144,7 @@ def load_pair(
         models[0].config.row_order = row_order
     for model in models:
         set_mode(model, mode)
-    return ModelPair(
-        models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, fspath(target), mode
-    )
+    return ModelPair(models[0], models[1] if len(models) > 1 else None, files[0].tokenizer, fspath(target), mode)
 
 
 def load_tokenizer(target: str) -> PreTrainedTokenizerBase:
@@ -176,13 +170,9 @@ def check_device(device: str) -> None:
         if device.startswith("cuda") and not torch.cuda.is_available():
             raise no_cuda
         try:
-            torch.zeros(
-                1, device=device
-            ).item()  # fails on the meta device, because its tensors have no values
+            torch.zeros(1, device=device).item()  # fails on the meta device, because its tensors have no values
         except NotImplementedError as error:  # its message lists all backends
-            raise ValueError(
-                "this PyTorch has no operators for it: name cpu, or install one that has"
-            ) from error
+            raise ValueError("this PyTorch has no operators for it: name cpu, or install one that has") from error
 
 
 @contextmanager
@@ -337,10 +327,7 @@ def _placement(
     elif is_packed(target):
         why = "must be left out for an embedded model: export it first with python -m specexp.export --to hf"
     elif device_map == _TENSOR_PARALLEL and int(environ.get("WORLD_SIZE", "1")) < 2:  # set by torchrun
-        why = (
-            f"is {device_map!r}, which needs at least two processes: start them with "
-            "torchrun --nproc-per-node N"
-        )
+        why = f"is {device_map!r}, which needs at least two processes: start them with torchrun --nproc-per-node N"
     if why:
         raise PairError(key, f"{key} {why}")
     if device_map is None:
@@ -406,9 +393,7 @@ def _check_borrowed(target: _Files, draft: _Files) -> None:
     sizes = [f"{one.vocab_size} tokens and a width of {one.hidden_size}" for one in configs]
     why = ""
     if is_gguf(target.source):
-        why = (
-            f"uses the embeddings of {target.name}, which llama.cpp runs: set pair.mode to eager or compiled"
-        )
+        why = f"uses the embeddings of {target.name}, which llama.cpp runs: set pair.mode to eager or compiled"
     elif sizes[0] != sizes[1]:
         why = f"uses the embeddings of a target with {sizes[0]}, but {target.name} has {sizes[1]}"
     if why:

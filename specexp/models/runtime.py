@@ -83,11 +83,7 @@ def tell_fallback(models: Iterable[PreTrainedModel | Runtime], device: str) -> N
 def _ranked(device: str) -> list[type[Runtime]]:
     """Return the modes that ``auto`` tries on a device, the fastest first."""
     of_type = device.partition(":")[0]
-    return [
-        runtime_class(name)
-        for name, mode in reversed(MODES.items())
-        if mode.auto is None or of_type in mode.auto
-    ]
+    return [runtime_class(name) for name, mode in reversed(MODES.items()) if mode.auto is None or of_type in mode.auto]
 
 
 def runtime_class(mode: str) -> type[Runtime]:

@@ -18,9 +18,7 @@ PAIRS = Path(__file__).parent
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _INDEX = "model.safetensors.index.json"
 _PATIENCE_SECONDS = 5.0  # timeout for one hub request; by default, the client retries for most of a minute
-NEEDS_BLOCKS = (
-    "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
-)
+NEEDS_BLOCKS = "mode 'packed' needs a GGUF file as the target, in bfloat16: name one, such as smollm2, or mode compiled"
 
 
 class PairError(ValueError):
@@ -78,9 +76,7 @@ def checked_sources(
         PairError: a source is invalid or unreachable.
     """
     if mode not in (known := (AUTO, *MODES)):
-        raise PairError(
-            "mode", f"mode must be one of {', '.join(known)}, got {mode!r}{did_you_mean(mode, known)}"
-        )
+        raise PairError("mode", f"mode must be one of {', '.join(known)}, got {mode!r}{did_you_mean(mode, known)}")
     first, second = sources_of(target, draft)
     return (
         _checked("target", target, first, mode, unpacks),

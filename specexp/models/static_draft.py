@@ -151,9 +151,7 @@ class DraftStep(Step):
 
         The results are valid after the device has finished, until the next replay.
         """
-        tokens, places, log_probs = (
-            self._results.host[name][lane] for name in ("tokens", "places", "log_probs")
-        )
+        tokens, places, log_probs = (self._results.host[name][lane] for name in ("tokens", "places", "log_probs"))
         parents, ranks = np.divmod(places, self.plan.best)
         above, first = 0, 0  # first node of the level above and of this level, not counting the root
         for level in self.plan.levels:
@@ -200,9 +198,7 @@ class GraphedSource(ModelSource):
             for source, _, _ in requested:
                 source._take(step, source.slot - step.window.first)
         entered = [source._enter(fed) for source, _, fed in requested]
-        slots = [
-            source.slot for (source, _, _), (_, growth) in zip(requested, entered, strict=True) if growth
-        ]
+        slots = [source.slot for (source, _, _), (_, growth) in zip(requested, entered, strict=True) if growth]
         growths = [growth for _, growth in entered if growth]
         grown = dict(zip(slots, self.model.grow(slots, growths).logits, strict=True)) if slots else {}
         for source, context, _ in requested:

@@ -94,9 +94,7 @@ class Step(ABC):
 
     hidden: torch.Tensor | None = None
 
-    def __init__(
-        self, runtime: Any, window: Window, given: Arrays, results: Arrays, rows: int, positions: int
-    ) -> None:
+    def __init__(self, runtime: Any, window: Window, given: Arrays, results: Arrays, rows: int, positions: int) -> None:
         self.window, self._runtime = window, runtime
         self.cache: StaticSlots = runtime.cache
         self.attention: str = runtime.attention
@@ -145,8 +143,7 @@ class Step(ABC):
         written: torch.Tensor,  # [lanes, rows] row of the cache that each row is written to
         among: torch.Tensor,  # [lanes, rows, width] which uncommitted rows are visible
         base: torch.Tensor,  # [lanes, 1] number of committed rows, which are all visible
-        pass_rows: torch.Tensor
-        | None = None,  # [lanes, rows] the row with each result; None if the order is kept
+        pass_rows: torch.Tensor | None = None,  # [lanes, rows] the row with each result; None if the order is kept
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits ``[lanes, rows, V]`` and hidden states ``[lanes, rows, d]``."""
         first, lanes, keys = self.window
@@ -283,11 +280,7 @@ class Buffer:
     def __init__(self, arrays: Arrays, device: torch.device) -> None:
         size = sum(int(np.prod(shape)) * kind.itemsize for shape, kind in arrays.values())
         pinned = device.type == "cuda" and torch.cuda.is_available()  # tests of shapes run without CUDA
-        bytes_of = (
-            torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy()
-            if pinned
-            else np.zeros(size, np.uint8)
-        )
+        bytes_of = torch.zeros(size, dtype=torch.uint8, pin_memory=True).numpy() if pinned else np.zeros(size, np.uint8)
         self.on_host = torch.from_numpy(bytes_of)
         self.on_device = torch.zeros(size, dtype=torch.uint8, device=device)
         self.host: dict[str, NDArray[Any]] = {}
@@ -369,9 +362,7 @@ class GraphReplay(Replayer):
         if GraphReplay._reserved is None:
             free, _ = torch.cuda.mem_get_info(device)
             graphs = min(_GRAPHS, free // 20 // GRAPH_BYTES)
-            GraphReplay._reserved = [
-                torch.empty(GRAPH_BYTES, dtype=torch.uint8, device=device) for _ in range(graphs)
-            ]
+            GraphReplay._reserved = [torch.empty(GRAPH_BYTES, dtype=torch.uint8, device=device) for _ in range(graphs)]
 
     @override
     def replay(self) -> None:

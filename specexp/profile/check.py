@@ -65,9 +65,7 @@ def checks_of(arms: Sequence[str], ms: NDArray[np.float64]) -> list[LiveCheck]:
         predicted, live = ms[:, place].T
         plain = ms[:, 0].T
         speedups = [_paired(plain[clock], ms[:, place, clock]) for clock in (0, 1)] if place else []
-        found.append(
-            LiveCheck(name, float(live.mean()), float(predicted.mean()), _paired(predicted, live), *speedups)
-        )
+        found.append(LiveCheck(name, float(live.mean()), float(predicted.mean()), _paired(predicted, live), *speedups))
     return found
 
 
@@ -87,8 +85,7 @@ def check_table(checks: Sequence[LiveCheck]) -> Table:
     """Return the comparison as a table with one row per arm."""
     heads = "arm | live:.3 ms/token | predicted:.3 ms/token | predicted / live:interval"
     rows: list[list[Cell]] = [
-        [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live]
-        for check in checks
+        [check.arm, check.live_ms, check.predicted_ms, check.off, check.predicted, check.live] for check in checks
     ]
     note = (
         "Each arm was decoded again after the fit, and the profile predicts the time of the same steps. "

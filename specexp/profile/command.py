@@ -71,9 +71,7 @@ def check_profiling(config: Config) -> list[ComposedArm]:
     Raises ConfigError if the file cannot be profiled or the artifact's folder is unusable.
     """
     if is_multi_sequence(config):
-        why = (
-            " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
-        )
+        why = " decodes several sequences per prompt, but a latency profile measures a single one: leave it out"
         raise config.checker.error(("execution",), why)
     if not config.profile.prefixes:
         raise config.checker.error(("profile", "prefixes"), " must have at least one prefix length, got none")

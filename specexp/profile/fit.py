@@ -81,8 +81,7 @@ def fit_pass(points: Sequence[MeasuredPass]) -> FittedPass:
     prefix_ms, prefix_token_ms = map(float, nnls(np.array(rows), np.array(rest))[0])
     ms = {
         tokens: median(
-            point.ms - (prefix_ms + prefix_token_ms * tokens) * (point.prefix - stated) / 1e3
-            for point in group
+            point.ms - (prefix_ms + prefix_token_ms * tokens) * (point.prefix - stated) / 1e3 for point in group
         )
         for tokens, group in by_tokens.items()
     }

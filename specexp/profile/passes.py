@@ -132,9 +132,7 @@ class PassSamples:
     the caches, and the median of the second half is one measurement.
     """
 
-    def __init__(
-        self, timed: TimedPass, prefixes: Sequence[int], sizes: Sequence[int], seed: int = 0
-    ) -> None:
+    def __init__(self, timed: TimedPass, prefixes: Sequence[int], sizes: Sequence[int], seed: int = 0) -> None:
         self.timed = timed
         self.prefixes = prefixes
         self.sizes = sizes

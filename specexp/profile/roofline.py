@@ -99,9 +99,7 @@ def verdict(profile: LatencyProfile, limits: Roofline) -> str:
     cost = profile.target_seconds(rows) / profile.target_seconds(1)
     read, memory = (f"{one / 1e9:.0f} GB/s" for one in (limits.bandwidth, limits.memory_bandwidth))
     cached = limits.bandwidth > _FROM_CACHE * limits.memory_bandwidth
-    where = (
-        f"fit the cache (read at {read}, memory at {memory})" if cached else f"do not fit the cache ({read})"
-    )
+    where = f"fit the cache (read at {read}, memory at {memory})" if cached else f"do not fit the cache ({read})"
     return (
         f"{counted(rows, 'row')} cost {cost:.1f} passes here; the weights ({limits.weight_bytes / 1e6:,.0f} MB) "
         f"{where}, so drafting is nearly free up to {counted(profile.free_nodes, 'node')}, and at the machine's "

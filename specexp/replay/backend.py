@@ -287,9 +287,7 @@ class RecordedPrompts(LoadedPrompts):
         ]
 
 
-def recorded_data(
-    config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None
-) -> LoadedPrompts:
+def recorded_data(config: Config, recording: Recording, tokenizer: PreTrainedTokenizerBase | None) -> LoadedPrompts:
     """Return the prompts of ``data``, with their recorded tokens if there is no tokenizer.
 
     Raises ConfigError if the prompts cannot be read, or if one of them was not recorded with the same tokens.

@@ -128,9 +128,7 @@ def _column(metric: metrics.Metric, shared: str) -> Column:
 
 def _sources(published: Sequence[Mapping[str, Any]]) -> list[str]:
     sources = dict.fromkeys(str(item.get("source") or "the paper") for item in published)
-    return [
-        f"Not run here: figures as published by {source}, on its models and device." for source in sources
-    ]
+    return [f"Not run here: figures as published by {source}, on its models and device." for source in sources]
 
 
 def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Sequence[str]) -> list[str]:
@@ -161,9 +159,7 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
     for name, baseline in product(names, baselines[1:]):
         prompts = paired_speedup(records, name, baseline).left_out
         if name != baseline and prompts:
-            notes.append(
-                f"{name} vs {baseline} leaves out {prompts} prompts without a time per token in both."
-            )
+            notes.append(f"{name} vs {baseline} leaves out {prompts} prompts without a time per token in both.")
     return notes
 
 
@@ -212,9 +208,7 @@ def failed_answers(records: Sequence[PromptRecord]) -> str | None:
     if not failed:
         return None
     answers, lost = (Counter(record.arm for record in some) for some in (records, failed))
-    arms = ", ".join(
-        f"{arm}: {'all ' if count == answers[arm] else ''}{count}" for arm, count in lost.items()
-    )
+    arms = ", ".join(f"{arm}: {'all ' if count == answers[arm] else ''}{count}" for arm, count in lost.items())
     first = failed[0]
     return (
         f"{len(failed)} of {len(records)} answers failed ({arms}), e.g. {first.arm} on prompt "
@@ -453,9 +447,7 @@ def context_table(records: Iterable[PromptRecord]) -> Table | None:
     note = f"Tokens in the context before the step. Sizes with fewer than {FEWEST_STEPS} steps are left out."
     table = Table("Tokens per step by context length", [Column("arm"), *heads], notes=[note])
     for arm, counts in steps.items():
-        table.rows.append(
-            [arm, *(tokens[arm][size] / counts[size] if counts[size] else None for size in shown)]
-        )
+        table.rows.append([arm, *(tokens[arm][size] / counts[size] if counts[size] else None for size in shown)])
     return table
 
 

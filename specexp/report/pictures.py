@@ -228,9 +228,7 @@ def parameter_curves(
         for curve, color in zip(shown, cycle(CURVE_COLORS), strict=False):
             positions, arms = zip(*curve.points, strict=True)
             speedups = [paired_speedup(records, arm, baseline) for arm in arms]
-            given = [
-                (at, speedup) for at, speedup in zip(positions, speedups, strict=True) if not speedup.refused
-            ]
+            given = [(at, speedup) for at, speedup in zip(positions, speedups, strict=True) if not speedup.refused]
             if given:
                 draw_speedups(top, *map(list, zip(*given, strict=True)), color=color, marker="o", capsize=3)
             steps = [summarize(records, arm).tokens_per_step for arm in arms]
@@ -263,9 +261,7 @@ def phase_bars(records: Iterable[PromptRecord], *, title: str = "") -> Figure:
     for phase in phases:
         shares = [100 * part.shares.get(phase, 0.0) for part in parts]
         texts = ["" if share < 4 else f"{share:.0f}" if share < 10 else f"{share:.1f} %" for share in shares]
-        bars = ax.barh(
-            range(len(parts)), shares, left=starts, color=PHASE_COLORS[phase], height=0.6, label=phase
-        )
+        bars = ax.barh(range(len(parts)), shares, left=starts, color=PHASE_COLORS[phase], height=0.6, label=phase)
         ax.bar_label(bars, texts, label_type="center", fontsize=8, color="white")
         starts = [start + share for start, share in zip(starts, shares, strict=True)]
     labels = [
@@ -362,9 +358,7 @@ def _draw_edges(
         points = [(x[parent], y[parent]), (x[parent], middle), (x[row], middle), (x[row], y[row])]
         curves.append(Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]))
         widths.append(0.8 + 3.0 * hit_rates.get(shape.rank_paths[row], 0.0))
-    axes.add_collection(
-        PathCollection(curves, facecolors="none", edgecolors="#9aa7b2", linewidths=widths, zorder=1)
-    )
+    axes.add_collection(PathCollection(curves, facecolors="none", edgecolors="#9aa7b2", linewidths=widths, zorder=1))
 
 
 def _draw_nodes(
@@ -385,16 +379,12 @@ def _draw_nodes(
         rate = hit_rates.get(path) if row else None
         face: Any = INK if row == 0 else "#dfe7ee" if rate is None else colormaps["YlGnBu"](scale(rate))
         ink = "white" if row == 0 or (rate is not None and float(scale(rate)) > 0.6) else INK
-        axes.add_patch(
-            Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=3)
-        )
+        axes.add_patch(Circle((x[row], y[row]), radius, facecolor=face, edgecolor=INK, linewidth=0.6, zorder=3))
         label, size = (str(path[-1]), points) if row else ("root", 0.72 * points)
         axes.text(x[row], y[row], label, fontsize=size, color=ink, **center)
         if rate is not None:
             below: dict[str, Any] = {**center, "va": "top", "zorder": 2, "bbox": plate}
-            axes.text(
-                x[row], y[row] - 1.3 * radius, _percent(rate), fontsize=0.72 * points, color=INK, **below
-            )
+            axes.text(x[row], y[row] - 1.3 * radius, _percent(rate), fontsize=0.72 * points, color=INK, **below)
 
 
 def _percent(rate: float) -> str:
@@ -425,9 +415,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
     window = longest if seconds is None else min(seconds, longest)
     heights = [len(rows_of(timeline)) for timeline in timelines.values()]
     height = 1.25 + sum(0.42 + _ROW * number for number in heights)
-    figure, grid = new_figure(
-        _LINE_WIDTH, height, title, len(heights), dpi=150, sharex=True, height_ratios=heights
-    )
+    figure, grid = new_figure(_LINE_WIDTH, height, title, len(heights), dpi=150, sharex=True, height_ratios=heights)
     drawn: set[What] = set()
     from_start = True
     for [axes], (name, timeline) in zip(grid, timelines.items(), strict=True):
@@ -445,9 +433,7 @@ def draw_time_line(timelines: Mapping[str, TimeLine], title: str, seconds: float
         up: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
         axes.annotate(name, (0, 1), (0, 3), color=INK, fontsize=9.5, **up)
         axes.annotate(facts, (1, 1), (0, 3), color=INK, fontsize=9.5, ha="right", **up)
-    origin = (
-        " since the start of the run" if from_start else ", from shortly before a run's first target pass"
-    )
+    origin = " since the start of the run" if from_start else ", from shortly before a run's first target pass"
     grid[-1][0].set_xlabel(f"ms{origin}", fontsize=9, color=INK)
     known = [style for what, style in SPANS.items() if what in drawn]
     handles = [Patch(color=color, label=label) for color, label in known]

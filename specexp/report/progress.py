@@ -16,9 +16,7 @@ class StageBar(Progress):
     Without a terminal, finished trials are printed, and in other stages a line at most once a minute.
     """
 
-    _above: Sequence[
-        RenderableType
-    ] = ()  # a class attribute, since the base class's constructor already draws
+    _above: Sequence[RenderableType] = ()  # a class attribute, since the base class's constructor already draws
 
     def __init__(self, console: Console) -> None:
         super().__init__(
@@ -58,9 +56,7 @@ class StageBar(Progress):
                 self.advance(task.id)
                 if not self.console.is_terminal and time() - self._printed > 60:  # seconds
                     self._printed = time()
-                    self.console.print(
-                        f"{task.description}: {task.completed:g} of {task.total:g}", highlight=False
-                    )
+                    self.console.print(f"{task.description}: {task.completed:g} of {task.total:g}", highlight=False)
             else:
                 self.update(task.id, note=f"prompt {self._decoded}/{self._trial_prompts}")
 

@@ -163,9 +163,7 @@ def conditions_of(folder: Path) -> list[str]:
     known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     pair, prompts, versions = config["pair"], config["data"]["prompts"], known["packages"]
-    commit = (
-        f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
-    )
+    commit = f" ({known['git_commit'][:9]}{'-dirty' * bool(known['git_dirty'])})" if known["git_commit"] else ""
     packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
     target = Path(pair["target"]).name if Path(pair["target"]).exists() else pair["target"]
     kind = prompts["class_path"] if isinstance(prompts, dict) else prompts
@@ -197,18 +195,14 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         known = json.loads(environment.read_text(encoding="utf-8"))
         next_steps["make it again"] = shlex.join(known["command"])
         resolved = yaml.safe_load(config.read_text(encoding="utf-8"))
-        conditions = (
-            f"{described(resolved['pair']['target'])} on {known['device_name']}, {known['time'][:10]}"
-        )
+        conditions = f"{described(resolved['pair']['target'])} on {known['device_name']}, {known['time'][:10]}"
         made_by = [
             f"commit {known['git_commit'] or 'unknown'}, {known['time']}",
             f"{known['device_name']} ({known['device']}), {known['threads']} threads, Python {known['python']}",
             ", ".join(f"{name} {version}" for name, version in known["packages"].items()),
         ]
     sentences = [str(sentence) for part in parts for sentence in (*part.limits, *part.sentences)]
-    pictures = {
-        name.removesuffix(".png"): content for name, content in files.items() if name.endswith(".png")
-    }
+    pictures = {name.removesuffix(".png"): content for name, content in files.items() if name.endswith(".png")}
     return render(
         "page.html.j2",
         title=title,
@@ -218,9 +212,7 @@ def html_page(report: Report, files: Mapping[str, str | bytes], folder: Path) ->
         names=list(tables),
         tables=list(tables.values()),
         charts=charts,
-        sentences=[
-            sentence for sentence in sentences if sentence not in (report.answer, report.proof, title)
-        ],
+        sentences=[sentence for sentence in sentences if sentence not in (report.answer, report.proof, title)],
         fragments={name: Markup(text) for part in parts for name, text in part.fragments.items()},
         pictures={
             name.replace("_", " "): b64encode(content).decode()

@@ -87,9 +87,7 @@ def ratios_chart(
     means = means.transform_calculate(speed="exp(datum.log)")
     chart = alt.layer(_RULE.encode(x=alt.datum(1)), points, means)
     height = 30 + 26 * len({row["arm"] for row in rows})
-    return _spec(
-        chart, rows, f"Speedup over {baseline} on each prompt. Hover over a point to see it.", height
-    )
+    return _spec(chart, rows, f"Speedup over {baseline} on each prompt. Hover over a point to see it.", height)
 
 
 def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spec | None:
@@ -104,9 +102,7 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
         for row in trials
         if row.get("nodes_per_step") is not None and row.get("speedup") is not None
     ]
-    columns = dict.fromkeys(key for row in rows for key in row) or dict.fromkeys(
-        ("nodes_per_step", "speedup")
-    )
+    columns = dict.fromkeys(key for row in rows for key in row) or dict.fromkeys(("nodes_per_step", "speedup"))
     x = alt.X("nodes_per_step:Q").title("nodes a step").scale(type="symlog")
     y = alt.Y("speedup:Q").title("times as fast as plain decoding").scale(zero=False)
     base = alt.Chart().encode(x.axis(tickCount=6, labelOverlap="greedy"), y)
@@ -132,21 +128,16 @@ def search_chart(trials: Sequence[Mapping[str, Any]], choice: str | None) -> Spe
 def importances_chart(importances: Mapping[str, float], trials: int) -> Spec | None:
     """Return a chart of how much variance between trials each searched key explains, or None if there are no keys."""
     rows: list[Spec] = [
-        {"key": key.replace(".init_args.", "."), "importance": round(share, 4)}
-        for key, share in importances.items()
+        {"key": key.replace(".init_args.", "."), "importance": round(share, 4)} for key, share in importances.items()
     ]
     x = alt.X("importance:Q").title("importance").axis(format=".0%")
     y = alt.Y("key:N").title(None).sort("-x").axis(labelLimit=200)
     tips = [*_tips("key"), alt.Tooltip("importance:Q", format=".1%")]
-    about = (
-        f"How much the speedup depends on each key (fANOVA over {trials} trials; rough if trials are few)."
-    )
+    about = f"How much the speedup depends on each key (fANOVA over {trials} trials; rough if trials are few)."
     return _spec(alt.Chart().mark_bar(color=_POINT).encode(x, y, tooltip=tips), rows, about, alt.Step(24))
 
 
-def folding_tree(
-    rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str
-) -> str:
+def folding_tree(rank_paths: Iterable[Sequence[int]], accepted: Mapping[tuple[int, ...], float], title: str) -> str:
     """Return a static tree as collapsible HTML. ``accepted`` maps nodes to the share of steps that accepted them."""
     children = defaultdict(list)
     for node in {tuple(path) for path in rank_paths if len(path)}:

@@ -92,9 +92,7 @@ class Table:
 
     def shown(self) -> list[list[str]]:
         """Return all cells as text."""
-        return [
-            [column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
-        ]
+        return [[column.show(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def records(self) -> list[dict[str, str | float | int | None]]:
         """Return each row as a mapping from heading to cell. Numbers are not rounded; speedups become text."""

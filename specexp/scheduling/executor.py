@@ -61,9 +61,7 @@ class Lanes(Decoding):
 
     overlaps: ClassVar[bool] = False  # whether drafting overlaps the target's passes
 
-    def __init__(
-        self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine
-    ) -> None:
+    def __init__(self, target: Runtime, parts: Parts, observers: Iterable[OutcomeObserver], timeline: TimeLine) -> None:
         super().__init__(target, observers)
         self.parts = parts
         self.timeline = timeline
@@ -93,9 +91,7 @@ class Lanes(Decoding):
             self.draft_span("draft", lane, (started, ended), lane.draft.tree.num_nodes)
 
     @override
-    def charge_pass(
-        self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float
-    ) -> None:
+    def charge_pass(self, lanes: Sequence[Lane], trees: Sequence[TokenTree], started: float, ended: float) -> None:
         super().charge_pass(lanes, trees, started, ended)
         self.span(TARGET, "target", lanes[0], (started, ended), sum(tree.tokens.size for tree in trees))
         self._answered = ended
@@ -263,9 +259,7 @@ class Executor(AbstractContextManager["Executor"]):
         """Return the drafting state of a sequence in a slot; None if workers draft."""
         return Drafting(self._parts[slot], context)
 
-    def reset(
-        self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
-    ) -> None:
+    def reset(self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None) -> None:
         """Reset the parts to their initial state or a saved one. Raises ``ValueError`` if the latter does not fit."""
         self._check_open()
         self._parts = self._copies(initial(self._parts[0], drafter, controller))

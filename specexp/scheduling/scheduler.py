@@ -148,9 +148,7 @@ class ScheduledLanes(Lanes):
             for lane in self._queue
         ]
         numbers = self.policy.choose(waiting, self.most)
-        if not 1 <= len(set(numbers)) == len(numbers) <= self.most or not set(numbers) <= {
-            *range(len(waiting))
-        }:
+        if not 1 <= len(set(numbers)) == len(numbers) <= self.most or not set(numbers) <= {*range(len(waiting))}:
             raise ValueError(
                 f"{type(self.policy).__name__}.choose must return 1 to {self.most} different indices below "
                 f"{len(waiting)}, got {numbers}"
@@ -197,9 +195,7 @@ class ScheduledExecutor(Executor):
         return self._workers
 
     @override
-    def reset(
-        self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None
-    ) -> None:
+    def reset(self, drafter: Mapping[str, Any] | None = None, controller: Mapping[str, Any] | None = None) -> None:
         self._query(Reset(drafter, controller))
 
     @override

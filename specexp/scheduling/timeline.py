@@ -76,9 +76,7 @@ class TimeLine:
     def extend(self, other: TimeLine) -> None:
         """Append the time line of a later run. Its rounds are renumbered to follow those of this one."""
         rounds = 1 + max((span.round for span in self.spans), default=-1)
-        self.spans += (
-            span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other
-        )
+        self.spans += (span._replace(round=span.round + rounds) if span.round >= 0 else span for span in other)
         self.start = other.start if self.start is None else self.start
         self.end = other.end
 
@@ -149,9 +147,7 @@ def waiting_drafts(timeline: TimeLine) -> list[tuple[float, int]]:
     )
     # at equal times, the end of a draft sorts before the start of the pass that verifies it
     changes = [(span.end, 0, 1) for span in timeline if span.what == "draft"]
-    changes += [
-        (span.start, 1, -served[span.round]) for span in timeline if drafted and span.what == "target"
-    ]
+    changes += [(span.start, 1, -served[span.round]) for span in timeline if drafted and span.what == "target"]
     known, count = [], 0
     for moment, together in groupby(sorted(changes), key=lambda change: change[0]):
         count += sum(change for *_, change in together)

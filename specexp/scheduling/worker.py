@@ -65,9 +65,7 @@ class DraftWorker:
         threads: number of torch threads for the worker. None keeps the default.
     """
 
-    def __init__(
-        self, parts: Parts, memories: dict[int, Memory], in_thread: bool, threads: int | None
-    ) -> None:
+    def __init__(self, parts: Parts, memories: dict[int, Memory], in_thread: bool, threads: int | None) -> None:
         self.connection, theirs = Pipe()
         self._memories = memories
         self._shapes = Shapes()
@@ -166,9 +164,7 @@ class DraftWorker:
         if self._process is not None:
             self._process.join(_PATIENCE)
             code = self._process.exitcode
-        return RuntimeError(
-            f"a drafting worker ended on its own{'' if code is None else f' (exit code {code})'}"
-        )
+        return RuntimeError(f"a drafting worker ended on its own{'' if code is None else f' (exit code {code})'}")
 
 
 def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
@@ -176,15 +172,11 @@ def _start_process(arguments: tuple[Any, ...]) -> BaseProcess:
     contexts: list[Any] = [torch.multiprocessing.get_context("spawn")]
     if "forkserver" in torch.multiprocessing.get_all_start_methods():
         server = torch.multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(
-            ["specexp.scheduling.worker", "specexp.core.language_model", "transformers"]
-        )
+        server.set_forkserver_preload(["specexp.scheduling.worker", "specexp.core.language_model", "transformers"])
         contexts.insert(0, server)
     while True:
         context = contexts.pop(0)
-        process: BaseProcess = context.Process(
-            target=serve, args=arguments, daemon=True, name="specexp drafts"
-        )
+        process: BaseProcess = context.Process(target=serve, args=arguments, daemon=True, name="specexp drafts")
         try:
             with _script_hidden(arguments):
                 process.start()
@@ -356,9 +348,7 @@ class WorkerLanes:
         drafting = Drafting(self._parts[message.lane], context)
         prefill = None
         if message.prefill is not None:
-            prefill = prefill_outcome(
-                context, context.token_ids[:-1].copy(), torch.from_numpy(message.prefill)
-            )
+            prefill = prefill_outcome(context, context.token_ids[:-1].copy(), torch.from_numpy(message.prefill))
         drafting.begin(prefill)
         return _Wanted(message.lane, drafting, message.depth, (started, perf_counter()))
 

@@ -162,13 +162,9 @@ class Bench:
         spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
         return [self.backend.arm(spec)] if EAGER in self.backend.references else []
 
-    def arm(
-        self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None
-    ) -> LearningArm:
+    def arm(self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None) -> LearningArm:
         """Return a new arm of the backend."""
-        spec = ArmSpec(
-            name, self.config.generation, parts, execution=execution, latency=self.latency, engine=engine
-        )
+        spec = ArmSpec(name, self.config.generation, parts, execution=execution, latency=self.latency, engine=engine)
         arm = self.backend.arm(spec)
         assert isinstance(arm, LearningArm)
         return arm
@@ -253,9 +249,7 @@ class Bench:
         Raises StudyError if a prompt fails.
         """
         prompts = self.data().prompts[:FIRST]
-        self._measured_plain(
-            prompts[0], lambda: self._plain.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS)
-        )
+        self._measured_plain(prompts[0], lambda: self._plain.decode(prompts[0], max_new_tokens=WARM_UP_TOKENS))
         started = perf_counter()
         seconds = {prompt.prompt_id: self._plain_seconds(prompt) for prompt in prompts}
         self.reference = PlainSeconds(seconds, (perf_counter() - started) / len(prompts))

@@ -141,9 +141,7 @@ def _confirm(study: PreparedStudy) -> Confirmation:
     with StageBar(study.console) as bar:
         bar.stage(f"confirming {len(trials)} candidates on other prompts", prompts * bench.samples)
         found = confirm(trials, bench, bar.prompt, study.settings.confirm.of_each)
-    predicted = [
-        replace(one, predicted=study.bench.predict(one.attributes["resolved"])) for one in found.confirmed
-    ]
+    predicted = [replace(one, predicted=study.bench.predict(one.attributes["resolved"])) for one in found.confirmed]
     return replace(found, confirmed=predicted)
 
 

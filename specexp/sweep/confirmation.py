@@ -140,9 +140,7 @@ def confirm(
         for one in compared:
             one.close()
     among = len(trials)
-    confirmed = [
-        _confirmed(trial, arm, records, of_each, among) for trial, arm in zip(trials, arms, strict=True)
-    ]
+    confirmed = [_confirmed(trial, arm, records, of_each, among) for trial, arm in zip(trials, arms, strict=True)]
     # Fastest first. A candidate that cannot be compared has the speedup NaN and comes last.
     confirmed.sort(key=lambda one: (one.over_plain.refused is not None, -one.over_plain.mean_log_ratio))
     return Confirmation(confirmed, records, arms, watch)
@@ -318,9 +316,7 @@ def sentences(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -
     return found
 
 
-def answer(
-    confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], least_gain: float = LEAST_GAIN
-) -> str:
+def answer(confirmed: Sequence[Confirmed], records: Sequence[PromptRecord], least_gain: float = LEAST_GAIN) -> str:
     """Return the verdict on the winner, with warnings if replay mispredicted a speedup or the machine was busy."""
     best = winner_of(confirmed)
     verdict = verdict_sentence(best.label, best.over_plain, least_gain=least_gain)

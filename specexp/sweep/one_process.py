@@ -121,6 +121,4 @@ class OneProcess:
 
     def conclude(self, study: PreparedStudy, search: Callable[[], None]) -> StudyResult | None:
         """Confirm a searched study; ``search`` measures what other processes have left."""
-        return conclude(
-            study, lambda: None, lambda result: study.trials.set_user_attr(CONCLUDED, asdict(result))
-        )
+        return conclude(study, lambda: None, lambda result: study.trials.set_user_attr(CONCLUDED, asdict(result)))

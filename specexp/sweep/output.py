@@ -82,9 +82,7 @@ def next_steps(
     }
 
 
-def track_trial(
-    tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]
-) -> None:
+def track_trial(tracker: Tracker, trial: FrozenTrial, setting: Mapping[str, Any], objectives: Sequence[str]) -> None:
     """Log a finished trial as a W&B run, with one history step per prompt and the trial's row as the summary.
 
     Args:
@@ -246,9 +244,7 @@ class Exporter:
         why, artifact, about_cold = "as configured", None, list[str]()
         if learns and not self.export.cold:
             try:
-                artifact = self._save(
-                    kind, payloads | state_payloads(self._state(best)), best, metrics, aliases
-                )
+                artifact = self._save(kind, payloads | state_payloads(self._state(best)), best, metrics, aliases)
             except ArtifactError as error:
                 why = f"because its learned state cannot be saved ({error})"
         if artifact is None:
@@ -284,9 +280,7 @@ class Exporter:
             **self.bench.provenance(one),
         }
         fingerprint = self.bench.confirming.backend.fingerprint()
-        return save_artifact(
-            self.folder, kind, payloads, provenance, fingerprint, name=config.name, aliases=aliases
-        )
+        return save_artifact(self.folder, kind, payloads, provenance, fingerprint, name=config.name, aliases=aliases)
 
 
 def _metrics(best: Confirmed, records: Sequence[PromptRecord]) -> dict[str, Any]:

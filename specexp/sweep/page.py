@@ -86,9 +86,7 @@ def pictures_of_winner(confirmation: Confirmation, prompts: Sequence[Prompt]) ->
     return Report(figures=figures, files=files, fragments=fragments, drawing=drawing)
 
 
-def _acceptance_rates(
-    confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]
-) -> dict[RankPath, float]:
+def _acceptance_rates(confirmation: Confirmation, shape: TreeShape, prompts: Sequence[Prompt]) -> dict[RankPath, float]:
     winner = confirmation.winner
     counter = confirmation.watch.acceptance_counts.get(winner.name)
     if counter is None:

@@ -64,10 +64,6 @@ class PlainSeconds:
         """Return the saved seconds; empty if none were saved for this workload."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            return (
-                cls(kept["seconds_per_token"], kept.get("per_prompt"))
-                if kept["digest"] == digest
-                else cls({})
-            )
+            return cls(kept["seconds_per_token"], kept.get("per_prompt")) if kept["digest"] == digest else cls({})
         except (OSError, ValueError, KeyError):
             return cls({})

@@ -139,9 +139,7 @@ class ReplayBench(Bench):
             records = self._decoded(arm)
             over_plain = paired_speedup([*self._plain_records, *records], arm.name, self.plain().name)
         figures = figures_of(records)
-        return Predicted(
-            figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_plain
-        )
+        return Predicted(figures["tokens_per_step"], figures["modelled_tokens_per_second"], searched, over_plain)
 
     @cached_property
     def _predicted_prompts(self) -> tuple[Sequence[Prompt], bool]:

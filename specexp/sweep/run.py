@@ -63,9 +63,7 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
         with process.opened():
             if damage := process.damage():
                 say(damage)
-            trials = (
-                process.find()
-            )  # before models are loaded, so that another study of this name is refused at once
+            trials = process.find()  # before models are loaded, so that another study of this name is refused at once
             result = None if trials is None else process.result(trials)
             if result is not None:
                 console.print(result.text, end="", markup=False, highlight=False, soft_wrap=True)

@@ -109,9 +109,7 @@ class ExploringSampler(BaseSampler):
         self.inner.before_trial(study, trial)
 
     @override
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {} if self._early else self.inner.infer_relative_search_space(study, trial)
 
     @override

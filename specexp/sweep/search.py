@@ -111,9 +111,7 @@ class StudySearch:
         self._space = Space(settings)
         self._patience = max(PATIENCE, 2 * settings.n_trials)
         self._last: FrozenTrial | None = None
-        self._barren = self._failed = (
-            0  # trials since the last new configuration, and how many of them failed
-        )
+        self._barren = self._failed = 0  # trials since the last new configuration, and how many of them failed
         self._full: OSError | None = None  # the error raised by a full disk
         self._failures: dict[str, str] = {}  # why a configuration failed in this process, by digest
 

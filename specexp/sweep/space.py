@@ -23,9 +23,7 @@ class Space:
     """All searched keys of a study, in the order in which they are drawn: whole parts before the keys inside them."""
 
     def __init__(self, sweep: Sweep) -> None:
-        self.entries: dict[str, SpaceEntry] = dict(
-            sorted(sweep.space.items(), key=lambda item: item[0].count("."))
-        )
+        self.entries: dict[str, SpaceEntry] = dict(sorted(sweep.space.items(), key=lambda item: item[0].count(".")))
         self._methods = sweep.methods
 
     def suggest(self, trial: Any, applies: Applies) -> dict[str, Any]:

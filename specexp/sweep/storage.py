@@ -101,9 +101,7 @@ def check_journal(path: Path) -> str:
         StudyError: A line before the end is not a journal entry, so its trial is lost.
     """
     if not path.exists() or path.stat().st_size == 0:
-        other = next(
-            (name for name in OF_A_STUDY if name != path.name and (path.parent / name).exists()), None
-        )
+        other = next((name for name in OF_A_STUDY if name != path.name and (path.parent / name).exists()), None)
         lost = "empty" if path.exists() else "gone"
         return f"{path} is {lost}, although {other} exists: the study starts over." if other else ""
     *lines, rest = path.read_bytes().split(b"\n")
@@ -132,9 +130,7 @@ def check_storage(given: str, error: ConfigError) -> None:
     if kind not in DATABASES:
         raise ConfigError(f"{error} must be the URL of a database, such as {EXAMPLES}, got {masked(given)!r}")
     if url.password == HIDDEN:
-        raise ConfigError(
-            f"{what}, in which the password is masked: give --storage the URL with the real password"
-        )
+        raise ConfigError(f"{what}, in which the password is masked: give --storage the URL with the real password")
     try:
         url.get_dialect().import_dbapi()
     except NoSuchModuleError as why:
@@ -165,9 +161,7 @@ def _fault_of_file(path: Path) -> str:
     return ""
 
 
-def open_storage(
-    given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]
-) -> BaseStorage:
+def open_storage(given: str | None, folder: Path, requeue: Callable[[optuna.Study, FrozenTrial], None]) -> BaseStorage:
     """Open the database at the URL ``given``, or the journal in ``folder`` if it is None; raises StudyError on failure.
 
     ``requeue`` is called with each trial that failed because its heartbeat stopped.
@@ -207,9 +201,7 @@ def own_study(storage: BaseStorage, name: str, made_of: Mapping[str, Any], **how
     try:
         study = retry_creation(lambda: optuna.create_study(storage=storage, study_name=name, **how))
     except DuplicatedStudyError:
-        study = optuna.load_study(
-            study_name=name, storage=storage, sampler=how["sampler"], pruner=how.get("pruner")
-        )
+        study = optuna.load_study(study_name=name, storage=storage, sampler=how["sampler"], pruner=how.get("pruner"))
         # Another worker may be about to mark its new study. One that died before it could do so, left an empty study.
         until = time.monotonic() + MARK_SECONDS
         exclusive = isinstance(storage, JournalStorage)
@@ -275,10 +267,7 @@ def retry_lost(call: Callable[[], Made], lost: type[Exception] | None = None) ->
 def is_lost(error: BaseException) -> bool:
     """Return whether an error, or one of its causes, means that the connection to the database server was lost."""
     return any(
-        (
-            isinstance(one, OperationalError | PendingRollbackError)
-            or getattr(one, "connection_invalidated", False)
-        )
+        (isinstance(one, OperationalError | PendingRollbackError) or getattr(one, "connection_invalidated", False))
         and not isinstance(getattr(one, "orig", None), sqlite3.Error)
         for one in causes_of(error)
     )

@@ -173,9 +173,7 @@ class SharedSearch(StudySearch):
 
     @override
     def _fail(self, trial: Trial, error: Exception, measured: str | None) -> None:
-        retry_lost(
-            lambda: super(SharedSearch, self)._fail(trial, error, None if is_lost(error) else measured)
-        )
+        retry_lost(lambda: super(SharedSearch, self)._fail(trial, error, None if is_lost(error) else measured))
         if is_lost(error):
             retry_lost(lambda: self._requeue(trial))
 
@@ -255,9 +253,7 @@ class Claim:
 
 def open_confirmations(name: str, storage: BaseStorage) -> optuna.Study:
     """Open the second Optuna study in a study's storage. It has one trial per claim to the confirmation."""
-    return own_study(
-        storage, f"{name}{CONFIRMATIONS}", {"confirms": name}, sampler=optuna.samplers.RandomSampler()
-    )
+    return own_study(storage, f"{name}{CONFIRMATIONS}", {"confirms": name}, sampler=optuna.samplers.RandomSampler())
 
 
 def in_turn(
@@ -367,11 +363,7 @@ def run_study_workers(
     """
     storage = settings.storage
     if storage is None or (storage.startswith("sqlite") and options.on != "local"):
-        why = (
-            "all workers must reach the study"
-            if storage is None
-            else "an SQLite file serves one machine only"
-        )
+        why = "all workers must reach the study" if storage is None else "an SQLite file serves one machine only"
         needs = f"--on {options.on} needs a database, because {why}: --storage postgresql://user@host/name"
         raise ConfigError(f"{COMMAND_LINE}: {needs}")
     password = make_url(storage).password
@@ -391,15 +383,9 @@ def run_study_workers(
     )
     study = f"{config.name}{CONFIRMATIONS}"
     try:
-        kept = last_result(
-            optuna.load_study(study_name=study, storage=open_storage(storage, folder, requeue))
-        )
+        kept = last_result(optuna.load_study(study_name=study, storage=open_storage(storage, folder, requeue)))
     except KeyError:
         kept = None
-    text = (
-        f"No worker has concluded the study; see the workers' logs in {folder}\n"
-        if kept is None
-        else kept.text
-    )
+    text = f"No worker has concluded the study; see the workers' logs in {folder}\n" if kept is None else kept.text
     console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
     return status, kept

@@ -109,10 +109,7 @@ class ControllerContract(LearnedStateContract):
         decoder = Decoder(counting_model(11), *_drafting_for(controller), controller=wrapped)
         observed: list[Outcome] = []
         expected = Decoder(counting_model(11)).generate([4], max_new_tokens=60, seed=0).token_ids
-        assert (
-            decoder.generate([4], max_new_tokens=60, observers=[observed.append], seed=0).token_ids
-            == expected
-        )
+        assert decoder.generate([4], max_new_tokens=60, observers=[observed.append], seed=0).token_ids == expected
         late = observed[len(observed) // 2 :]
         assert late
         assert all(outcome.tree.num_nodes == outcome.draft_passes == 0 for outcome in late)
@@ -123,9 +120,7 @@ class ControllerContract(LearnedStateContract):
             controller.use_latency(latency)
         return self.answers(controller, self.observe_steps(controller, speed=speed))
 
-    def observe_steps(
-        self, controller: Controller, seed: int = 1, speed: float = 1.0, answers: bool = True
-    ) -> Context:
+    def observe_steps(self, controller: Controller, seed: int = 1, speed: float = 1.0, answers: bool = True) -> Context:
         """Plan and observe ten steps as a decoder would, each with a chain of three nodes, and return the context."""
         generator = np.random.default_rng(seed)
         context = Context([1, 2, 3], sequence=seed)

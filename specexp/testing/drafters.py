@@ -158,18 +158,14 @@ class DrafterContract(LearnedStateContract):
         table = np.random.default_rng(0).standard_normal((self.vocab_size, self.hidden_size))
         return torch.from_numpy(table[tokens])
 
-    def prefill(
-        self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None
-    ) -> Outcome | None:
+    def prefill(self, drafter: Drafter, context: Context, logits: torch.Tensor | None = None) -> Outcome | None:
         fed = context.token_ids[:-1].copy()
         hidden = self._states(fed) if drafter.wants_hidden else None
         if logits is None and hidden is None:
             return None
         return prefill_outcome(context, fed, torch.empty((0, 0)) if logits is None else logits, hidden)
 
-    def observe_steps(
-        self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False
-    ) -> Context:
+    def observe_steps(self, drafter: Drafter, seed: int = 1, other: int = 0, after_accepted: bool = False) -> Context:
         """Begin a prompt and observe five steps, with random numbers that depend only on ``seed``.
 
         Args:
@@ -181,9 +177,7 @@ class DrafterContract(LearnedStateContract):
         prompt = generator.integers(self.vocab_size // 3, size=12)
         context = Context(prompt.tolist(), sequence=seed)
         logits = torch.from_numpy(generator.standard_normal((prompt.size - 1, self.vocab_size)))
-        drafter.begin(
-            context, self.prefill(drafter, context, logits if drafter.wants_prefill_logits else None)
-        )
+        drafter.begin(context, self.prefill(drafter, context, logits if drafter.wants_prefill_logits else None))
         for number in range(5):
             self._step(drafter, context, 100 * seed + number, other, after_accepted)
         return context
@@ -207,9 +201,7 @@ class DrafterContract(LearnedStateContract):
         outcome.hidden = self._states(tokens) if drafter.wants_hidden else None
         drafter.observe(outcome)
 
-    def _request(
-        self, context: Context, rows: list[int], k: int, kind: NodeKind = NodeKind.POINT_MASS
-    ) -> Request:
+    def _request(self, context: Context, rows: list[int], k: int, kind: NodeKind = NodeKind.POINT_MASS) -> Request:
         generator = np.random.default_rng(len(context))
         tokens = generator.integers(self.vocab_size // 3, size=_SHAPE.num_nodes + 1)
         tokens[0] = context.root

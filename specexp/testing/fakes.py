@@ -119,9 +119,7 @@ def bigram_model(logits: Sequence[Sequence[float]], context_limit: int = 512) ->
     return FakeCausalLM(partial(_after_last, logits), len(logits), context_limit)
 
 
-def hashed_model(
-    vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0
-) -> FakeCausalLM:
+def hashed_model(vocab_size: int, seed: int = 0, context_limit: int = 512, spread: float = 2.0) -> FakeCausalLM:
     """Return a model with pseudo-random logits that depend on the last three visible tokens. ``spread`` scales them."""
     return FakeCausalLM(partial(_hashed, vocab_size, seed, spread), vocab_size, context_limit)
 
@@ -159,9 +157,7 @@ class FakeDrafter(Drafter):
     def propose(self, context: Context, request: Request) -> Candidates:
         self.requests.append(replace(request, tokens=request.tokens.copy()))
         committed, rows = context.token_ids.tolist(), request.rows.tolist()
-        return candidates_of(
-            request, (list(self.guess((*committed, *request.path_tokens(row)))) for row in rows)
-        )
+        return candidates_of(request, (list(self.guess((*committed, *request.path_tokens(row)))) for row in rows))
 
 
 class DistributionDrafter(Drafter):
@@ -182,9 +178,7 @@ class DistributionDrafter(Drafter):
     draws = True
     max_candidates: int = 64
 
-    def __init__(
-        self, distribution: Callable[[tuple[int, ...]], Sequence[float]], max_candidates: int = 64
-    ) -> None:
+    def __init__(self, distribution: Callable[[tuple[int, ...]], Sequence[float]], max_candidates: int = 64) -> None:
         self.distribution = distribution
         self.requests: list[Request] = []
         self.max_candidates = max_candidates

@@ -120,9 +120,7 @@ class RuntimeContract(ABC):
         runtime.synchronize()
         for context, (logits, _, target) in zip(contexts, result.by_tree(), strict=True):
             positions = len(context) + SHAPE.depths
-            chosen = [
-                verifier.target_token(context, *at) for at in zip(logits, positions.tolist(), strict=True)
-            ]
+            chosen = [verifier.target_token(context, *at) for at in zip(logits, positions.tolist(), strict=True)]
             assert target is not None
             assert target.tokens.tolist() == chosen
             if (top := target.top) is not None:
@@ -205,9 +203,7 @@ class RuntimeContract(ABC):
             assert decoder.generate(prompt, max_new_tokens=20, seed=3).token_ids == plain
 
     def _same(self, answer: torch.Tensor, expected: torch.Tensor) -> None:
-        torch.testing.assert_close(
-            answer.double(), expected.double(), atol=self.tolerance, rtol=self.tolerance
-        )
+        torch.testing.assert_close(answer.double(), expected.double(), atol=self.tolerance, rtol=self.tolerance)
 
 
 def _near(answer: torch.Tensor, expected: torch.Tensor) -> None:

@@ -187,7 +187,5 @@ def _tree(root: int, vocab_size: int, kind: NodeKind, generator: np.random.Gener
     given = {int(row_of[row]): values for row, values in q.items() if kept[row]}
     if kind is NodeKind.DRAWN:
         return TokenTree(shape, tokens[kept], kinds=kinds, q=given)
-    order = {
-        int(row_of[row]): tuple(row_of[list(below)].tolist()) for row, below in draws.items() if kept[row]
-    }
+    order = {int(row_of[row]): tuple(row_of[list(below)].tolist()) for row, below in draws.items() if kept[row]}
     return TokenTree(shape, tokens[kept], kinds=kinds, q=given, draws=order)

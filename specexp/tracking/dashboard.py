@@ -48,10 +48,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedup, rate = f"{before}confirmed_{SPEEDUP}", f"{before}{TOKENS_PER_SECOND}"
     groups = {"study": "Group", "method": "method", "model": "model", "device": "device_name"}
-    won = [
-        _bars(f"{word}confirmed speedup over plain decoding by {by}", speedup, by=key)
-        for by, key in groups.items()
-    ]
+    won = [_bars(f"{word}confirmed speedup over plain decoding by {by}", speedup, by=key) for by, key in groups.items()]
     fast = [_bars(f"{word}tokens per second by {by}", rate, by=groups[by]) for by in ("model", "device")]
     title = f"{word}confirmed speedup by tokens per step".capitalize()
     return Dashboard(
@@ -68,9 +65,7 @@ def describe_studies(entity: str, project: str, modelled: bool = False) -> Dashb
     )
 
 
-def describe_comparison(
-    name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False
-) -> Dashboard:
+def describe_comparison(name: str, arms: Sequence[str], entity: str, project: str, modelled: bool = False) -> Dashboard:
     """Return the workspace for an experiment that compares ``arms``. It covers all devices, models and prompts."""
     before, word = (MODELLED, "modelled ") if modelled else ("", "")
     speedups = [f"{arm}/{before}{SPEEDUP}" for arm in arms]
@@ -120,9 +115,7 @@ def describe_dashboard(
             "Which setup is fastest": [
                 _scatter(f"{called.capitalize()} over plain decoding by nodes", names.NODES, speedup),
                 _scatter("Tokens per step by nodes", names.NODES, TOKENS_PER_STEP),
-                _scatter(
-                    f"{called.capitalize()} over plain decoding by tokens per step", TOKENS_PER_STEP, speedup
-                ),
+                _scatter(f"{called.capitalize()} over plain decoding by tokens per step", TOKENS_PER_STEP, speedup),
                 DashboardPanel(
                     "ParallelCoordinatesPlot", f"Searched values and {called}", {"searched": list(searched)}
                 ),

@@ -82,8 +82,6 @@ def resolve_mode(mode: str | None = None) -> Mode:
     """
     wanted = wanted_mode(mode)
     if wanted == "online" and not logged_in():
-        log.warning(
-            "W&B mode is online, but no account is logged in (`wandb login`): runs are written offline"
-        )
+        log.warning("W&B mode is online, but no account is logged in (`wandb login`): runs are written offline")
         return "offline"
     return wanted

@@ -63,9 +63,7 @@ def _act(config: Config, dry_run: bool) -> int:
 
         if not dry_run:
             return verify_engine(config).exit_code
-        print(
-            f"{type(engine_to_verify(config)).__name__}: tokens with speculation are compared with tokens without it"
-        )
+        print(f"{type(engine_to_verify(config)).__name__}: tokens with speculation are compared with tokens without it")
         return 0
     if dry_run:
         from specexp.bench.experiment import rehearse

@@ -78,9 +78,7 @@ class Compared:
                 "(llama.cpp sends none for tokens of a step that checked a draft, so its plain server must not draft)"
             )
         elif gap < -tolerance:
-            why = (
-                f"{source} prefers the speculative token by {-gap:.3g}, so plain decoding uses another model"
-            )
+            why = f"{source} prefers the speculative token by {-gap:.3g}, so plain decoding uses another model"
         else:
             verdict = "near tie" if gap <= tolerance else "wrong"
             why = f"{reference} prefers its own token by {gap:.3g} in log-probability, according to {source}"
@@ -152,9 +150,7 @@ def compare_endpoints(
         yield Compared.judge(*given, source=source, reference=reference, tolerance=tolerance)
 
 
-def answers_among_others(
-    prompts: Sequence[str], ask: Callable[..., Streamed], others: int
-) -> dict[str, Streamed]:
+def answers_among_others(prompts: Sequence[str], ask: Callable[..., Streamed], others: int) -> dict[str, Streamed]:
     """Return the answers to all prompts, by prompt. Each is sent while up to ``others`` other requests run.
 
     Half of the requests are unverified: the beginnings of prompts, sampled at several temperatures and seeds or
@@ -195,9 +191,7 @@ def _gap(off: Streamed, on: Streamed, at: int) -> float | None:
         if not other.startswith(piece):
             # The speculative token is unknown, but the rest of the speculative answer starts with its bytes.
             others = [
-                one
-                for name, one in best.items()
-                if _raw(name) not in (b"", piece) and other.startswith(_raw(name))
+                one for name, one in best.items() if _raw(name) not in (b"", piece) and other.startswith(_raw(name))
             ]
             return best[text] - max(others, default=min(best.values())) if text in best else None
         rest, other = rest[len(piece) :], other[len(piece) :]
@@ -250,9 +244,7 @@ def run_endpoint_command(
 
 
 def _compare_servers(given: argparse.Namespace) -> EndpointReport:
-    url, plain_url = (
-        one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint)
-    )
+    url, plain_url = (one.rstrip("/").removesuffix("/v1") for one in (given.endpoint, given.plain or given.endpoint))
     if given.concurrency and (given.plain or given.plain_body):
         raise EngineError("--concurrency compares a server with itself: leave --plain and --plain-body out")
     if plain_url == url and not given.plain_body and not given.concurrency:
@@ -320,9 +312,7 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def endpoint_parser(
-    command: str, description: str, max_prompts: int, also: str = ""
-) -> argparse.ArgumentParser:
+def endpoint_parser(command: str, description: str, max_prompts: int, also: str = "") -> argparse.ArgumentParser:
     """Return a parser for commands that measure a server. ``also`` is appended to the help of ``--endpoint``."""
     parser = Options(
         prog=f"python -m specexp.{command}",
@@ -410,9 +400,7 @@ def verify_engine(config: Config) -> EndpointReport:
         end = next((number for number, token in enumerate(on, 1) if token in eos), len(on))
         if end < len(on):
             why = f"{counted(len(on) - end, 'token')} follow the token that ends the answer"
-            return Compared(
-                text, "wrong", len(decode(on[:end])), None, why, decode(off), decode(on), len(off)
-            )
+            return Compared(text, "wrong", len(decode(on[:end])), None, why, decode(off), decode(on), len(off))
         if place is None:
             return Compared(text, "equal", tokens=len(off))
         repeats, gap = answer(plain, prompt) == off, None

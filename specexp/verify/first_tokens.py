@@ -36,9 +36,7 @@ class Starts:
     prompt_id: str
     prompt: tuple[int, ...]  # token ids
     sequences: tuple[Start, ...]  # all of one length, the most probable first
-    probabilities: NDArray[
-        np.float64
-    ]  # [m] the target's probability of each sequence; all others share the rest
+    probabilities: NDArray[np.float64]  # [m] the target's probability of each sequence; all others share the rest
 
     def count(self, drawn: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Return counts ``[m + 1]``: one for each of ``sequences``, and one for all others."""
@@ -53,9 +51,7 @@ class Starts:
         return goodness_of_fit(self.count(drawn), shares)
 
 
-def first_tokens(
-    starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float
-) -> LosslessCheck:
+def first_tokens(starts: Sequence[Starts], drawn: Sequence[Sequence[Sequence[int]]], level: float) -> LosslessCheck:
     """Test the beginnings that a composition sampled; one p-value covers all prompts."""
     fits = {one.prompt_id: one.fit(own) for one, own in zip(starts, drawn, strict=True)}
     p_value = combined_p_value(list(fits.values()))
@@ -74,9 +70,7 @@ def first_tokens(
     )
 
 
-def likely_starts(
-    model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int
-) -> Starts:
+def likely_starts(model: Runtime, prompt_id: str, prompt: Sequence[int], processors: Processors, tokens: int) -> Starts:
     """Find the most likely beginnings by beam search with exact probabilities, one tree pass per token in slot 0.
 
     Raises ValueError if the target's logits are not finite.

@@ -134,9 +134,7 @@ class JointTest:
     def _settled(self, manner: Manner, tallies: dict[Manner, Tally], fits: dict[str, GoodnessOfFit]) -> bool:
         """Return whether a toy has enough samples to find or exclude a deviation of the stated size."""
         blocks, needed = tallies[manner].blocks, self.needed[manner]
-        return blocks >= needed or (
-            blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation)
-        )
+        return blocks >= needed or (blocks >= needed / 2 and fits[f"{manner}: tokens"].excludes(self.total_variation))
 
 
 def joint_fits(tally: Tally, law: NDArray[np.float64], own_noise: bool) -> dict[str, GoodnessOfFit]:

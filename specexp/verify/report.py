@@ -29,9 +29,7 @@ def report(found: LosslessReport) -> Report:
 
     line = verdict_line(found)
     rows = [(finding.title, check) for finding in found.findings for check in finding.checks]
-    controls = [
-        (f"{plain.title}, {plain.verifier}", check) for plain in found.plain for check in plain.checks
-    ]
+    controls = [(f"{plain.title}, {plain.verifier}", check) for plain in found.plain for check in plain.checks]
     joints = [row for row in rows if row[1].name == "toy joint"]
     tables = {
         "verdicts": verdict_table(found),
@@ -86,9 +84,7 @@ def verdict_table(found: LosslessReport) -> Table:
 
 def check_table(rows: Rows, found: LosslessReport) -> Table:
     """Return a table with one row per test: its samples, its decision, and the deviation it could have detected."""
-    heads = (
-        "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
-    )
+    heads = "composition | test | compared or counted | wrong | near ties | p | least p of | finds:.4 | decision"
     table = Table("The tests", columns(heads))
     for title, check in rows:
         outcomes, p = check.outcomes, check.p_value

@@ -19,9 +19,7 @@ Decision = Literal["found", "excluded", "undecided"]
 class StepEndings:
     """Counts of how steps ended. If no step took a branch of a verifier, that branch was not tested."""
 
-    steps: int = (
-        0  # all steps; the counts of endings below leave out steps cut short by the end of the output
-    )
+    steps: int = 0  # all steps; the counts of endings below leave out steps cut short by the end of the output
     tokens: int = 0
     rows: int = 0  # rows of trees in the target's passes, roots included
     undrafted: int = 0  # steps without drafted tokens
@@ -150,9 +148,7 @@ class Finding:
         if self.deviates:
             return "NOT LOSSLESS"
         # the user's model first
-        return "; ".join(
-            check.evidence for check in sorted(self.checks, key=lambda one: one.name.startswith("toy"))
-        )
+        return "; ".join(check.evidence for check in sorted(self.checks, key=lambda one: one.name.startswith("toy")))
 
 
 @dataclass(frozen=True)

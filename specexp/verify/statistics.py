@@ -59,9 +59,7 @@ def goodness_of_fit(counts: NDArray[np.int64], probabilities: NDArray[np.float64
     shares = probabilities[possible] / probabilities[possible].sum()
     impossible = int(strata[:, ~possible].sum())
     kept = [one for one in strata[:, possible].astype(np.float64) if one.sum()]
-    cells = [pooled(one, one.sum() * shares) for one in kept] or [
-        (np.zeros(1), np.full(1, float(impossible)))
-    ]
+    cells = [pooled(one, one.sum() * shares) for one in kept] or [(np.zeros(1), np.full(1, float(impossible)))]
     observed, expected = (np.concatenate(part) for part in zip(*cells, strict=True))
     chi_square = float(((observed - expected) ** 2 / expected).sum())
     degrees = observed.size - len(cells)

@@ -317,9 +317,7 @@ def _prompt(seed: int, sequence: int) -> list[int]:
     return [int(token) for token in np.random.default_rng([seed, sequence]).integers(LIVE, size=_PROMPT)]
 
 
-def _expected(
-    toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]
-) -> list[int]:
+def _expected(toy: Toy, law: ToyLaw, verifier: Verifier, prompt: list[int], request: dict[str, Any]) -> list[int]:
     """Return the expected tokens: the argmax of the scores, to which a keyed verifier adds the context's noise.
 
     A sampling verifier with its own noise is compared with its output in plain decoding instead.

@@ -117,9 +117,7 @@ def test_values_that_json_cannot_express_are_refused(tmp_path):
         ("wandb:me/specexp/tree:best", "online", "wandb login"),
     ],
 )
-def test_a_wandb_reference_that_cannot_be_followed_is_one_sentence(
-    reference, mode, message, tmp_path, monkeypatch
-):
+def test_a_wandb_reference_that_cannot_be_followed_is_one_sentence(reference, mode, message, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", mode)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))

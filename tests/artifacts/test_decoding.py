@@ -144,9 +144,7 @@ def measured(tmp_path):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    ("recorded", "kind"), [("compiled", "compiled"), ("eager", "eager"), (None, "compiled")]
-)
+@pytest.mark.parametrize(("recorded", "kind"), [("compiled", "compiled"), ("eager", "eager"), (None, "compiled")])
 def test_the_recorded_runtime_decodes_and_drafts(measured, caplog, recorded, kind):
     pair = load_pair("stdlib")
     artifact = measured(runtime=recorded, dtype=recorded and "bfloat16")
@@ -182,9 +180,7 @@ def test_another_runtime_or_dtype_works_with_one_warning(measured, caplog, loade
     ]
 
 
-def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in_the_warning(
-    measured, caplog
-):
+def test_a_model_that_cannot_be_compiled_runs_by_its_own_code_with_the_reason_in_the_warning(measured, caplog):
     pair = load_pair("stdlib", target_dtype="float32")
     target = pair.target.double()
     artifact = measured(runtime="compiled", dtype="float32")
@@ -223,9 +219,7 @@ def taught():
 
 def saved(folder, teacher, **parts):
     payloads = {"phrases.safetensors": teacher.store.state_dict()}
-    return save_artifact(
-        folder / "phrases", "phrase-cache", payloads | ({"parts.json": parts} if parts else {})
-    )
+    return save_artifact(folder / "phrases", "phrase-cache", payloads | ({"parts.json": parts} if parts else {}))
 
 
 def content(drafter):
@@ -235,9 +229,7 @@ def content(drafter):
 def test_every_prompt_starts_from_the_saved_phrases(tmp_path):
     teacher = taught()
     artifact = saved(tmp_path, teacher)
-    drafter = PhraseCache(
-        phrase_length=5, state="preloaded", phrases=value_of("phrase-cache", str(artifact.folder))
-    )
+    drafter = PhraseCache(phrase_length=5, state="preloaded", phrases=value_of("phrase-cache", str(artifact.folder)))
     assert content(drafter) == content(teacher)
     decoder = Decoder(hashed_model(11, seed=3), drafter, Chain(3))
     for _ in range(2):

@@ -30,9 +30,7 @@ def test_a_published_tree_is_read(name, content, tmp_path):
 def test_an_experiment_names_the_file(tmp_path, experiment):
     file = tmp_path / "choices.py"
     file.write_text(f"# of another project\nmc_sim = {PATHS}\n")
-    config = load_config(
-        experiment(builder={"class_path": "StaticTree", "init_args": {"rank_paths": str(file)}})
-    )
+    config = load_config(experiment(builder={"class_path": "StaticTree", "init_args": {"rank_paths": str(file)}}))
     builder = build_builder(config)
     assert isinstance(builder, StaticTree)
     assert builder.rank_paths == PATHS

@@ -156,9 +156,7 @@ def test_a_trusted_package_must_be_installed(tmp_path, package, monkeypatch, cap
 
 
 @pytest.mark.parametrize("first", ["", "here"], ids=["the working directory", "another folder of the path"])
-def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(
-    tmp_path, package, monkeypatch, first
-):
+def test_a_package_that_hides_the_installed_one_of_its_name_is_not_installed(tmp_path, package, monkeypatch, first):
     folder = mine(tmp_path)
     monkeypatch.setattr(trusted, "site_folders", lambda: [package])
     shutil.copytree(package / "my_parts", tmp_path / "here" / "my_parts")
@@ -284,9 +282,7 @@ def test_a_huge_payload_is_refused_before_it_is_read(tmp_path):
 
 def test_tensors_without_content_take_no_room(tmp_path):
     shapes = {"counts": [0], "keys": [0], "phrases": [0, 2**40], "uses": [0]}
-    tensors = {
-        name: {"dtype": "I32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()
-    }
+    tensors = {name: {"dtype": "I32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
     header = json.dumps(tensors).encode()
     folder = made.save(tmp_path, "phrase-cache")
     made.rewrite(folder, "phrases.safetensors", len(header).to_bytes(8, "little") + header)
@@ -346,9 +342,7 @@ def change_file(file: Path, chance: random.Random) -> None:
             stream.truncate(2**31)
     else:
         moved = file.rename(file.parents[1] / "moved")
-        {"link": lambda: file.symlink_to(moved), "folder": file.mkdir, "pipe": lambda: os.mkfifo(file)}[
-            kind
-        ]()
+        {"link": lambda: file.symlink_to(moved), "folder": file.mkdir, "pipe": lambda: os.mkfifo(file)}[kind]()
 
 
 def mutate(folder: Path, chance: random.Random) -> str:

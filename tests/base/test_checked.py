@@ -43,9 +43,7 @@ def _below_bounds() -> list[Any]:
 
 
 @pytest.mark.parametrize(("part", "argument", "value"), _below_bounds())
-def test_bounds_hold_in_python_as_in_configurations(
-    part: Callable[..., Any], argument: str, value: float
-) -> None:
+def test_bounds_hold_in_python_as_in_configurations(part: Callable[..., Any], argument: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^{part.__name__}: {argument} must be >=? \S+, got {value}"):
         part(**{argument: value})
 

@@ -64,9 +64,7 @@ def test_without_a_quota_all_cores_of_the_affinity_count(groups, files, tmp_path
 def test_more_threads_than_the_affinity_allows_are_refused_with_the_affinity_named(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     check_threads(1, ConfigError("generation.threads"))
-    with pytest.raises(
-        ConfigError, match=r"^generation.threads must be at most 1, .*affinity \(taskset\).*, got 2$"
-    ):
+    with pytest.raises(ConfigError, match=r"^generation.threads must be at most 1, .*affinity \(taskset\).*, got 2$"):
         check_threads(2, ConfigError("generation.threads"))
 
 

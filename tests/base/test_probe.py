@@ -31,9 +31,7 @@ def test_a_result_is_kept_per_machine_and_version(code, folder, monkeypatch):
     assert found == ("" if code == "pass" else "lib died (SIGSEGV) in a test pass")
     started = []
     run = subprocess.run
-    monkeypatch.setattr(
-        probe.subprocess, "run", lambda *given, **named: started.append(1) or run(*given, **named)
-    )
+    monkeypatch.setattr(probe.subprocess, "run", lambda *given, **named: started.append(1) or run(*given, **named))
     death_of.cache_clear()  # as in another process
     assert death_of("lib", "1", code) == found
     assert not started

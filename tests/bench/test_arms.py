@@ -40,9 +40,7 @@ def test_all_arms_emit_the_same_tokens(target, draft, tokenizer, prompts, verifi
     plain = DecoderArm("plain", Decoder(target, verifier=verifier), tokenizer, generation)
     recycling = Decoder(target, TokenRecycling(), TokenRecyclingTree(), verifier)
     arms = [DecoderArm("tree", recycling, tokenizer, generation)]
-    arms += [
-        HuggingFaceArm(name, name, target, tokenizer, generation, verifier, draft) for name in REFERENCES
-    ]
+    arms += [HuggingFaceArm(name, name, target, tokenizer, generation, verifier, draft) for name in REFERENCES]
     for sample, prompt in enumerate(prompts[1:3]):  # of two turns and of one
         expected = plain.decode(prompt, sample)
         for arm in arms:
@@ -86,9 +84,7 @@ def test_all_arms_end_an_answer_where_it_begins_to_repeat(tokenizer, prompts):
 def test_speculation_is_counted_and_models_are_left_as_they_were(target, draft, tokenizer, prompts):
     before = target.generation_config, draft.generation_config
     generation = Generation(max_new_tokens=24, stop_at_eos=False)
-    assisted = HuggingFaceArm(
-        "a", "hf-assisted", target, tokenizer, generation, None, draft, num_assistant_tokens=3
-    )
+    assisted = HuggingFaceArm("a", "hf-assisted", target, tokenizer, generation, None, draft, num_assistant_tokens=3)
     found = assisted.decode(prompts[0])
     assert found.accepted_drafts > 0
     assert found.steps == found.bonus_tokens < found.new_tokens == 24
@@ -244,9 +240,7 @@ def test_hugging_faces_loops_take_the_passes_after_the_prompts_own(target, draft
     prompt = dataclasses.replace(prompts[0], turns=("only",))
 
     def ran(name, *draft, **settings):
-        arm = HuggingFaceArm(
-            "a", name, target, tokenizer, GENERATION, None, *draft, latency=PROFILE, **settings
-        )
+        arm = HuggingFaceArm("a", name, target, tokenizer, GENERATION, None, *draft, latency=PROFILE, **settings)
         fed, drafted = [], []  # rows of target passes; target passes before, and rows of, each draft pass
         notes = [lambda rows: fed.append(rows), lambda rows: drafted.append((len(fed), rows))]
         with ExitStack() as hooks:

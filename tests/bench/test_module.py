@@ -368,9 +368,7 @@ def test_under_rejection_sampling_all_strategies_build_one_tree(model):
 
 
 def test_samples_differ_and_the_same_one_repeats(model):
-    first, again, other = (
-        shown(solve(model, Serial(), BreadthFirst(), sample=sample)) for sample in (0, 0, 1)
-    )
+    first, again, other = (shown(solve(model, Serial(), BreadthFirst(), sample=sample)) for sample in (0, 0, 1))
     assert first == again != other
 
 

@@ -313,16 +313,12 @@ def test_the_table_by_category_has_a_row_for_each_category(records):
     assert cell(table, "wrong", "all") == "refused (1.00)"
     assert category_table([r for r in records if r.category == "a"]) is None
     assert category_table([dataclasses.replace(r, category=r.prompt_id) for r in records]) is None
-    theirs = [
-        {"method": "theirs", "category": name, "speedup": 2.0 + n} for n, name in enumerate(("qa", "rag"))
-    ]
+    theirs = [{"method": "theirs", "category": name, "speedup": 2.0 + n} for n, name in enumerate(("qa", "rag"))]
     table = category_table(records, published=theirs)
     assert len(table.rows) == 5
     assert "theirs (not run here): qa 2.00x, rag 3.00x." in table.notes
     rare = {"p0": "few 0", "p1": "few 1"}
-    table = category_table(
-        [dataclasses.replace(r, category=rare.get(r.prompt_id, r.category)) for r in records]
-    )
+    table = category_table([dataclasses.replace(r, category=rare.get(r.prompt_id, r.category)) for r in records])
     assert table.titles == ["arm", "a", "b", "others", "all"]
     assert table.notes[1] == "Others, of fewer than 3 prompts each: few 0, few 1."
 
@@ -455,9 +451,7 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
             for arm, took, accepted in zip(("plain", "chain", "tree"), seconds, (0, 2, 3), strict=True)
         ]
 
-    edits = [
-        answers("edit", prompt, (2.0, 1.0, 4.0)) for prompt in (0, 2, 4, 6)
-    ]  # the chain is chosen on these,
+    edits = [answers("edit", prompt, (2.0, 1.0, 4.0)) for prompt in (0, 2, 4, 6)]  # the chain is chosen on these,
     edits += [answers("edit", prompt, (2.0, 0.5, 0.1)) for prompt in (1, 3, 5, 7)]  # and measured on these
     chats = [answers("chat", prompt, (1.0, 2.0, 4.0)) for prompt in range(4)]
     ordered = [
@@ -481,13 +475,9 @@ def test_a_task_shows_the_setup_chosen_on_other_prompts_and_keeps_losing_rows():
 def test_tokens_per_step_by_context_length_come_from_the_sources_of_tokens():
     def answer(prompt, length, sources):
         tokens = (5,) * len(sources)
-        return record(
-            "chain", prompt, token_ids=tokens, prompt_tokens=length, drafted_at=(1,), sources=sources
-        )
+        return record("chain", prompt, token_ids=tokens, prompt_tokens=length, drafted_at=(1,), sources=sources)
 
-    short = answer(
-        0, 10, (0, -1) * 40
-    )  # 28 steps begin with at most 64 tokens, too few to show, and 12 with more
+    short = answer(0, 10, (0, -1) * 40)  # 28 steps begin with at most 64 tokens, too few to show, and 12 with more
     more, long = answer(1, 70, (-1,) * 20), answer(2, 300, (-1,) * 40)
     table = context_table([short, more, long, record("plain", 0)])
     assert table.titles == ["arm", "up to 256", "up to 1,024"]

@@ -48,9 +48,7 @@ def test_acceptance_that_falls_with_the_prompt_is_found_whatever_the_order():
     found = likely_cause([800], [380], lengths)
     assert found == likely_cause([800], [380], lengths[::-1])
     assert "75 % of the steps of short prompts (median 104 tokens) and in 20 % of long ones (3,004)" in found
-    assert (
-        likely_cause([800], [380], [(length // 10, *rest) for length, *rest in lengths]) is None
-    )  # all are short
+    assert likely_cause([800], [380], [(length // 10, *rest) for length, *rest in lengths]) is None  # all are short
 
 
 def test_few_steps_are_not_judged():
@@ -85,9 +83,7 @@ def test_a_healthy_curve_raises_no_alarm(seed, steps, first, slope, positions, c
     for position in range(positions):
         left = generator.binomial(left, min(first * slope**position, 0.98))
         accepted.append(left)
-    lengths = [
-        (int(length), steps, generator.binomial(steps, first)) for length in generator.integers(10, 5000, 20)
-    ]
+    lengths = [(int(length), steps, generator.binomial(steps, first)) for length in generator.integers(10, 5000, 20)]
     assert likely_cause([steps] * positions, accepted, lengths, chain) is None
 
 

@@ -250,9 +250,7 @@ def test_tokens_of_a_repetition_count_in_no_arms_speed():
 
 
 def test_nothing_is_concluded_if_the_median_answer_is_a_repetition():
-    records = [
-        looped(arm, number, [(1, 1.0)], 4.0, text=1) for arm in ("plain", "ours") for number in range(9)
-    ]
+    records = [looped(arm, number, [(1, 1.0)], 4.0, text=1) for arm in ("plain", "ours") for number in range(9)]
     speedup = paired_speedup(records, "ours", "plain")
     assert not speedup.is_faster
     assert verdict_sentence("ours", speedup) == "Nothing can be concluded: 9 of 9 answers repeat one token."

@@ -24,12 +24,8 @@ TestGreedyDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(b
 TestGreedyTopK = contract_of(
     TreeBuilderContract, lambda: DySpecGreedy(budget=20, prefetch=1, max_depth=4, candidates="top-k")
 )
-TestGreedyCalibrated = contract_of(
-    DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12, acceptance_power=0.5)
-)
-TestThresholdDrawn = contract_of(
-    DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.1, max_nodes=20)
-)
+TestGreedyCalibrated = contract_of(DrawingTreeBuilderContract, lambda: DySpecGreedy(budget=12, acceptance_power=0.5))
+TestThresholdDrawn = contract_of(DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.1, max_nodes=20))
 TestThresholdInLayers = contract_of(
     DrawingTreeBuilderContract, lambda: DySpecThreshold(threshold=0.02, max_nodes=9, cap="layers")
 )
@@ -149,9 +145,7 @@ def values(tree):
 
 
 selections = st.sampled_from(SELECTIONS)
-drafts = st.builds(
-    random_draft, st.integers(2, 8), st.sampled_from([0.05, 0.3, 1.0, 4.0]), st.integers(0, 10**6)
-)
+drafts = st.builds(random_draft, st.integers(2, 8), st.sampled_from([0.05, 0.3, 1.0, 4.0]), st.integers(0, 10**6))
 
 
 @examples(230)
@@ -201,9 +195,7 @@ def test_the_tree_does_not_depend_on_how_many_nodes_are_drafted_together(steps):
             trees.append(tree)
             passes[prefetch] += taken
             if prefetch == 1 and selection == "drawn":
-                assert taken == sum(
-                    map(bool, tree.shape.children)
-                )  # the paper's: a pass a node with children
+                assert taken == sum(map(bool, tree.shape.children))  # the paper's: a pass a node with children
         depths += trees[0].shape.max_depth
         for other in trees[1:]:
             assert other.tokens.tolist() == trees[0].tokens.tolist()
@@ -232,11 +224,7 @@ def sums_of_all_closed_trees(draft, size, path=(), rank=0, weight=1.0, left=1.0)
     value = weight * (left if draft.kind is NodeKind.DRAWN else probability)
     for inside in range(size):
         below = list(sums_of_all_closed_trees(draft, inside, (*path, rank), 0, weight * probability))
-        beside = (
-            list(sums_of_all_closed_trees(draft, size - 1 - inside, path, rank + 1, *younger))
-            if below
-            else []
-        )
+        beside = list(sums_of_all_closed_trees(draft, size - 1 - inside, path, rank + 1, *younger)) if below else []
         yield from (value + one + other for one in below for other in beside)
 
 
@@ -288,9 +276,7 @@ def samplings_above(draft, threshold, max_depth):
 
 @examples(100)
 @given(drafts, selections, st.floats(0.02, 1.0), st.integers(1, 12))
-def test_the_threshold_tree_holds_every_sampling_of_at_least_the_threshold(
-    drafter, selection, threshold, max_depth
-):
+def test_the_threshold_tree_holds_every_sampling_of_at_least_the_threshold(drafter, selection, threshold, max_depth):
     context = Context([1, 2], sequence="threshold")
     expected = samplings_above(Draft(drafter, context, selection), threshold, max_depth)
     tree, passes = build(DySpecThreshold(threshold, 4096, max_depth, selection), drafter, context)
@@ -386,8 +372,7 @@ def test_the_beam_keeps_the_best_of_all_its_candidates(budget, expected):
     drafter = DistributionDrafter(lambda tokens: BEAM[tokens[1:]])
     tree, passes = build(BeamRerank(budget, depth=3, beam=2), drafter)
     by_tokens = {
-        tuple(tree.tokens[list(tree.shape.path(row))].tolist()): value
-        for row, value in enumerate(values(tree), 1)
+        tuple(tree.tokens[list(tree.shape.path(row))].tolist()): value for row, value in enumerate(values(tree), 1)
     }
     assert by_tokens == pytest.approx(expected)
     assert passes <= 3

@@ -18,9 +18,7 @@ TestOfDrawnCandidates = contract_of(
     DrawingTreeBuilderContract,
     lambda: Graft(KConfig([2, 2], candidates="drawn"), num_anchors=2, phrases_per_anchor=2, phrase_length=3),
 )
-TestOfDrawsWithReplacement = contract_of(
-    DrawingTreeBuilderContract, lambda: Graft(SpecInfer([3, 2]), num_anchors=1)
-)
+TestOfDrawsWithReplacement = contract_of(DrawingTreeBuilderContract, lambda: Graft(SpecInfer([3, 2]), num_anchors=1))
 TestOfADynamicTree = contract_of(
     DrawingTreeBuilderContract, lambda: Graft(DySpecGreedy(9), phrases_per_anchor=1, phrase_length=2)
 )
@@ -121,9 +119,7 @@ def test_drawn_nodes_keep_their_place_before_grafts():
     tree = drafted([0, 1, 2], [-1, 0, 0], kinds=kinds, q=q, draws=draws, values=np.array([1.0, 0.5, 0.2]))
     found = grafted(tree, [(0, [5]), (1, [6])], room=9)
     assert found.draw_order(0) == (2, 1, 2, 3)
-    assert [found.kind(row) for row in range(1, 5)] == [NodeKind.DRAWN_WITH_REPLACEMENT] * 2 + [
-        NodeKind.POINT_MASS
-    ] * 2
+    assert [found.kind(row) for row in range(1, 5)] == [NodeKind.DRAWN_WITH_REPLACEMENT] * 2 + [NodeKind.POINT_MASS] * 2
     assert found.q is q
     assert found.values.tolist() == [1.0, 0.5, 0.2, 0.0, 0.0]
 

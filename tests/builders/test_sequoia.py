@@ -56,9 +56,7 @@ def worth(tree, acceptance):
 @st.composite
 def vectors(draw, width=4):
     """Vectors that accept something, unordered, with and without zeros."""
-    weights = draw(
-        st.lists(st.floats(0, 1), min_size=1, max_size=width).filter(lambda values: max(values) > 0.01)
-    )
+    weights = draw(st.lists(st.floats(0, 1), min_size=1, max_size=width).filter(lambda values: max(values) > 0.01))
     none = draw(st.floats(0, 1))
     total = sum(weights) + none
     return [weight / total for weight in (*weights, none)]
@@ -91,9 +89,7 @@ def greedy_tree(acceptance, nodes):
         found.append(path)
         heapq.heappush(heap, (cost * acceptance[0], (*path, 0)))
         if path[-1] + 1 < len(acceptance) - 1:
-            heapq.heappush(
-                heap, (cost / acceptance[path[-1]] * acceptance[path[-1] + 1], (*path[:-1], path[-1] + 1))
-            )
+            heapq.heappush(heap, (cost / acceptance[path[-1]] * acceptance[path[-1] + 1], (*path[:-1], path[-1] + 1)))
     return found
 
 
@@ -113,9 +109,7 @@ def test_the_papers_largest_trees_are_found():
     tree = Sequoia(budget=768, acceptance=[*acceptance, 1 - sum(acceptance)], max_depth=24)
     assert tree.max_nodes == 768
     assert worth(tree, acceptance) == pytest.approx(tree.expected_tokens_per_step)
-    assert worth(tree, acceptance) == pytest.approx(
-        tokens_per_step(greedy_tree([*acceptance, 0], 768), acceptance)
-    )
+    assert worth(tree, acceptance) == pytest.approx(tokens_per_step(greedy_tree([*acceptance, 0], 768), acceptance))
 
 
 def test_the_first_children_are_drawn_unless_the_best_are_requested():
@@ -160,9 +154,7 @@ def test_a_tree_fills_the_bucket_that_is_paid_for():
     """Rows cost 10 ms up to 8 and 11 ms up to 64: with all nodes likely to pay, none of 64 rows is left empty."""
     likely, times = [0.5, 0.2, 0.1, 0.2], [[1, 10], [8, 10], [64, 11]]
     assert Sequoia(63, likely, target_ms=times, draft_ms=0, buckets=True).max_nodes == 63
-    assert (
-        Sequoia(63, likely, target_ms=[[1, 10], [8, 10], [64, 40]], draft_ms=0, buckets=True).max_nodes == 7
-    )
+    assert Sequoia(63, likely, target_ms=[[1, 10], [8, 10], [64, 40]], draft_ms=0, buckets=True).max_nodes == 7
 
 
 def test_times_between_two_measured_ones_are_interpolated():

@@ -17,9 +17,7 @@ from specexp.core.outcome import Outcome
 from specexp.core.tree import TokenTree, TreeShape
 from specexp.testing.builders import TreeBuilderContract, grow
 
-TestStaticTree = contract_of(
-    TreeBuilderContract, lambda: StaticTree([[0], [2], [0, 1], [0, 0], [2, 0], [0, 0, 3]])
-)
+TestStaticTree = contract_of(TreeBuilderContract, lambda: StaticTree([[0], [2], [0, 1], [0, 0], [2, 0], [0, 0, 3]]))
 TestChain = contract_of(TreeBuilderContract, lambda: Chain(5))
 TestTokenRecyclingTree = contract_of(TreeBuilderContract, lambda: TokenRecyclingTree())
 TestParametricTree = contract_of(TreeBuilderContract, lambda: ParametricTree(nodes=20, depth=5))
@@ -36,9 +34,7 @@ def test_a_tree_is_filled_breadth_first_by_rank():
 
 def test_a_missing_candidate_leaves_out_its_node_and_all_below():
     answers = {(10,): [20], (10, 20): [30, 31]}
-    tree = grow(
-        StaticTree([[0], [1], [0, 1], [1, 0], [1, 0, 0]]), lambda path: answers.get(path, [99]), root=10
-    )
+    tree = grow(StaticTree([[0], [1], [0, 1], [1, 0], [1, 0, 0]]), lambda path: answers.get(path, [99]), root=10)
     assert tree.tokens.tolist() == [10, 20, 31]
     assert tree.shape.rank_paths == ((), (0,), (0, 1))
 

@@ -65,9 +65,7 @@ def test_the_compose_file_starts_the_database_that_the_page_names():
 
 def test_the_commands_of_the_page_are_valid():
     page = (ROOT / "docs" / "cluster.md").read_text().replace("\\\n", " ")
-    typed = [
-        line.split("#")[0].split() for line in page.splitlines() if line.startswith("python -m specexp.")
-    ]
+    typed = [line.split("#")[0].split() for line in page.splitlines() if line.startswith("python -m specexp.")]
     assert len(typed) > 5
     for words in typed:
         options, rest = take_options(words[3:])

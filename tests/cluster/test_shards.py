@@ -128,9 +128,7 @@ def other_processor(monkeypatch):
 
 
 @pytest.mark.slow
-def test_shards_of_several_kinds_of_devices_are_not_put_together(
-    experiment, tmp_path, other_processor, capsys
-):
+def test_shards_of_several_kinds_of_devices_are_not_put_together(experiment, tmp_path, other_processor, capsys):
     path = experiment(drafter=DRAFT, record={"live_sample": 0}, generation={"max_new_tokens": 4})
     assert run([path, "--shard", "0/2"]) == 0
     recorded(path, tmp_path / "x", "--shard", "0/2")

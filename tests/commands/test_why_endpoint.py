@@ -43,9 +43,7 @@ def test_planted_costs_are_found_by_the_clients_clock(explain, monkeypatch, tmp_
     planted = ("--virtual", "--no-times", "--step", "20", "--fixed", "30", "--token", "8", "--chooses")
     found = explain(*planted)
     summary = found["summary"]
-    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx(
-        [20, 30, 8], rel=0.01
-    )
+    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx([20, 30, 8], rel=0.01)
     assert summary["break_even"] == pytest.approx((30 + 4 * 8) / 20 - 1, rel=0.01)
     assert {"why.md", "server.png", "report.html"} <= {one.name for one in tmp_path.iterdir()}
     assert [row["requests"] for row in found["tables"]["lengths"]][:6] == ["as it is", *"01248"]
@@ -53,13 +51,9 @@ def test_planted_costs_are_found_by_the_clients_clock(explain, monkeypatch, tmp_
 
 @pytest.mark.slow
 def test_planted_delays_are_found_within_a_tenth(explain) -> None:
-    found = explain(
-        "--step", "20", "--fixed", "30", "--token", "8", "--chooses", options=["--max-tokens", "16"]
-    )
+    found = explain("--step", "20", "--fixed", "30", "--token", "8", "--chooses", options=["--max-tokens", "16"])
     summary = found["summary"]
-    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx(
-        [20, 30, 8], rel=0.1
-    )
+    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx([20, 30, 8], rel=0.1)
 
 
 @pytest.mark.parametrize("counters", ["request", "timings", "usage", "prometheus", "iterations"])
@@ -78,9 +72,7 @@ def test_planted_costs_are_found_by_the_servers_clock(counters, explain) -> None
         counters,
     )
     summary = explain(*planted)["summary"]
-    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx(
-        [5, 9, 2], rel=0.01
-    )
+    assert [summary["plain_ms"], summary["fixed_ms"], summary["token_ms"]] == pytest.approx([5, 9, 2], rel=0.01)
 
 
 @pytest.mark.parametrize(

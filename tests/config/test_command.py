@@ -78,13 +78,9 @@ def test_help_goes_into_lists_and_into_the_space():
     assert "of FloatRange: a number\n" in shown
 
 
-@pytest.mark.parametrize(
-    "key", ["generation.max_tokens", "max_new_tokens", "builder.init_args.node", "Chian"]
-)
+@pytest.mark.parametrize("key", ["generation.max_tokens", "max_new_tokens", "builder.init_args.node", "Chian"])
 def test_help_of_an_unknown_key_names_the_nearest(key):
-    with pytest.raises(
-        ConfigError, match=r"is called .*; did you mean '.*(max_new_tokens|args.nodes|Chain)'"
-    ):
+    with pytest.raises(ConfigError, match=r"is called .*; did you mean '.*(max_new_tokens|args.nodes|Chain)'"):
         explain(key)
 
 

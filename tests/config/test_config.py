@@ -24,9 +24,7 @@ from specexp.drafters import TokenRecycling, Union
 def test_later_wins_and_mappings_merge(write):
     write("generation: {seed: 1, samples: 2}\nname: block", "a/block.yaml")
     write("compose: block.yaml\ngeneration: {seed: 3}", "a/outer.yaml")
-    config = load_config(
-        write("compose: [a/outer.yaml]\ngeneration: {samples: 4}"), ["--generation.threads=2"]
-    )
+    config = load_config(write("compose: [a/outer.yaml]\ngeneration: {samples: 4}"), ["--generation.threads=2"])
     assert config.get("generation") == {
         "max_new_tokens": 128, "seed": 3, "samples": 4, "stop_at_eos": True,
         "stop_at_repetition": True, "threads": 2}  # fmt: skip
@@ -34,9 +32,7 @@ def test_later_wins_and_mappings_merge(write):
 
 
 def test_another_class_replaces_the_same_class_merges(composition):
-    merged = apply_overrides(
-        composition, {"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}}
-    )
+    merged = apply_overrides(composition, {"builder": {"class_path": "ParametricTree", "init_args": {"depth": 3}}})
     assert merged.get("builder.init_args.nodes") == 16
     assert merged.get("builder.init_args.depth") == 3
     spelled_out = {"class_path": "specexp.builders.ParametricTree", "init_args": {"depth": 3}}
@@ -119,9 +115,7 @@ def test_a_grid_becomes_an_arm_for_each_combination(write):
     assert (arms["hf"].reference, arms["hf"].arguments) == ("hf-assisted", {"num_assistant_tokens": 6})
 
 
-@pytest.mark.parametrize(
-    ("arms", "names"), [("{other: null}", ["one"]), ("{new: null}", ["one", "other", "new"])]
-)
+@pytest.mark.parametrize(("arms", "names"), [("{other: null}", ["one"]), ("{new: null}", ["one", "other", "new"])])
 def test_null_removes_an_arm_of_a_lower_file_and_a_new_arm_is_the_composition_itself(write, arms, names):
     below = "drafter: TokenRecycling\nbuilder: Chain\narms: {one: {}, other: {reference: hf-assisted}}\n"
     write(below, "below.yaml")
@@ -138,9 +132,7 @@ def test_space_over_whole_parts(write):
         "    builder: {type: categorical, choices: [{name: fitted, class_path: FittedTree}, "
         "{name: parametric, class_path: ParametricTree}]}\n"
     )
-    config = load_config(
-        write(text), ["--sweep.space.builder.init_args.nodes.high", "32", "--sweep.n_trials=3"]
-    )
+    config = load_config(write(text), ["--sweep.space.builder.init_args.nodes.high", "32", "--sweep.n_trials=3"])
     nodes = {"type": "int", "low": 4, "high": 32, "log": True, "step": None, "at_most": None}
     assert config.get("sweep.space.builder.init_args.nodes") == nodes
     assert config.get("sweep.n_trials") == 3

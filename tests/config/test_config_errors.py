@@ -65,9 +65,7 @@ def test_an_error_of_a_constructor_names_all_sources_of_its_arguments(write):
 
 def test_an_unknown_key_and_a_wrong_value_are_refused(composition):
     check_key(composition, "builder.init_args.nodes")
-    with pytest.raises(
-        ConfigError, match=r"'builder\.nodes' does not exist.*mean 'builder\.init_args\.nodes'"
-    ):
+    with pytest.raises(ConfigError, match=r"'builder\.nodes' does not exist.*mean 'builder\.init_args\.nodes'"):
         check_key(composition, "builder.nodes")
     with pytest.raises(ConfigError, match=r"nodes must be >= 1, got 0"):
         apply_overrides(composition, {"builder.init_args.nodes": 0})

@@ -16,27 +16,19 @@ FILES = sorted(
     for path in (ROOT / "experiments").rglob("*.yaml")
     if path.name != "rows.yaml"  # declarations of the papers' rows
 )
-BLOCKS = sorted(
-    path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml")
-)
+BLOCKS = sorted(path.relative_to(ROOT) for top in ("configs", "sweeps") for path in (ROOT / top).rglob("*.yaml"))
 CONTENT = {path: yaml.load((ROOT / path).read_text(), yaml.CSafeLoader) for path in [*FILES, *BLOCKS]}
 # profiles of devices that were not measured, which an experiment names by path
-NAMED = {
-    Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])
-}
+NAMED = {Path(name) for content in CONTENT.values() for name in (content.get("what_if") or {}).get("files", [])}
 EXPERIMENTS = [path for path in FILES if path not in NAMED]
 # replaces the profiles of this device's own measurement, which a fresh machine does not have
-UNMEASURED = {
-    "specexp.what_if": ["--what_if.profiles", "[{name: made, target_ms: {1: 2.0}, draft_ms: {1: 1.0}}]"]
-}
+UNMEASURED = {"specexp.what_if": ["--what_if.profiles", "[{name: made, target_ms: {1: 2.0}, draft_ms: {1: 1.0}}]"]}
 
 
 def command_of(path: Path) -> str:
     """Return the module that the first line of a file runs on the file."""
     first, _, _ = (ROOT / path).read_text().partition("\n")
-    found = re.fullmatch(
-        rf"# python -m (specexp\.\w+|experiments\.passes\.contest) {re.escape(str(path))}", first
-    )
+    found = re.fullmatch(rf"# python -m (specexp\.\w+|experiments\.passes\.contest) {re.escape(str(path))}", first)
     assert found, f"{path}: the first line is {first!r}; # python -m specexp.COMMAND {path} is expected"
     return found[1]
 
@@ -49,14 +41,10 @@ LACKING = re.compile(
 )
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"data.max_promts": 8}, {"data.prompts.init_args.pth": "data/x.jsonl"}], ids=str
-)
+@pytest.mark.parametrize("wrong", [{"data.max_promts": 8}, {"data.prompts.init_args.pth": "data/x.jsonl"}], ids=str)
 def test_a_misspelt_key_is_not_taken_for_a_lacking_file(wrong):
     with pytest.raises(ConfigError) as raised:
-        load_config(
-            ROOT / "experiments/tree_shape.yaml", [f"--{key}={value}" for key, value in wrong.items()]
-        )
+        load_config(ROOT / "experiments/tree_shape.yaml", [f"--{key}={value}" for key, value in wrong.items()])
     assert not LACKING.search(str(raised.value))
 
 

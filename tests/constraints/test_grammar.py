@@ -102,9 +102,9 @@ def test_forced_text_is_drafted() -> None:
     }
     constraint = compiler().constraint(spec)
     assert TOKENIZER.decode(constraint.forced([])) == '{"a long name": '
-    result = Decoder(
-        LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)
-    ).generate([5, 6], max_new_tokens=40, constraint=constraint)
+    result = Decoder(LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)).generate(
+        [5, 6], max_new_tokens=40, constraint=constraint
+    )
     assert result.steps <= len(result.token_ids) / 3
 
 

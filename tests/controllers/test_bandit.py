@@ -26,9 +26,7 @@ from specexp.testing.fakes import counting_model, hashed_model
 pytestmark = pytest.mark.unit
 
 TestUcb = contract_of(ControllerContract, lambda: Bandit("depths", [0, 2, 4]))
-TestThompson = contract_of(
-    ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson", window=50)
-)
+TestThompson = contract_of(ControllerContract, lambda: Bandit("nodes", [1, 3, None], policy="thompson", window=50))
 TestOverBuilders = contract_of(ControllerContract, lambda: Bandit("choices", [0, 1, None], state="cold"))
 TestFrozen = contract_of(FrozenControllerContract, lambda: Bandit("depths", [3, 0], learn=False))
 
@@ -111,9 +109,7 @@ def test_nothing_is_learned_from_a_step_without_a_plan():
 def test_more_arms_than_builders_are_refused():
     model = hashed_model(7)
     with pytest.raises(ValueError, match="Bandit chooses from 3 builders, but Choice holds 2"):
-        Decoder(
-            model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2])
-        )
+        Decoder(model, DraftModel(model), Choice([Chain(1), Chain(2)]), controller=Bandit("choices", [None, 2]))
 
 
 @pytest.mark.parametrize(
@@ -146,9 +142,7 @@ TestByAcceptance = contract_of(
 TestOverOneThatLearns = contract_of(
     ControllerContract, lambda: RuleBandit([Heuristic(), Fixed(max_depth=3)], reward="acceptance")
 )
-TestFrozenRules = contract_of(
-    FrozenControllerContract, lambda: RuleBandit(rules(), reward="acceptance", learn=False)
-)
+TestFrozenRules = contract_of(FrozenControllerContract, lambda: RuleBandit(rules(), reward="acceptance", learn=False))
 
 
 def step(controller, context, accepted, drafted, seconds=1.0):
@@ -159,9 +153,7 @@ def step(controller, context, accepted, drafted, seconds=1.0):
     tree = TokenTree(shape, np.ones(drafted + 1, dtype=np.int64))
     context.append(new)
     path = tuple(range(1, accepted + 1))
-    controller.observe(
-        Outcome(context, tree, torch.zeros(drafted + 1, 2), path, new, seconds={"target": seconds})
-    )
+    controller.observe(Outcome(context, tree, torch.zeros(drafted + 1, 2), path, new, seconds={"target": seconds}))
     return plan
 
 

@@ -40,9 +40,7 @@ def test_the_token_that_falls_below_is_still_drafted():
 
 def test_the_last_token_alone_may_decide():
     """Confidences are 0.9, 0.9, 0.5: the product falls below 0.85 with the second token, a token with the third."""
-    model = bigram_model(
-        [[log(0.05), log(0.9), log(0.05)], [log(0.05), log(0.05), log(0.9)], [log(0.5)] * 2 + [-9.0]]
-    )
+    model = bigram_model([[log(0.05), log(0.9), log(0.05)], [log(0.05), log(0.05), log(0.9)], [log(0.5)] * 2 + [-9.0]])
     assert first_draft(model, ConfidenceThreshold(0.85, rule="token")) == 3
     assert first_draft(model, ConfidenceThreshold(0.85, rule="product")) == 2
 

@@ -80,9 +80,7 @@ def answer(controller, context, depth, accepted, confidence=0.9, seconds=None):
 
 def test_virtual_trials_by_hand():
     """Two passes, one draft accepted, c = 0.5: stopping after one pass would have given 2 / 1.5, after two 2 / 2."""
-    controller = QLearning(
-        draft_cost=0.5, alpha=0.5, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5]
-    )
+    controller = QLearning(draft_cost=0.5, alpha=0.5, gamma=1.0, epsilon=0.0, cost_bins=[2], confidence_bins=[0.5])
     context = Context([1, 2])
     assert step(controller, context, 2, 1, confidence=0.6) == 2
     one, two = (controller.table.row(0, *state) for state in ((1, 0.6), (2, 0.36)))
@@ -150,9 +148,7 @@ def test_as_published_a_reuse_goes_on_without_a_decision():
 
 def test_as_published_a_share_of_the_decisions_is_random():
     """Half of the decisions are random, and half of those stop: a draft of at most 8 ends after (1 - 0.75^8) / 0.25."""
-    controller = QLearning(
-        draft_cost=0.14, exploration="decision", first_decision="after", epsilon=0.5, learn=True
-    )
+    controller = QLearning(draft_cost=0.14, exploration="decision", first_decision="after", epsilon=0.5, learn=True)
     controller.table.values = [[1.0, 0.0] for _ in controller.table.values]
     lengths = []
     for seed in range(1500):

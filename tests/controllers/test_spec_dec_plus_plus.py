@@ -71,9 +71,7 @@ def test_its_gradient_is_that_of_the_weighted_cross_entropy(head):
         head.weights = weights
         p = head.probability(seen)
         losses = -np.where(accepted, np.log(p), 2.0 * np.log(1 - p))
-        return (
-            losses.sum() if isinstance(head, StateHead) else losses.mean()
-        )  # each token counts once, or each path
+        return losses.sum() if isinstance(head, StateHead) else losses.mean()  # each token counts once, or each path
 
     start, step = head.weights.copy(), 1e-6
     each = np.eye(start.size) * step
@@ -112,9 +110,7 @@ def test_it_stops_if_a_rejection_among_the_tokens_read_so_far_is_too_probable(th
     states = np.float32([[log(3)], [log(4)]])
     state = DraftState(3, 3, (1, 1, 1), log_prob=-9.0, last_log_prob=-3.0, states=states)
     assert hidden(1, 0, threshold=threshold).keep_drafting(Context([1]), state) is goes_on
-    assert hidden(1, 0, threshold=0.99).keep_drafting(
-        Context([1]), DraftState(1, 1, (1,), -9.0, -9.0, states[:0])
-    )
+    assert hidden(1, 0, threshold=0.99).keep_drafting(Context([1]), DraftState(1, 1, (1,), -9.0, -9.0, states[:0]))
 
 
 def test_a_layer_adds_the_silu_of_a_linear_map():
@@ -130,9 +126,7 @@ def test_it_learns_from_read_tokens_up_to_the_first_rejection():
     context, log_probs = Context([1, 2]), np.log(np.float32([1, 0.5, 0.5, 0.5]))
     tree = TokenTree(TreeShape([-1, 0, 1, 2], [-1, 0, 0, 0]), np.array([2, 5, 6, 7]), log_probs)
     context.append([5, 8])
-    outcome = Outcome(
-        context, tree, torch.zeros(4, 9), (1,), (5, 8), draft_states=np.float32([[1], [2], [4]])
-    )
+    outcome = Outcome(context, tree, torch.zeros(4, 9), (1,), (5, 8), draft_states=np.float32([[1], [2], [4]]))
     controller.observe(outcome)
     gradient = np.array([-0.5 * 1 + 3 * 2, -0.5 + 3])
     assert controller.state_dict()["squares"] == pytest.approx(gradient**2)
@@ -169,9 +163,7 @@ def test_states_in_a_tree_are_the_draft_models_inputs_of_its_output_layer(runtim
     target, draft = (build("Llama", settings, dtype=torch.float32) for _ in "ab")
     controller = Noting()
     builder = DySpecThreshold(threshold=0.001, max_nodes=12, candidates="top-k")
-    Decoder(target, DraftModel(runtime(draft)), builder, controller=controller).generate(
-        [5, 6], max_new_tokens=9
-    )
+    Decoder(target, DraftModel(runtime(draft)), builder, controller=controller).generate([5, 6], max_new_tokens=9)
     checked = 0
     for text, step in controller.steps:
         before = text[: len(text) - len(step.new_token_ids)]
@@ -184,9 +176,7 @@ def test_states_in_a_tree_are_the_draft_models_inputs_of_its_output_layer(runtim
 
 
 def test_a_drafter_without_states_is_one_sentence():
-    with pytest.raises(
-        ValueError, match="reads a draft model's states, but SuffixAutomaton gives none: draft with"
-    ):
+    with pytest.raises(ValueError, match="reads a draft model's states, but SuffixAutomaton gives none: draft with"):
         check_composition(SuffixAutomaton(), Chain(3), None, SpecDecPlusPlus(features="hidden"))
 
 

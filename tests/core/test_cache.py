@@ -118,7 +118,5 @@ def test_the_first_pass_sets_heads_and_widths(cache):
 
 def test_layers_of_different_forms_are_refused(cache):
     cache.update(torch.zeros(1, 2, 1, 8).double(), torch.zeros(1, 2, 1, 8).double(), 0)
-    with pytest.raises(
-        ValueError, match="all layers must have keys of the same shape, got 2 heads of 8 and 1 of 8"
-    ):
+    with pytest.raises(ValueError, match="all layers must have keys of the same shape, got 2 heads of 8 and 1 of 8"):
         cache.update(torch.zeros(1, 1, 1, 8).double(), torch.zeros(1, 1, 1, 8).double(), 1)

@@ -119,11 +119,7 @@ POSSIBLE = [
 
 
 def names(parts):
-    return (
-        "-".join(type(part).__name__ for part in parts if part is not None)
-        if isinstance(parts, tuple)
-        else ""
-    )
+    return "-".join(type(part).__name__ for part in parts if part is not None) if isinstance(parts, tuple) else ""
 
 
 @pytest.mark.parametrize(("parts", "sentence"), IMPOSSIBLE, ids=names)

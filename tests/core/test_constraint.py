@@ -65,9 +65,7 @@ class Rule(Constraint):
 
     @override
     def allowed(self, path: Sequence[int], tokens: Sequence[int]) -> int:
-        return next(
-            (n for n in range(len(tokens)) if self._next([*path, *tokens[: n + 1]]) is None), len(tokens)
-        )
+        return next((n for n in range(len(tokens)) if self._next([*path, *tokens[: n + 1]]) is None), len(tokens))
 
     @override
     def forced(self, path: Sequence[int]) -> list[int]:
@@ -216,9 +214,7 @@ def test_a_row_without_candidates_gets_the_forced_text(columns: int) -> None:
     drafted = Decoder(LanguageModel(hashed_model(V)), PromptLookup(min_ngram=3), Chain(2)).generate(
         PROMPT, max_new_tokens=24, seed=0, constraint=Rule()
     )
-    plain = Decoder(LanguageModel(hashed_model(V))).generate(
-        PROMPT, max_new_tokens=24, seed=0, constraint=Rule()
-    )
+    plain = Decoder(LanguageModel(hashed_model(V))).generate(PROMPT, max_new_tokens=24, seed=0, constraint=Rule())
     assert drafted.token_ids == plain.token_ids
     assert drafted.accepted_drafts >= 2 * plain.token_ids[:-2].count(3) > 0
 

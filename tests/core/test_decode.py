@@ -57,9 +57,7 @@ def test_a_sibling_is_accepted_where_the_first_candidate_is_wrong():
     assert result.drafted_at == result.accepted_at == [2, 2]  # positions, however many nodes at each
 
 
-@pytest.mark.parametrize(
-    ("eos", "accepted", "bonus"), [(1, 1, 0), (3, 3, 0), (4, 4, 0), (5, 4, 1), (7, 6, 1)]
-)
+@pytest.mark.parametrize(("eos", "accepted", "bonus"), [(1, 1, 0), (3, 3, 0), (4, 4, 0), (5, 4, 1), (7, 6, 1)])
 def test_eos_ends_the_output_exactly_there(eos, accepted, bonus):
     result = counting(4).generate([0], max_new_tokens=30, eos_token_id=eos)
     assert result.token_ids == list(range(1, eos + 1))

@@ -101,9 +101,7 @@ def test_calls_from_several_threads_wait_for_each_other(strategy):
     expected = [two.generate(prompt, max_new_tokens=12).token_ids for prompt in prompts]
     with ThreadPoolExecutor(4) as pool:
         calls = [
-            pool.submit(decoder.generate, prompt, max_new_tokens=12)
-            for prompt in prompts
-            for decoder in (one, two)
+            pool.submit(decoder.generate, prompt, max_new_tokens=12) for prompt in prompts for decoder in (one, two)
         ]
     assert [call.result().token_ids for call in calls] == [said for said in expected for _ in range(2)]
 
@@ -130,9 +128,7 @@ def test_a_later_turn_equals_a_fresh_decode_of_the_same_text(strategy, verifier)
     text = [1, 2, 3]
     for turn in range(4):
         passes = decoder.model.passes
-        result = decoder.generate(
-            text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5, seed=0
-        )
+        result = decoder.generate(text, max_new_tokens=9, continue_conversation=turn > 0, eos_token_id=5, seed=0)
         assert result.token_ids == plain.generate(text, max_new_tokens=9, eos_token_id=5, seed=0).token_ids
         assert decoder.model.passes - passes <= result.steps + 1
         text = text + result.token_ids + [4, turn]
@@ -143,9 +139,7 @@ def test_a_later_turn_feeds_only_new_tokens():
     first = decoder.generate([1, 2, 3], max_new_tokens=4).token_ids
     fed = []
     forward = decoder.model.model.forward
-    decoder.model.model.forward = lambda **inputs: (
-        fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
-    )
+    decoder.model.model.forward = lambda **inputs: fed.append(inputs["input_ids"].tolist()) or forward(**inputs)
     decoder.generate([1, 2, 3, *first, 0, 0, 5], max_new_tokens=1, continue_conversation=True)
     assert fed == [[[first[-1], 0, 0]], [[5]]]
 
@@ -176,9 +170,7 @@ def test_a_conversation_keeps_its_seed_and_sequence(name, other, kept):
     decoder = Decoder(counting_model(11))
     first = decoder.generate([1, 2], max_new_tokens=1, seed=3, sequence="prompt#0").token_ids
     text = [1, 2, *first, 7]
-    with pytest.raises(
-        ValueError, match=f"{name} must be left out or {kept} as in the conversation, got {other!r}"
-    ):
+    with pytest.raises(ValueError, match=f"{name} must be left out or {kept} as in the conversation, got {other!r}"):
         decoder.generate(text, continue_conversation=True, **{name: other})
     own = {"seed": 3, "sequence": "prompt#0"}
     assert decoder.generate(text, max_new_tokens=2, continue_conversation=True, **own).token_ids == [8, 9]
@@ -230,9 +222,7 @@ def test_wrong_requests_are_refused_in_one_sentence(prompt, arguments, message):
 
 def test_a_drafter_of_another_vocabulary_is_refused():
     drafter = TokenRecycling(k=2, state="preloaded", matrix=np.zeros((12, 2), dtype=np.int32))
-    with pytest.raises(
-        ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"
-    ):
+    with pytest.raises(ValueError, match="must have 9 rows, one per token of the target's vocabulary, got 12"):
         Decoder(counting_model(9), drafter, Chain(2))
 
 
@@ -241,11 +231,7 @@ def test_decoders_that_share_a_model_do_not_mix_their_conversations(strategy, ve
     one, two = Decoder(model, *strategy(), verifier), Decoder(model, verifier=verifier)
     text = [1, 2, 3]
     for turn in ([4], [5, 6], [7]):
-        text = (
-            text
-            + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3, seed=0).token_ids
-            + turn
-        )
+        text = text + one.generate(text, max_new_tokens=8, continue_conversation=len(text) > 3, seed=0).token_ids + turn
         two.generate([9] * 40, max_new_tokens=3, seed=0)
     expected = Decoder(hashed_model(20), verifier=verifier).generate(text, max_new_tokens=8, seed=0)
     assert one.generate(text, max_new_tokens=8, continue_conversation=True).token_ids == expected.token_ids

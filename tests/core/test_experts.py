@@ -63,9 +63,7 @@ def test_a_pass_over_more_rows_reads_more_experts(model, reads):
 
 def test_the_sentence_comes_from_the_configuration_or_the_fingerprint(model):
     sentence = experts_sentence(model.config.to_dict())
-    assert sentence.startswith(
-        f"Each row uses 2 of {16 if 'Qwen' in type(model).__name__ else 8} experts, so passes"
-    )
+    assert sentence.startswith(f"Each row uses 2 of {16 if 'Qwen' in type(model).__name__ else 8} experts, so passes")
     assert experts_sentence(fingerprint(model)["model"]) == sentence
     assert "beyond 9 rows" in experts_sentence({"num_local_experts": 8, "num_experts_per_tok": 2})
     assert experts_sentence(FULL_ATTENTION["Llama"]) is None

@@ -30,9 +30,7 @@ def grow(model, tokens, depths, visible):
 
 def grown(model, tokens, parents, passes):
     """``[n + 1, V]`` logits of a tree fed in passes."""
-    return torch.cat(
-        [grow(model, tokens[start:stop], *rows_of(parents, start, stop)) for start, stop in passes]
-    )
+    return torch.cat([grow(model, tokens[start:stop], *rows_of(parents, start, stop)) for start, stop in passes])
 
 
 @st.composite
@@ -76,9 +74,7 @@ def test_room_is_made_in_the_middle_of_a_tree():
     capacities, passes = set(), [(start, start + 8) for start in range(0, 400, 8)]
     answers = []
     for start, stop in passes:
-        answers.append(
-            grow(model, tokens[start:stop], np.arange(start, stop), np.tri(8, stop, k=start, dtype=bool))
-        )
+        answers.append(grow(model, tokens[start:stop], np.arange(start, stop), np.tri(8, stop, k=start, dtype=bool)))
         capacities.add(model.cache.capacity)
     assert len(capacities) > 1
     assert torch.cat(answers)[-1].tolist() == list(fake.next_logits((1, 2, 3, *tokens.tolist())))

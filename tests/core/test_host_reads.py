@@ -62,9 +62,7 @@ def decode(parts, reads, tokens=40):
     if isinstance(drafter, DraftModel):
         drafter.use_draft_model(LanguageModel(hashed_model(VOCABULARY, 1), self_check=False))
     steps = []
-    decoder = Decoder(
-        LanguageModel(hashed_model(VOCABULARY, 0), self_check=False), drafter, builder, verifier
-    )
+    decoder = Decoder(LanguageModel(hashed_model(VOCABULARY, 0), self_check=False), drafter, builder, verifier)
     forward = LanguageModel._forward
 
     def counted(*args, **kwargs):
@@ -114,13 +112,10 @@ def test_one_read_gives_the_same_tokens_as_reads_row_by_row(request, parts, draf
 def test_unusable_logits_are_found_in_that_read(on_a_device, wrong, role):
     good, bad = [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [wrong, 0.0]]
     target, draft = (
-        LanguageModel(bigram_model(bad if role == one else good), self_check=False)
-        for one in ("target", "draft")
+        LanguageModel(bigram_model(bad if role == one else good), self_check=False) for one in ("target", "draft")
     )
     decoder = Decoder(target, DraftModel(draft), Chain(2), KeyedSampling(0.7))
-    with pytest.raises(
-        LogitsError, match=f"the {role} model gave {'NaN' if wrong != wrong else 'infinite'} logits"
-    ):
+    with pytest.raises(LogitsError, match=f"the {role} model gave {'NaN' if wrong != wrong else 'infinite'} logits"):
         decoder.generate([0], max_new_tokens=5)
 
 

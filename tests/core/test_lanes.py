@@ -41,9 +41,7 @@ def lane(model: LanguageModel, number: int, slot: int) -> tuple[Lane, Parts]:
     if parts.drafter is not None:
         parts.drafter.check_vocabulary(VOCABULARY)
     context = parts.context(PROMPTS[number % len(PROMPTS)], 0, number)
-    made = Lane(
-        context, model, parts.verifier, Drafting(parts, context), slot=slot, max_new_tokens=5 + number % 7
-    )
+    made = Lane(context, model, parts.verifier, Drafting(parts, context), slot=slot, max_new_tokens=5 + number % 7)
     return made, parts
 
 

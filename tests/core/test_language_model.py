@@ -231,9 +231,7 @@ def test_dynamic_rotations_stay_as_they_are_up_to_the_context_limit():
     before = [one.clone() for one in rotary(states, torch.arange(8)[None])]
 
     rotary(states, torch.arange(limit)[None])
-    assert all(
-        torch.equal(one, two) for one, two in zip(before, rotary(states, torch.arange(8)[None]), strict=True)
-    )
+    assert all(torch.equal(one, two) for one, two in zip(before, rotary(states, torch.arange(8)[None]), strict=True))
     assert not torch.equal(rotary(states, torch.arange(4 * limit)[None])[0][:, :8], before[0])
 
 
@@ -252,9 +250,7 @@ def test_the_context_ends_where_longrope_would_change_cached_rows():
 def test_attention_without_tree_masks_is_refused():
     model = build("Llama", FULL_ATTENTION["Llama"])
     model.config._attn_implementation = "flex_attention"
-    with pytest.raises(
-        ValueError, match="'flex_attention' does not accept a tree mask: load the llama model with"
-    ):
+    with pytest.raises(ValueError, match="'flex_attention' does not accept a tree mask: load the llama model with"):
         LanguageModel(model)
 
 
@@ -332,9 +328,7 @@ ARCHITECTURES = {
     "XGLM": {"vocab_size": VOCABULARY, "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
 }
 EAGER_ALONE = ("CodeGen", "GPTJ", "Gemma2", "XGLM")
-CASES = [
-    (name, kind) for name in ARCHITECTURES for kind in ATTENTION if kind == "eager" or name not in EAGER_ALONE
-]
+CASES = [(name, kind) for name in ARCHITECTURES for kind in ATTENTION if kind == "eager" or name not in EAGER_ALONE]
 
 
 @pytest.mark.parametrize(("name", "attention"), CASES)

@@ -20,10 +20,7 @@ CONSTANT = LatencyProfile("constant", {1: 5000}, {1: 25})
 @pytest.mark.parametrize(
     ("profile", "tokens", "seconds"),
     [
-        *(
-            (PROFILE, tokens, ms)
-            for tokens, ms in ((1, 0.1), (5, 0.14), (9, 0.18), (13, 0.19), (25, 0.22), (97, 0.4))
-        ),
+        *((PROFILE, tokens, ms) for tokens, ms in ((1, 0.1), (5, 0.14), (9, 0.18), (13, 0.19), (25, 0.22), (97, 0.4))),
         (NOISY, 12, 0.116),
         (NOISY, 4096, 0.112),  # never falling beyond the last point
         (CONSTANT, 700, 5),
@@ -84,9 +81,7 @@ def test_nodes_and_new_tokens_cost_beside_the_passes():
 
 
 def test_a_longer_prefix_adds_to_both_passes_and_a_shorter_one_takes_less():
-    profile = LatencyProfile(
-        "x", {1: 100}, {1: 10}, prefix_tokens=1000, target_prefix_ms=20, draft_prefix_token_ms=1
-    )
+    profile = LatencyProfile("x", {1: 100}, {1: 10}, prefix_tokens=1000, target_prefix_ms=20, draft_prefix_token_ms=1)
     assert profile.target_seconds(4) == profile.target_seconds(4, 1000) == 0.1
     assert profile.target_seconds(4, 2500) == pytest.approx(0.130)
     assert profile.target_seconds(4, 0) == pytest.approx(0.080)

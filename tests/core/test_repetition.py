@@ -61,9 +61,7 @@ def decoded(answer: list[int], right: list[bool], length: int, **ending) -> Gene
         place = len(tokens) - 1
         return [answer[place % len(answer)] if right[place % len(right)] else 0]
 
-    decoder = Decoder(
-        FakeCausalLM(next_logits, VOCABULARY), FakeDrafter(guess, max_candidates=1), Chain(length)
-    )
+    decoder = Decoder(FakeCausalLM(next_logits, VOCABULARY), FakeDrafter(guess, max_candidates=1), Chain(length))
     return decoder.generate([0], max_new_tokens=len(answer), **ending)
 
 

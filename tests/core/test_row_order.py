@@ -93,10 +93,7 @@ def test_the_output_is_that_of_rows_as_built(make, order, verifier):
         drawn = isinstance(verifier, RejectionSampling)
         draft = build("Llama", {**SETTINGS, "num_hidden_layers": 1}, dtype=torch.float32)
         parts = (DraftModel(draft), DySpecGreedy(24)) if drawn else (TokenRecycling(), TokenRecyclingTree())
-        results = [
-            Decoder(runtime, *parts, verifier).generate(PROMPT, max_new_tokens=40, seed=seed)
-            for seed in (0, 1)
-        ]
+        results = [Decoder(runtime, *parts, verifier).generate(PROMPT, max_new_tokens=40, seed=seed) for seed in (0, 1)]
         texts[name] = [(result.token_ids, result.steps) for result in results]
     assert texts["built"] == texts[order]
 

@@ -170,9 +170,7 @@ def test_greedy_output_of_compiled_passes_equals_generate(name):
 
 def test_compiled_passes_leave_windows_of_other_families_to_the_models_own_code():
     model = sliding_model("GptOss")
-    with pytest.raises(
-        CannotRunError, match=r"compiled passes support .* but the model is a GptOssForCausalLM"
-    ):
+    with pytest.raises(CannotRunError, match=r"compiled passes support .* but the model is a GptOssForCausalLM"):
         CompiledModel(model)
     notes = []
     runtime = runtime_of(model, "auto", notes.append)
@@ -190,6 +188,4 @@ def test_a_model_without_sdpa_is_loaded_with_eager_attention(tmp_path, caplog, m
     pair = load_pair(str(tmp_path), target_dtype="float32")
     assert pair.target.config._attn_implementation == "eager"
     assert "runs with attn_implementation eager, as the gemma2 model needs" in caplog.text
-    assert Decoder(pair.target).generate(tokens(17), max_new_tokens=9).token_ids == plain(
-        model, tokens(17), 9
-    )
+    assert Decoder(pair.target).generate(tokens(17), max_new_tokens=9).token_ids == plain(model, tokens(17), 9)

@@ -51,9 +51,7 @@ def arrangements(draw):
 
 def all_actions(blocks):
     return [
-        Action(name, found)
-        for name, operator in OPERATORS.items()
-        for found in product(blocks, repeat=operator.blocks)
+        Action(name, found) for name, operator in OPERATORS.items() for found in product(blocks, repeat=operator.blocks)
     ]
 
 
@@ -145,9 +143,7 @@ def facts_in_words(example):
     """Start and goal of an example in a prompt."""
     start, goal = (re.search(rf"{label}: (.*)", example)[1] for label in ("Start", "Goal"))
     above = {lower: upper for upper, lower in re.findall(r"(\w) lies on (\w)\.", start)}
-    stacks = [
-        [block] for block in re.search(r"(\w)(?: and (\w))? lies? on the table", start).groups() if block
-    ]
+    stacks = [[block] for block in re.search(r"(\w)(?: and (\w))? lies? on the table", start).groups() if block]
     for stack in stacks:
         while stack[-1] in above:
             stack.append(above[stack[-1]])

@@ -80,9 +80,7 @@ def test_arguments_reach_the_template_and_idle_ones_are_refused(chat_tokenizer, 
     workload = Workload(prompts, chat_template_kwargs={"enable_thinking": False})
     (prompt,) = workload.load(chat_tokenizer)
     assert chat_tokenizer.decode(prompt.token_ids) == "user:Hi;<think></think>answer:"
-    assert chat_tokenizer.decode(prompt.turn_ids(chat_tokenizer, 1, [1])[1:]).endswith(
-        "<think></think>answer:"
-    )
+    assert chat_tokenizer.decode(prompt.turn_ids(chat_tokenizer, 1, [1])[1:]).endswith("<think></think>answer:")
     for name, sentence in (
         ("enable_thinkin", "has no effect.*did you mean 'enable_thinking'"),
         ("add_generation_prompt", "must be left out, since specexp sets it"),

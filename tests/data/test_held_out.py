@@ -44,9 +44,7 @@ def test_a_library_without_its_source_is_named(tmp_path):
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_functions_continue_at_a_boundary_of_tokens(embedded_tokenizer, split):
     files = python_files(Path(sysconfig.get_paths()["stdlib"]))
-    documents = [
-        one for module, path in files if split_of(module) == split for one in documents_of(path, module)
-    ]
+    documents = [one for module, path in files if split_of(module) == split for one in documents_of(path, module)]
     texts = [document.text for document in documents if document.kind == "function"]
     prompts = [(prompt, text) for text in texts if (prompt := prompt_of(text)) is not None]
     assert len(prompts) > 100

@@ -34,9 +34,7 @@ def original(request, name):
 @pytest.fixture
 def gsm8k(write):
     numbers = ((1, "2"), (1999, "2,000"))
-    return write(
-        "test.jsonl", [{"question": f"What is {n} + 1?", "answer": f"so\n#### {m}"} for n, m in numbers]
-    )
+    return write("test.jsonl", [{"question": f"What is {n} + 1?", "answer": f"so\n#### {m}"} for n, m in numbers])
 
 
 @pytest.fixture
@@ -183,9 +181,7 @@ def test_published_prompts_of_gsm8k(gsm8k):
         "Given a question: What is 1 + 1?, the sub-question is: And then?\n"
         "Please answer the sub-question based on the question.\nThe sub-answer is:"
     )
-    assert "the sub-question is: How many?, the sub-answer is: It is 2.\n" in task.value_prompt(
-        item, ["no", thought]
-    )
+    assert "the sub-question is: How many?, the sub-answer is: It is 2.\n" in task.value_prompt(item, ["no", thought])
     assert [task.value(text) for text in (" 8/10", "[3]", "good")] == [(8.0, True), (3.0, True), (0.0, False)]
 
 
@@ -196,9 +192,7 @@ def test_published_prompts_of_creative_writing_rate_the_passage(writing):
     assert prompt.endswith("Passage:\nYour passage here.\n\nThe output is:")
     assert "must be: One came. Two went! Was it three? He said “four”.\n" in prompt
     assert task.thought_ending().cut(thought) == thought
-    assert task.value_prompt(item, [thought]).startswith(
-        "Analyze the passage:\nOne came.\nthen at the last line"
-    )
+    assert task.value_prompt(item, [thought]).startswith("Analyze the passage:\nOne came.\nthen at the last line")
     assert task.thought_prompt(item, [thought], last=True) == f"{prompt}\nPlan:\nA walk.\n\nPassage:"
     answers = (" 7", "It is clear. Thus the coherency score is [9]", "unclear")
     assert [task.value(text) for text in answers] == [(7.0, True), (9.0, True), (0.0, False)]

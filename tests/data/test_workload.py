@@ -132,9 +132,7 @@ USE = "rendered as a user's turn, the first up to '<|user|>A<|end|><|assistant|>
         (Letters(["A b"], prompt_tokens=1), {}, "A", "1 as written (text to be continued)."),
     ],
 )  # fmt: skip
-def test_a_prompt_is_a_users_turn_unless_it_is_a_text_to_be_continued(
-    chat_tokenizer, prompts, options, text, note
-):
+def test_a_prompt_is_a_users_turn_unless_it_is_a_text_to_be_continued(chat_tokenizer, prompts, options, text, note):
     workload = Workload(prompts, **options)
     (prompt,) = workload.load(chat_tokenizer)
     assert chat_tokenizer.decode(prompt.token_ids) == text
@@ -263,13 +261,9 @@ def test_three_turns_are_the_template_of_the_whole_conversation_and_reach_the_lo
 
 
 def test_a_template_that_rejects_a_later_turn_is_one_sentence(tokenizer):
-    tokenizer.chat_template = (
-        "{{ raise_exception('one turn only') if messages|length > 1 else messages[0].content }}"
-    )
+    tokenizer.chat_template = "{{ raise_exception('one turn only') if messages|length > 1 else messages[0].content }}"
     prompt = make_prompt(tokenizer, "A", "B", chat_template=True)
-    with pytest.raises(
-        PromptSetError, match=r"'81': turn 1 is rejected by the .* template \(one turn only\)$"
-    ):
+    with pytest.raises(PromptSetError, match=r"'81': turn 1 is rejected by the .* template \(one turn only\)$"):
         prompt.longest_context(tokenizer, 4)
 
 
@@ -322,9 +316,7 @@ def test_all_unusable_rows_are_named_at_once_by_kind_or_left_out(chat_tokenizer,
     assert "my.jsonl: 8 of 10 prompts cannot be used: rows 2, 3, 4, 5, 6 and 2 more, messages.0" in answer
     assert "; row 9, key 'messages': must be" in answer
     assert answer.endswith("; correct the file, or leave such rows out with data.unusable: skip")
-    chat_tokenizer.chat_template += (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    )
+    chat_tokenizer.chat_template += "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     workload = Workload(prompts, unusable="skip", max_prompts=2)
     (prompt,) = workload.load(chat_tokenizer)
     assert prompt.prompt_id == "0"

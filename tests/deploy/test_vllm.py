@@ -34,9 +34,7 @@ DRAFTERS = {
     "suffixes of a corpus": lambda: SuffixAutomaton(corpus_arrays([[1, 2, 3, 4, 1, 2, 4]])),
     "phrases": lambda: PhraseCache(initialisation="prompt"),
     "a learned matrix": lambda: TokenRecycling(k=2, state="preloaded", matrix=MATRIX),
-    "a union": lambda: Union(
-        [PromptLookup(min_ngram=2), TokenRecycling(k=2, state="preloaded", matrix=MATRIX)]
-    ),
+    "a union": lambda: Union([PromptLookup(min_ngram=2), TokenRecycling(k=2, state="preloaded", matrix=MATRIX)]),
 }
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3}}
 texts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=30)

@@ -70,14 +70,10 @@ def test_the_readme_is_read_in_three_minutes():
     text = (ROOT / "README.md").read_text()
     assert len(text.split()) <= 800
     assert len(text.splitlines()) <= 125
-    assert (
-        max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 120
-    )  # rows cannot be wrapped
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 120  # rows cannot be wrapped
 
 
-PAGES = sorted(
-    {*DOCS.glob("*.md")} - {DOCS / f"{name}.md" for name in ("changelog", "results", "reproduction")}
-)
+PAGES = sorted({*DOCS.glob("*.md")} - {DOCS / f"{name}.md" for name in ("changelog", "results", "reproduction")})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -28,9 +28,7 @@ class OnDeepLlama(OnLlama):
 
 
 TestDFlash = contract_of(DrawingDrafterContract, lambda: DFlash(known()[0]), OnDeepLlama)
-TestCoupled = pytest.mark.slow(
-    contract_of(DrafterContract, lambda: DFlash(known()[0], coupled=True), OnDeepLlama)
-)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: DFlash(known()[0], coupled=True), OnDeepLlama))
 
 
 def recipe(tensors, states, block):

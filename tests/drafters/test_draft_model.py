@@ -36,9 +36,7 @@ TestCoupled = contract_of(DrafterContract, lambda: DraftModel(hashed_model(24, s
 
 
 # after the prompt of 12 tokens and the five steps some rows are beyond the context, and some are not
-TestShortContext = contract_of(
-    DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3, context_limit=27))
-)
+TestShortContext = contract_of(DrawingDrafterContract, lambda: DraftModel(hashed_model(24, seed=3, context_limit=27)))
 
 
 def ask(context, paths, k=1, kind=NodeKind.POINT_MASS):
@@ -374,9 +372,7 @@ def test_sequences_of_one_model_prefill_an_equal_prompt_once():
     fed = []
     draft = hashed_model(24, seed=1)
     forward = draft.forward
-    draft.forward = lambda *args, **kwargs: (
-        fed.append(kwargs["input_ids"].numel()) or forward(*args, **kwargs)
-    )
+    draft.forward = lambda *args, **kwargs: fed.append(kwargs["input_ids"].numel()) or forward(*args, **kwargs)
     target = LanguageModel(hashed_model(24, seed=1))
     jobs = [Job((1, 2, 3, 4, 5, 6, 7, 8), number, 6) for number in range(4)]
     jobs += [Job((8, 7, 6, 5, 4, 3, 2, 1), number, 6) for number in range(4, 6)]

@@ -121,9 +121,7 @@ def test_a_tree_drafted_in_one_compiled_call_is_that_of_single_passes(tree, temp
 def test_a_size_without_a_file_keeps_the_lowest_ids(make):
     drafter = make(vocabulary_size=7)
     context = begun_with(drafter)
-    found = drafter.propose(
-        context, chain_request(context, (5,), VOCABULARY, [0, 1], kind=NodeKind.POINT_MASS)
-    )
+    found = drafter.propose(context, chain_request(context, (5,), VOCABULARY, [0, 1], kind=NodeKind.POINT_MASS))
     assert {token for row in found.tokens.tolist() for token in row} - {-1} == set(range(7))
 
 
@@ -145,8 +143,6 @@ def test_a_file_without_ids_is_refused(tmp_path, content):
 
 
 def test_more_tokens_than_the_model_has_are_refused():
-    with pytest.raises(
-        ValueError, match="vocabulary_size must be at most 7, the model's number of tokens, got 8"
-    ):
+    with pytest.raises(ValueError, match="vocabulary_size must be at most 7, the model's number of tokens, got 8"):
         DraftVocabulary.read(None, 8, 7)
     assert DraftVocabulary.read(None, 7, 7).kept.tolist() == [*range(7)]

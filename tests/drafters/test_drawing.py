@@ -71,9 +71,7 @@ vocabularies = st.sampled_from([1, 2, 3, 127, 128, 129, 300])
 
 
 @examples(80)
-@given(
-    vocabularies, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 1.0])
-)
+@given(vocabularies, st.integers(1, 6), st.integers(0, 10**6), st.booleans(), st.sampled_from([0.02, 0.3, 1.0]))
 def test_the_number_of_draws_does_not_change_them(vocabulary, rows, seed, replacement, concentration):
     generator = np.random.default_rng(seed)
     q = generator.dirichlet([concentration] * vocabulary, size=rows).astype(np.float32)

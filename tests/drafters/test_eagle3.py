@@ -168,9 +168,7 @@ def test_training_unrolls_the_steps_that_a_chain_takes(tmp_path):
     made = network(embedded[:, :8], network.fuse_states(states[:, :8]), torch.arange(8), cache=cache)[:, -1:]
     for step in range(3):
         if step:
-            made = network(
-                embedded[:, 7 + step, None], network.again(made), torch.tensor([7 + step]), cache=cache
-            )
+            made = network(embedded[:, 7 + step, None], network.again(made), torch.tensor([7 + step]), cache=cache)
         torch.testing.assert_close(unrolled[step][:, 7:8], made)
 
 

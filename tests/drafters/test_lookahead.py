@@ -59,9 +59,7 @@ def test_the_window_of_the_papers_setting_is_fed_whole():
     drafter = Lookahead(window=15, ngram=5, verified=15)
     builder, depths = AllCandidates(4 * (15 + 15), candidates=drafter.max_candidates), []
     decoder = Decoder(counting_model(50), drafter, builder)
-    decoder.generate(
-        [0, 1], max_new_tokens=200, observers=[lambda one: depths.append(one.tree.shape.max_depth)]
-    )
+    decoder.generate([0, 1], max_new_tokens=200, observers=[lambda one: depths.append(one.tree.shape.max_depth)])
     assert depths[10] == 18
 
 

@@ -86,9 +86,7 @@ def test_a_published_layer_drafts_by_its_recipe():
 
 
 def test_a_target_without_such_a_layer_is_refused():
-    sentence = (
-        "the configuration of the target must have num_mtp_layers, but that of LlamaForCausalLM has none"
-    )
+    sentence = "the configuration of the target must have num_mtp_layers, but that of LlamaForCausalLM has none"
     with pytest.raises(ValueError, match=f"Mtp: {sentence}"):
         Mtp().use_target(LanguageModel(small_model("Llama")))
 

@@ -37,9 +37,7 @@ def pard_model():
 
 
 TestPard = contract_of(DrawingDrafterContract, lambda: DraftModel(pard_model()), OnLlama)
-TestCoupled = pytest.mark.slow(
-    contract_of(DrafterContract, lambda: DraftModel(pard_model(), coupled=True), OnLlama)
-)
+TestCoupled = pytest.mark.slow(contract_of(DrafterContract, lambda: DraftModel(pard_model(), coupled=True), OnLlama))
 
 
 @pytest.mark.parametrize("path", [(7, 8), (7, 8, 9, 1, 2, 3)])
@@ -102,9 +100,7 @@ class OnDeepLlama(OnLlama):
         return LanguageModel(target_model())
 
 
-TestPEagle = contract_of(
-    DrawingDrafterContract, lambda: Eagle3(str(peagle()[0]), layers=list(LAYERS)), OnDeepLlama
-)
+TestPEagle = contract_of(DrawingDrafterContract, lambda: Eagle3(str(peagle()[0]), layers=list(LAYERS)), OnDeepLlama)
 
 
 @pytest.mark.parametrize("path", [(7, 8), (7, 8, 9, 1, 2)])

@@ -27,9 +27,7 @@ TestAloneFromThePrompt = contract_of(
     PhraseDrafterContract,
     lambda: PhraseCache(phrase_length=3, max_keys=10, initialisation="prompt", state="carry"),
 )
-TestWithoutCommittedText = contract_of(
-    PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4), committed=False)
-)
+TestWithoutCommittedText = contract_of(PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4), committed=False))
 TestAroundTokenRecycling = contract_of(
     PhraseDrafterContract, lambda: PhraseCache(TokenRecycling(k=4, state="carry"), state="carry")
 )
@@ -110,9 +108,7 @@ def test_committed_tokens_grow_to_whole_phrases():
 def counted(drafter, builder, prompt, new):
     """Return the tree of every step, and the tokens fed in each draft pass; target and draft count, 9 then 0."""
     seen = []
-    Decoder(counting_model(10), drafter, builder).generate(
-        prompt, max_new_tokens=new, observers=[seen.append]
-    )
+    Decoder(counting_model(10), drafter, builder).generate(prompt, max_new_tokens=new, observers=[seen.append])
     return [(step.tree.tokens.tolist(), step.pass_tokens) for step in seen]
 
 
@@ -121,9 +117,7 @@ def test_one_pass_extends_a_draft_by_several_tokens():
     prompt = [1, 2, 3, 4, 5, 6, 9, 1]
     plain = counted(DraftModel(counting_model(10)), Chain(6), prompt, 8)
     assert plain[0] == ([1, 2, 3, 4, 5, 6, 7], (1, 1, 1, 1, 1, 1))
-    riding = counted(
-        PhraseCache(DraftModel(counting_model(10)), initialisation="prompt"), Chain(6), prompt, 8
-    )
+    riding = counted(PhraseCache(DraftModel(counting_model(10)), initialisation="prompt"), Chain(6), prompt, 8)
     assert riding[0] == ([1, 2, 3, 4, 5, 6, 7], (1 + 5,))  # the token after the phrase is known too
 
 
@@ -229,9 +223,7 @@ def test_alone_it_follows_the_longest_match_and_then_the_newest():
     answers = cache.propose(context, Request(tokens, shape.parents, shape.ranks, np.array([0, 1, 2]), 4))
     assert answers.tokens.tolist() == [[2, -1, -1, -1], [5, 3, 6, -1], [4, 9, -1, -1]]
     context = Context([1, 2])  # what is committed counts as well
-    answers = cache.propose(
-        context, Request(tokens[1:2], shape.parents[:1], shape.ranks[:1], np.zeros(1, int), 2)
-    )
+    answers = cache.propose(context, Request(tokens[1:2], shape.parents[:1], shape.ranks[:1], np.zeros(1, int), 2))
     assert answers.tokens.tolist() == [[5, 3]]
 
 
@@ -303,9 +295,7 @@ def test_it_declares_what_its_drafter_declares():
     assert PhraseCache(TokenRecycling(k=3)).wants_prefill_logits
     with pytest.raises(ValueError, match=r"set pair\.draft"):
         PhraseCache(DraftModel()).use_draft_model(None)
-    with pytest.raises(
-        ValueError, match=r"draft model must have the target's vocabulary of .* tokens, got 9"
-    ):
+    with pytest.raises(ValueError, match=r"draft model must have the target's vocabulary of .* tokens, got 9"):
         cache.check_vocabulary(8)
 
 
@@ -359,9 +349,7 @@ class SlowStore:
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
 KEYS = st.integers(0, 5)
-ACTIONS = st.lists(
-    st.one_of(KEYS, st.tuples(KEYS, st.lists(st.integers(0, 2), min_size=0, max_size=5))), max_size=80
-)
+ACTIONS = st.lists(st.one_of(KEYS, st.tuples(KEYS, st.lists(st.integers(0, 2), min_size=0, max_size=5))), max_size=80)
 
 
 def act(store, actions):

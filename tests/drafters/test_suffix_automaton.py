@@ -22,9 +22,7 @@ TEXTS = [[1, 2, 3, 1, 2, 4, 1, 2, 3], [7, 5, 7, 2]]
 
 
 TestOfOneText = contract_of(DrafterContract, lambda: SuffixAutomaton(candidates=6))
-TestPublished = contract_of(
-    DrafterContract, lambda: SuffixAutomaton(estimate="frequency", reach=1.5, min_run=1)
-)
+TestPublished = contract_of(DrafterContract, lambda: SuffixAutomaton(estimate="frequency", reach=1.5, min_run=1))
 TestCarried = contract_of(DrafterContract, lambda: SuffixAutomaton(state="carry"))
 TestWithCorpus = contract_of(DrafterContract, lambda: SuffixAutomaton(corpus_arrays(TEXTS), candidates=4))
 
@@ -124,9 +122,7 @@ def test_the_automaton_counts_what_a_search_counts(texts, random):
         known = list(index.known(place, len(text)))
         for length, followers in known:
             assert dict(followers) == occurrences(texts, text[len(text) - length :])
-        longest = max(
-            (size for size in range(1, len(text) + 1) if occurrences(texts, text[-size:])), default=0
-        )
+        longest = max((size for size in range(1, len(text) + 1) if occurrences(texts, text[-size:])), default=0)
         assert max((length for length, _ in known), default=0) == longest
 
 
@@ -191,7 +187,5 @@ def test_a_corpus_of_another_vocabulary_and_damaged_states_are_refused(tmp_path)
         save_artifact(tmp_path / "corpus", "suffix-corpus", {"corpus.safetensors": corpus_arrays([[]])})
     with pytest.raises(ValueError, match="must be from 0 to 5, as in the target's vocabulary, got 7"):
         SuffixAutomaton(SOUND).check_vocabulary(6)
-    with pytest.raises(
-        ValueError, match="the saved texts are damaged: lengths must add up to 2 tokens, got 3"
-    ):
+    with pytest.raises(ValueError, match="the saved texts are damaged: lengths must add up to 2 tokens, got 3"):
         SuffixAutomaton(state="carry").load_state_dict({"tokens": np.array([1, 2]), "lengths": np.array([3])})

@@ -54,9 +54,7 @@ def drafter_with(**arguments):
 def observe(drafter, tokens, parents, accepted, *rankings):
     shape = TreeShape(parents, [-1] + [0] * (len(parents) - 1))
     context = Context([tokens[0]])
-    drafter.observe(
-        Outcome(context, TokenTree(shape, np.array(tokens)), logits_ranking(*rankings), accepted, (0,))
-    )
+    drafter.observe(Outcome(context, TokenTree(shape, np.array(tokens)), logits_ranking(*rankings), accepted, (0,)))
 
 
 # Token 3 is fed twice, at rows 1 (rejected) and 2 (accepted); the root is token 1.

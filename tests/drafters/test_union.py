@@ -72,9 +72,7 @@ def test_nodes_are_counted_by_the_drafter_that_proposed_them():
 
 
 def test_a_graft_is_a_source_and_other_nodes_are_of_the_drafter_in_the_phrase_cache():
-    tree = TokenTree(
-        TreeShape([-1, 0, 1], [-1, 0, 0]), np.array([4, 5, 6]), grafted=np.array([False, False, True])
-    )
+    tree = TokenTree(TreeShape([-1, 0, 1], [-1, 0, 0]), np.array([4, 5, 6]), grafted=np.array([False, False, True]))
     sources = Sources(PhraseCache(Even(lambda path: [])))
     sources(Outcome(Context([4]), tree, torch.empty(0), accepted=(1,), new_token_ids=(5, 7)))
     assert sources.nodes == {"Even": 1, "grafted phrases": 1}

@@ -324,9 +324,7 @@ class TestLlamaCppServer:
         assert words[:5] == [sys.executable, "-m", "specexp.engines.llama_wheel", "--model", "target.gguf"]
         assert "--no-repack" not in words  # the wheel is built without AMX
         monkeypatch.setattr(http_engines, "find_spec", lambda name: None)
-        with pytest.raises(
-            EngineError, match=r"no program llama-server on the path .*pip install 'specexp\[llama"
-        ):
+        with pytest.raises(EngineError, match=r"no program llama-server on the path .*pip install 'specexp\[llama"):
             LlamaCppServer(target="target.gguf").words(1, pair)
         monkeypatch.setenv("PATH", str(program.parent))
         assert LlamaCppServer(target="target.gguf").words(1, pair)[0] == "llama-server"
@@ -334,11 +332,7 @@ class TestLlamaCppServer:
     def test_every_flag_has_its_field_in_the_wheel(self, pair) -> None:
         xllamacpp = pytest.importorskip("xllamacpp", reason="pip install 'specexp[llama-server]'")
         flags = [one.name.replace("_", "-") for one in fields(LlamaCppSettings)]
-        flags += [
-            word[2:]
-            for word in LlamaCppServer(target="a.gguf", program="x").words(1, pair)
-            if word[:2] == "--"
-        ]
+        flags += [word[2:] for word in LlamaCppServer(target="a.gguf", program="x").words(1, pair) if word[:2] == "--"]
         made = xllamacpp.CommonParams()
         for flag in {*flags, "ctx-size", "spec-draft-type-k", "spec-draft-type-v"} - {"no-repack"}:
             attrgetter(llama_wheel.field_of(flag))(made)

@@ -112,9 +112,7 @@ def test_a_setting_without_effect_is_refused_with_the_reason(settings, given) ->
 @pytest.mark.parametrize("sizes", [(3, 2), (None, 8), (49, None)])
 def test_n_grams_longer_than_their_chains_are_refused_since_nothing_would_be_drafted(sizes) -> None:
     with pytest.raises(SettingsError, match=r"drafts nothing below it, got .*; ngram-map-k drafts"):
-        LlamaCppSettings(
-            "ngram-simple", None, spec_ngram_simple_size_n=sizes[0], spec_ngram_simple_size_m=sizes[1]
-        )
+        LlamaCppSettings("ngram-simple", None, spec_ngram_simple_size_n=sizes[0], spec_ngram_simple_size_m=sizes[1])
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +122,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def prompts(pair):
-    return [
-        one.token_ids for one in Workload(StdlibFunctions("validation"), max_prompts=8).load(pair.tokenizer)
-    ][3:]
+    return [one.token_ids for one in Workload(StdlibFunctions("validation"), max_prompts=8).load(pair.tokenizer)][3:]
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +144,7 @@ def test_every_setting_changes_what_is_drafted(case, pair, prompts, files) -> No
 
     def engine(given):
         if kind is not LlamaCppServer:
-            return kind(
-                drafter, {HuggingFace: HuggingFaceSettings, OpenVINO: OpenVinoSettings}[kind](**given)
-            )
+            return kind(drafter, {HuggingFace: HuggingFaceSettings, OpenVINO: OpenVinoSettings}[kind](**given))
         draft = {"spec_draft_model": str(files / "draft.gguf")} if drafter == "draft-simple" else {}
         return LlamaCppServer(LlamaCppSettings(drafter, **draft, **given), str(files / "target.gguf"))
 

@@ -48,9 +48,7 @@ def expected(pair):
     eos = pair.tokenizer.eos_token_id
     greedy = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": eos, "pad_token_id": eos}
     prompts = [one.token_ids for one in Workload(StdlibFunctions("test"), max_prompts=3).load(pair.tokenizer)]
-    return {
-        one: pair.target.generate(torch.tensor([one]), **greedy)[0, len(one) :].tolist() for one in prompts
-    }
+    return {one: pair.target.generate(torch.tensor([one]), **greedy)[0, len(one) :].tolist() for one in prompts}
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -66,9 +64,7 @@ def expected(pair):
         ("ngram-mod", {"spec_ngram_mod_n_match": 4, "spec_ngram_mod_n_min": 1, "spec_ngram_mod_n_max": 4}),
     ],
 )
-def test_it_gives_the_targets_tokens_however_it_drafts(
-    kind, settings, concurrency, pair, files, expected
-) -> None:
+def test_it_gives_the_targets_tokens_however_it_drafts(kind, settings, concurrency, pair, files, expected) -> None:
     eos = pair.tokenizer.eos_token_id
     if kind == "draft-simple":
         settings = {**settings, "spec_draft_model": str(files / "draft.gguf")}
@@ -92,7 +88,5 @@ def test_it_gives_the_targets_tokens_however_it_drafts(
 
 def test_an_error_has_the_last_lines_of_the_server(pair, files) -> None:
     settings = LlamaCppSettings("draft-simple", str(files / "no-such-draft.gguf"))
-    with pytest.raises(
-        EngineError, match=r"healthy, it exited with status .*(no-such-draft|Failed to init server)"
-    ):
+    with pytest.raises(EngineError, match=r"healthy, it exited with status .*(no-such-draft|Failed to init server)"):
         LlamaCppServer(settings, str(files / "target.gguf"), PROGRAM).start(pair)

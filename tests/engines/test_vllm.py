@@ -21,9 +21,7 @@ from specexp.models.pair import load_pair
 PYTHON = os.environ.get("SPECEXP_VLLM_PYTHON", "")
 real = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not PYTHON, reason="SPECEXP_VLLM_PYTHON must name the interpreter of vLLM's environment"
-    ),
+    pytest.mark.skipif(not PYTHON, reason="SPECEXP_VLLM_PYTHON must name the interpreter of vLLM's environment"),
 ]
 LOOKUP = {"class_path": "PromptLookup", "init_args": {"max_ngram": 3, "min_ngram": 2}}
 
@@ -49,9 +47,7 @@ def is_worker(process):
 
 
 def test_an_interpreter_that_is_missing_is_named() -> None:
-    with pytest.raises(
-        EngineError, match=r"must be the interpreter of an environment with vLLM, got 'no/python'"
-    ):
+    with pytest.raises(EngineError, match=r"must be the interpreter of an environment with vLLM, got 'no/python'"):
         VLLM(python="no/python").words(8000, None)
     assert VLLM(python="no/python").version == "not installed"
 

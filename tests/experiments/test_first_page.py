@@ -39,16 +39,12 @@ def test_a_ratio_outside_the_interval_of_this_run_is_a_deviation(now, expected):
 def test_rows_are_compared_by_their_first_cell():
     page = "<!-- by task -->\nchat    1.10x [1.00, 1.20]\nedit    2.00x [1.50, 2.50]\n<!-- end -->"
     now = "\nedit    2.10x [1.80, 2.40]\nchat    1.50x [1.40, 1.60]\n"
-    assert deviations(page, {"by task": now}) == [
-        "chat: the page has 1.10x [1.00, 1.20], this run 1.50x [1.40, 1.60]"
-    ]
+    assert deviations(page, {"by task": now}) == ["chat: the page has 1.10x [1.00, 1.20], this run 1.50x [1.40, 1.60]"]
 
 
 def test_a_table_of_results_becomes_aligned_text(tmp_path):
     file = tmp_path / "confirm.csv"
-    file.write_text(
-        "tree,nodes,speedup,speedup low,speedup high\nchain,2,1.5,1.25,1.75\nplain decoding,0,1,,\n"
-    )
+    file.write_text("tree,nodes,speedup,speedup low,speedup high\nchain,2,1.5,1.25,1.75\nplain decoding,0,1,,\n")
     rows = rows_of(file, {"tree": "", "nodes": ".3g", "speedup": "interval"})
     assert aligned(rows).splitlines() == [
         "tree            nodes             speedup",

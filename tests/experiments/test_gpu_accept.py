@@ -12,18 +12,14 @@ from specexp.models.static_slots import StaticSlots
 from specexp.models.static_step import TreeStep
 
 
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[int, list[Any]]:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[Any]]:
     monkeypatch.setattr("sys.argv", ["accept.py", "--device", "cpu", "--small", *words])
     code = accept._main()
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 @pytest.mark.slow
-def test_figures_are_printed_as_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_printed_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = run(monkeypatch, capsys, "passes", "lanes")
     assert said[-1] == {"missed": []}
     assert code == 0

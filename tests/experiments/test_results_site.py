@@ -65,9 +65,7 @@ def test_a_page_without_a_block_is_an_error():
 
 
 def test_markup_in_a_name_cannot_end_the_block():
-    page = with_results(
-        '<script type="application/json" id="results">\n</script>', {"rows": [{"a": "</script>"}]}
-    )
+    page = with_results('<script type="application/json" id="results">\n</script>', {"rows": [{"a": "</script>"}]})
     found = BLOCK.search(page)
     assert found is not None
     assert json.loads(found[0].partition("\n")[2].removesuffix("</script>")) == {"rows": [{"a": "</script>"}]}

@@ -21,9 +21,7 @@ def test_a_database_with_foreign_tables_is_refused(tmp_path, model_folder, monke
     with sqlite3.connect(tmp_path / "x.db") as database:
         database.execute("create table studies (a)")
     monkeypatch.chdir(tmp_path)
-    typed = (
-        f"sweep sweep.yaml --storage sqlite:///x.db --pair.target {model_folder} --pair.target_dtype float32"
-    )
+    typed = f"sweep sweep.yaml --storage sqlite:///x.db --pair.target {model_folder} --pair.target_dtype float32"
     assert run(typed) == 1
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert "storage 'sqlite:///x.db' cannot hold a study: " in sentence
@@ -86,9 +84,7 @@ def test_tables_that_another_worker_made_are_found_at_the_next_attempt():
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
-    tmp_path, model_folder, monkeypatch, capsys
-):
+def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(tmp_path, model_folder, monkeypatch, capsys):
     import optuna
 
     kept = optuna.storages.InMemoryStorage()
@@ -116,9 +112,7 @@ def test_no_file_and_no_output_of_a_study_has_the_password_of_its_storage(
 
 
 def test_a_traceback_has_no_password():
-    program = (
-        "from specexp.base.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
-    )
+    program = "from specexp.base.start import begin; begin(); raise ValueError('redis://:pa55word@host is down')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "ValueError: redis://:***@host is down" in ended.stderr
     assert "pa55word" not in ended.stderr.splitlines()[-1]

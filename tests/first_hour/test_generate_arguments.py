@@ -102,9 +102,7 @@ def test_a_field_of_a_later_transformers_is_refused_once_it_is_set(model, monkey
     fast = custom_generate(parts())
     assert generate(model, max_new_tokens=2, custom_generate=fast).shape == (1, 8)
     config = GenerationConfig(max_new_tokens=2, look_ahead=3)
-    with pytest.raises(
-        ValueError, match="look_ahead=3 is not supported: leave it out, since this version of"
-    ):
+    with pytest.raises(ValueError, match="look_ahead=3 is not supported: leave it out, since this version of"):
         generate(model, generation_config=config, custom_generate=fast)
 
 
@@ -135,7 +133,5 @@ def test_obeyed_settings_give_the_tokens_of_plain_generate(model, settings):
 def test_an_artifact_needs_models(model, given, sentence, tmp_path):
     payloads = {"tree.json": [[0]], "parts.json": {"drafter": {"class_path": "TokenRecycling"}}}
     artifact = save_artifact(tmp_path, "static-tree", payloads)
-    with pytest.raises(
-        ValueError, match=f"a model was expected, got a {sentence}: load one with specexp.load_p"
-    ):
+    with pytest.raises(ValueError, match=f"a model was expected, got a {sentence}: load one with specexp.load_p"):
         artifact.decoder(*(model if one == "model" else one for one in given))

@@ -104,9 +104,7 @@ SPOILT = [
     # models that take no tree passes
     spoil(of_type("bloom"), "bloom model states no max_position_embeddings"),
     # tokenizers
-    spoil(
-        without("model/tokenizer.json", "model/tokenizer_config.json"), "target 'model' has no tokenizer.json"
-    ),
+    spoil(without("model/tokenizer.json", "model/tokenizer_config.json"), "target 'model' has no tokenizer.json"),
     spoil(written("model/tokenizer.json", "{}"), "the tokenizer of target 'model' ... 'added_tokens'"),
     spoil(one_more_token, "gives 257 logits ... its tokenizer has 258 tokens"),
     # a tree that is larger than the context
@@ -123,9 +121,7 @@ SPOILT = [
         lambda folder: (folder / "model/model.safetensors").rename(folder / "model/pytorch_model.bin"),
         "has its weights in .bin files only: save the model as safetensors",
     ),
-    spoil(
-        index(weight_map={"lm_head.weight": "model-00002-of-00002.safetensors"}), "lacks model-00002-of-00002"
-    ),
+    spoil(index(weight_map={"lm_head.weight": "model-00002-of-00002.safetensors"}), "lacks model-00002-of-00002"),
     spoil(index(metadata={}), "model.safetensors.index.json cannot be read; copy it again"),
     spoil(changed(hidden_size=64), "12 tensors are missing or misshapen"),
     spoil(changed(num_hidden_layers=2), "9 tensors are missing or misshapen ... model.layers.1."),
@@ -189,9 +185,7 @@ def nan(folder: Path) -> None:
 @pytest.mark.parametrize("command", ["run", "verify"])
 @pytest.mark.parametrize("mode", ["auto", "eager"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_model_without_numbers_is_one_sentence_with_the_cause(
-    command, mode, dynamic, folder, answered, monkeypatch
-):
+def test_a_model_without_numbers_is_one_sentence_with_the_cause(command, mode, dynamic, folder, answered, monkeypatch):
     """With OMP_DYNAMIC, PyTorch's own passes give NaN on some machines."""
     nan(folder)
     if dynamic:

@@ -14,9 +14,7 @@ RANGE, BACK, ZERO = (f"{{type: int, low: {low}, high: {high}}}" for low, high in
 REPLAY = "--backend replay --recording nowhere"
 REJECTS = "--verifier RejectionSampling"
 SHARES = "shares what it learns between the sequences of Scheduled"
-LEARNS_LENGTHS = (
-    "--controller Heuristic --controller.init_args.state carry --builder.init_args.candidates drawn"
-)
+LEARNS_LENGTHS = "--controller Heuristic --controller.init_args.state carry --builder.init_args.candidates drawn"
 COSTS = "--latency.target_ms '{1: 10}' --latency.draft_ms '{1: 1}'"
 
 
@@ -28,9 +26,7 @@ def kept(kind, name):
 
 DAMAGED = {**kept("static-tree", "damaged"), "damaged/tree.json": b"[[0],[2],[0,0]] "}
 CHANGED = kept("static-tree", "changed")
-CHANGED["changed/artifact.json"] = CHANGED["changed/artifact.json"].replace(
-    b'"static-tree"', b'"static-three"'
-)
+CHANGED["changed/artifact.json"] = CHANGED["changed/artifact.json"].replace(b'"static-tree"', b'"static-three"')
 CONFIRMED = SWEEP.replace("confirm: null", "confirm: {data: {max_prompts: 2}}")
 KNOWN = SWEEP.replace("n_trials: 3", "n_trials: 3, enqueue: [{name: big, builder.init_args.length: 40}]")
 NESTED = FILE + "sweep: {space: {builder: {init_args: {length: {type: int, low: 1, high: 4}}}}}\n"
@@ -71,9 +67,7 @@ KEYS = [
         FILE + "arms: {a: {builder.init_args.length: 4}}\n",
         "arms.a.builder.init_args.length is unknown; a file nests its keys: builder: {init_args: {length: ...}}",
     ),
-    file(
-        FILE + "pair.target: stdlib\n", "pair.target is unknown; a file nests its keys: pair: {target: ...}"
-    ),
+    file(FILE + "pair.target: stdlib\n", "pair.target is unknown; a file nests its keys: pair: {target: ...}"),
     file(
         FILE + "arms: {a: {builder: {init_args: {len: 4}}}}\n",
         "mine.yaml: arms.a: builder.init_args.len is unknown; did you mean 'builder.init_args.length'?",
@@ -339,9 +333,7 @@ def message(**message: object) -> dict[str, object]:
     return {"messages": [message]}
 
 
-def prompts(
-    content: str | bytes | dict[str, object], sentence: str, name: str = "my.jsonl", code: int = 2
-) -> Row:
+def prompts(content: str | bytes | dict[str, object], sentence: str, name: str = "my.jsonl", code: int = 2) -> Row:
     """A file of prompts that is typed after ``--data.prompts``."""
     text = f"{json.dumps(content)}\n" if isinstance(content, dict) else content
     return Row(f"run mine.yaml --data.prompts {name} --dry-run", sentence, {name: text}, code)
@@ -359,22 +351,16 @@ PROMPTS = [
         {"input_text": "a"},
         "row 1 has the fields input_text ... prompt, text, question ... field input_text",
     ),
-    prompts(
-        {"promt": "a"}, "row 1 has the field 'promt'; did you mean 'prompt'? ... or set --data.field promt"
-    ),
+    prompts({"promt": "a"}, "row 1 has the field 'promt'; did you mean 'prompt'? ... or set --data.field promt"),
     prompts(f'{GOOD}{{"text": "b"}}\n', "row 2 must have the field 'prompt', got text"),
     prompts(f'{GOOD}{{"prompt": ""}}\n', "my.jsonl: row 2, key 'prompt': must be a text ... got ''"),
     prompts('{"prompt": "\\ud800"}\n', "my.jsonl: line 1 cannot be read ... surrogates not allowed"),
     prompts('{"id": 1, "prompt": "a"}\n' * 2, "rows 1 and 2 share '1'"),
     prompts(message(role="wizard", content="a"), "messages.0.role must be 'developer'"),
-    prompts(
-        message(role="user", content=[IMAGE]), "messages.0.content.0.type must be 'text' ... got 'image_url'"
-    ),
+    prompts(message(role="user", content=[IMAGE]), "messages.0.content.0.type must be 'text' ... got 'image_url'"),
     prompts(TOOL, "messages.1.tool_calls.0.function is missing"),
     prompts({"body": {"prompt": [1, 2]}}, "key 'body.prompt': must be a text (token ids are not supported)"),
-    prompts(
-        '{"prompt": "a", "prompt": "b"}', "my.jsonl: line 1 cannot be read ... key 'prompt' is given twice"
-    ),
+    prompts('{"prompt": "a", "prompt": "b"}', "my.jsonl: line 1 cannot be read ... key 'prompt' is given twice"),
     prompts("id,prompt\n1\n", "my.csv: row 1, key 'prompt': must be a text ... got ''", "my.csv"),
     prompts("id;prompt\n1;a\n", "my.csv: columns must be separated by commas, got 'id;prompt'", "my.csv"),
     prompts(
@@ -389,16 +375,12 @@ PROMPTS = [
         "model: cannot be read (No (supported) data files found",
         {"model/config.json": "{}", "model/model.safetensors": ""},
     ),
-    prompts(
-        f'{{"prompt": "{"a " * 9000}"}}\n', "command line: data.prompts: prompt '0' may need", "long.jsonl"
-    ),
+    prompts(f'{{"prompt": "{"a " * 9000}"}}\n', "command line: data.prompts: prompt '0' may need", "long.jsonl"),
     prompts(
         {"prompt": "a", "structured_outputs": {"json": {"properties": {"x": {"type": "strin"}}}}},
         "prompt '0': structured_outputs.json.properties.x: Invalid type: strin",
     ),
-    prompts(
-        {"prompt": "a", "structured_outputs": "json"}, "must be an object such as {json: SCHEMA}, got 'json'"
-    ),
+    prompts({"prompt": "a", "structured_outputs": "json"}, "must be an object such as {json: SCHEMA}, got 'json'"),
     typed(
         "my.jsonl --data.prompts.init_args.split test",
         "data.prompts.init_args.split ... split must be left out for a file",
@@ -426,9 +408,7 @@ PLACES = [
     file(FILE + "output: /var/x\n", "mine.yaml: output must be in ... got '/var/x': pass --output /var/x"),
     Row("run mine.yaml --dry-run", "question.jsonl", {"question.jsonl": '{"question_id": 1, "ca'}),
     dry("--latency.artifact gone/best", "latency ... gone/best"),
-    study(
-        "--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES
-    ),
+    study("--storage sqlite:///notes.txt", "sweep.storage ... notes.txt is not an SQLite database", files=NOTES),
     study("--storage sqlite:///folder", "sweep.storage ... folder is not an SQLite", files={"folder/x": ""}),
     study("--storage sqlite://", "sweep.storage ... is forgotten when the process ends"),
     study("--storage postgresql://me:***@host/x", "sweep.storage ... give --storage the URL"),

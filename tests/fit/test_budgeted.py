@@ -33,9 +33,7 @@ def target(tmp_path_factory):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     texts = folder / "texts.jsonl"
-    texts.write_text(
-        "".join(json.dumps({"text": f"def f{i}(x):\n    return x + {i}\n"}) + "\n" for i in range(99))
-    )
+    texts.write_text("".join(json.dumps({"text": f"def f{i}(x):\n    return x + {i}\n"}) + "\n" for i in range(99)))
     return folder
 
 
@@ -142,9 +140,7 @@ def test_two_processes_train_as_one(target, tmp_path):
     alone = trained("alone", 4, 24)
 
     def distance(weights):
-        return sum(
-            float((weights[key].double() - weight.double()).abs().sum()) for key, weight in alone.items()
-        )
+        return sum(float((weights[key].double() - weight.double()).abs().sum()) for key, weight in alone.items())
 
     shared = trained("shared", 2, 24, "--trainer.devices", "2", "--trainer.strategy", "ddp")
     assert distance(shared) < 0.2 * distance(trained("half", 2, 12))

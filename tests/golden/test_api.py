@@ -26,9 +26,7 @@ def test_names_and_signatures_of_specexp() -> None:
         "LoadedArtifact": _returned_by(specexp.load_artifact),
         "ModelPair": _returned_by(specexp.load_pair),
     }
-    content = {
-        name: _members(one) if inspect.isclass(one) else _signature(one) for name, one in public.items()
-    }
+    content = {name: _members(one) if inspect.isclass(one) else _signature(one) for name, one in public.items()}
     check("api/specexp", content | {name: _members(one) for name, one in returned.items()})
 
 
@@ -79,9 +77,7 @@ def _members(one: type) -> dict[str, Any]:
 
 def _signature(one: Any) -> dict[str, str]:
     """Kind, annotation and default of each parameter, as a signature writes them."""
-    defaults = (
-        {field.name: field for field in fields(one)} if is_dataclass(one) and isinstance(one, type) else {}
-    )
+    defaults = {field.name: field for field in fields(one)} if is_dataclass(one) and isinstance(one, type) else {}
     shown = {}
     for name, parameter in inspect.signature(one).parameters.items():
         text = "" if parameter.annotation is parameter.empty else _annotation(parameter.annotation, one)
@@ -104,11 +100,7 @@ _STARS = {
 def _annotation(annotation: Any, owner: Any) -> str:
     """An annotation without modules and aliases; a name that is imported for type checkers alone stays as written."""
     if isinstance(annotation, str):
-        module = (
-            owner.__init__.__module__
-            if inspect.isclass(owner) and hasattr(owner.__init__, "__module__")
-            else None
-        )
+        module = owner.__init__.__module__ if inspect.isclass(owner) and hasattr(owner.__init__, "__module__") else None
         for place in (module, getattr(owner, "__module__", None)):
             try:
                 return _shown(eval(annotation, dict(vars(sys.modules[place]))))

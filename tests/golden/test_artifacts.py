@@ -63,9 +63,7 @@ def test_an_artifact_of_today_is_read(folder: Path) -> None:
         "execution": loaded.execution_spec,
         "value": _plain(getattr(loaded, "value", None)),
         "parts": {name: part and type(part).__name__ for name, part in parts.items()},
-        "state": {
-            name: _plain(part.state_dict()) for name, part in parts.items() if hasattr(part, "state_dict")
-        },
+        "state": {name: _plain(part.state_dict()) for name, part in parts.items() if hasattr(part, "state_dict")},
     }
     check(f"artifacts/{folder.name}", content)
 

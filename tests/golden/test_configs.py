@@ -64,7 +64,4 @@ def test_the_expected_configurations_are_the_ten() -> None:
 
 
 def _without_root(values: dict[str, object]) -> dict[str, object]:
-    return {
-        key: value.replace(str(ROOT), "ROOT") if isinstance(value, str) else value
-        for key, value in values.items()
-    }
+    return {key: value.replace(str(ROOT), "ROOT") if isinstance(value, str) else value for key, value in values.items()}

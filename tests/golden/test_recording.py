@@ -25,9 +25,5 @@ def test_a_recording_holds_the_same_answers(setup: Path) -> None:
     draft = manifest["made_of"]["pair"].pop("draft")
     assert (Path(target).name, Path(draft).name) == ("target", "draft")
     content = {name: value for name, value in manifest.items() if name not in VOLATILE}
-    turns = [
-        turn
-        for file in sorted(Path("recorded").glob("*.parquet"))
-        for turn in pq.read_table(file).to_pylist()
-    ]
+    turns = [turn for file in sorted(Path("recorded").glob("*.parquet")) for turn in pq.read_table(file).to_pylist()]
     check("recording", {"manifest": content, "turns": turns}, relative=1e-4)

@@ -96,23 +96,16 @@ def make_arms() -> list[DecoderArm]:
     model = LanguageModel(cast(Any, hashed_model(VOCABULARY)))
     tokenizer = cast(PreTrainedTokenizerBase, SimpleNamespace(eos_token_id=None))
     draft = hashed_model(VOCABULARY, spread=1.6)  # the target's ranking, but a flatter distribution
-    guess = FakeDrafter(
-        lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8
-    )
+    guess = FakeDrafter(lambda tokens: [(tokens[-1] + step) % VOCABULARY for step in range(8)], max_candidates=8)
     decoders = {
         PLAIN: Decoder(model, verifier=RejectionSampling()),
         "drawn": Decoder(model, DraftModel(draft), DySpecGreedy(40), RejectionSampling()),
         "guessed": Decoder(model, guess, KConfig([8, 2]), RejectionSampling()),
     }
-    return [
-        DecoderArm(name, decoder, tokenizer, Generation(max_new_tokens=16))
-        for name, decoder in decoders.items()
-    ]
+    return [DecoderArm(name, decoder, tokenizer, Generation(max_new_tokens=16)) for name, decoder in decoders.items()]
 
 
-def watch(
-    analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False
-) -> list[PromptRecord]:
+def watch(analysis: Analysis | None, arms: Sequence[DecoderArm], check_outcomes: bool = False) -> list[PromptRecord]:
     """Decode two prompts with each arm and return the records.
 
     An analysis that does not watch steps receives groups of one sequence and time lines, both built from the records.
@@ -157,9 +150,7 @@ def made_time_line(record: PromptRecord) -> TimeLine:
         if record.drafted_nodes:
             line.add("draft 1", "draft", at - length / 2, at, "only", 4)
         line.add(TARGET, "target", at, at + length, "only", 5, step)
-        line.add(
-            TARGET, "resample" if step % 2 else "verify", at + length, at + 1.1 * length, "only", 1, step
-        )
+        line.add(TARGET, "resample" if step % 2 else "verify", at + length, at + 1.1 * length, "only", 1, step)
         at += 1.5 * length
     line.end = at
     return line

@@ -46,9 +46,7 @@ class Uniform:
         return Uniform(self.script, self.scale * float(factor))
 
     def __lt__(self, bound):
-        return self.script.below(
-            float(bound) / self.scale if self.scale > 0 else math.inf if bound > 0 else 0.0
-        )
+        return self.script.below(float(bound) / self.scale if self.scale > 0 else math.inf if bound > 0 else 0.0)
 
 
 def outcomes(verifier, tree, logits, module):
@@ -118,9 +116,7 @@ def continued(found, length, target):
             joint[output[:length]] = joint.get(output[:length], 0.0) + probability
         else:
             waiting += [
-                ((*output, token), probability * share)
-                for token, share in enumerate(target(output))
-                if share > 0
+                ((*output, token), probability * share) for token, share in enumerate(target(output)) if share > 0
             ]
     return joint
 
@@ -141,9 +137,7 @@ def mixed(weighted):
 
 def same(left, right, tolerance=1e-12):
     """Return whether two distributions agree everywhere."""
-    return all(
-        abs(left.get(key, 0.0) - right.get(key, 0.0)) <= tolerance for key in left.keys() | right.keys()
-    )
+    return all(abs(left.get(key, 0.0) - right.get(key, 0.0)) <= tolerance for key in left.keys() | right.keys())
 
 
 def logits_of(probabilities):

@@ -66,9 +66,7 @@ def draft_model() -> FakeCausalLM:
     return FakeCausalLM(partial(_logits_of, _BIGRAMS, 0.8, hashed_model(VOCABULARY, seed=3)), VOCABULARY)
 
 
-def _logits_of(
-    bigrams: NDArray[np.float64], share: float, noise: FakeCausalLM, tokens: tuple[int, ...]
-) -> list[float]:
+def _logits_of(bigrams: NDArray[np.float64], share: float, noise: FakeCausalLM, tokens: tuple[int, ...]) -> list[float]:
     logits: list[float] = (bigrams[tokens[-1]] + share * np.array(noise.next_logits(tokens))).tolist()
     return logits
 
@@ -155,9 +153,7 @@ class ExecutionContract:
             with opened(execution, parts._replace(verifier=verifier())) as executor:
                 assert outputs_of(executor.run(JOBS, eos_token_ids=EOS)) == plain_outputs(name)
                 if name == "keyed" and "carry" in composition:
-                    assert (
-                        outputs_of(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain_outputs(name)[::-1]
-                    )
+                    assert outputs_of(executor.run(JOBS[::-1], eos_token_ids=EOS)) == plain_outputs(name)[::-1]
 
     @pytest.mark.parametrize("composition", ["recycling, carry", "phrases and Q-learning, carry"])
     def test_what_is_drawn_must_not_depend_on_timing(self, execution: Execution, composition: str) -> None:
@@ -222,9 +218,7 @@ class ExecutionContract:
             runs.append(executor.run(JOBS))
         assert outputs_of(runs[0]) == outputs_of(runs[1])
         if "carry" not in composition or not self.concurrent:
-            first, again = (
-                [(one.steps, one.drafted_nodes, one.draft_passes) for one in run.results] for run in runs
-            )
+            first, again = ([(one.steps, one.drafted_nodes, one.draft_passes) for one in run.results] for run in runs)
             assert first == again
 
     def test_saved_state_is_continued_from(self, execution: Execution) -> None:

@@ -25,12 +25,8 @@ def fake_cuda() -> Iterator[None]:
         mock.patch.object(torch.Tensor, "__getitem__", _get),  # torch without CUDA indexes on no CUDA device
         mock.patch.object(torch.Tensor, "contiguous", lambda self: aten.contiguous(self)),
         mock.patch.object(torch.Tensor, "__invert__", lambda self: aten.bitwise_not(self)),
-        mock.patch.object(
-            torch.Tensor, "copy_", lambda self, source, non_blocking=False: aten.copy_(self, source)
-        ),
-        mock.patch.object(
-            torch.Tensor, "__setitem__", lambda self, index, value: aten.copy_(_get(self, index), value)
-        ),
+        mock.patch.object(torch.Tensor, "copy_", lambda self, source, non_blocking=False: aten.copy_(self, source)),
+        mock.patch.object(torch.Tensor, "__setitem__", lambda self, index, value: aten.copy_(_get(self, index), value)),
     ]
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), ExitStack() as stack:
         for patch in patches:

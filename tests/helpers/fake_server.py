@@ -51,11 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.given.log:
             with Path(self.given.log).open("a") as file:
                 file.write(f"{len(body['prompt'])}\n")
-        fault = (
-            self.given.fault
-            if Handler.requests > self.given.after and body.get("speculative", True)
-            else None
-        )
+        fault = self.given.fault if Handler.requests > self.given.after and body.get("speculative", True) else None
         if fault == "crash":
             print("the fake server crashed on purpose", flush=True)
             os._exit(3)
@@ -76,9 +72,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"data: {not json\n\n")
                 return
             Handler.letters += 1
-            wrong = (
-                self.given.wrong and body.get("speculative", True) and Handler.letters % self.given.wrong == 0
-            )
+            wrong = self.given.wrong and body.get("speculative", True) and Handler.letters % self.given.wrong == 0
             choice = {"text": "7" if wrong else letter, "finish_reason": None}
             if self.given.emoji:
                 choice = {"text": emoji_of(choice["text"]), "logprobs": self._emoji(letter, choice["text"])}
@@ -129,9 +123,7 @@ class Handler(BaseHTTPRequestHandler):
                 for own, best in steps
             ]  # fmt: skip
             return {"content": content}
-        names = [
-            (notation(own), {notation(raw): value for raw, value in best.items()}) for own, best in steps
-        ]
+        names = [(notation(own), {notation(raw): value for raw, value in best.items()}) for own, best in steps]
         return {"tokens": [own for own, _ in names], "top_logprobs": [best for _, best in names]}
 
     def _event(self, content) -> None:

@@ -17,9 +17,7 @@ LIMIT = 64
 """Context of both models."""
 
 
-def recorded_turn(
-    ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", answer=None, target=None
-):
+def recorded_turn(ranks, width=4, *, ends_by="length", prompt=(5, 6, 7), prompt_id="p", answer=None, target=None):
     """Return a turn with output tokens of these ranks among ``width`` candidates, or of none (``MISSED``).
 
     ``target`` holds the target's best tokens after the prompt and after every token of the ``answer``.

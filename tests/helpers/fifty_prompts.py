@@ -37,9 +37,7 @@ class Models:
         self.draft = LanguageModel(FakeCausalLM(mixed, VOCABULARY, LIMIT), self_check=False)
 
 
-def record(
-    folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS, *, target=None, **wanted
-):
+def record(folder, verifier, drafter, source, coverage, coupled=False, prompts=PROMPTS, *, target=None, **wanted):
     """Record prompts; ``source`` is the draft model's source in the drafter, or None."""
     drafter.check_vocabulary(VOCABULARY)
     wanted = {"max_new_tokens": TOKENS, **wanted}

@@ -27,8 +27,7 @@ tracking: {mode: disabled}
 trainer: {enable_progress_bar: false}
 """
 QUESTIONS = "".join(
-    f'{{"question_id": {number}, "category": "math", "turns": ["def add{number}(a, b):"]}}\n'
-    for number in range(6)
+    f'{{"question_id": {number}, "category": "math", "turns": ["def add{number}(a, b):"]}}\n' for number in range(6)
 )
 SWEEP = f"""{FILE}\
 sweep: {{space: {{builder.init_args.length: {{type: int, low: 1, high: 4}}}}, n_trials: 3, confirm: null}}
@@ -57,9 +56,7 @@ def dry(options: str, sentence: str, **files: str | bytes) -> Row:
     return Row(f"run mine.yaml {options} --dry-run", sentence, files)
 
 
-def study(
-    options: str, sentence: str, *, files: Mapping[str, str] = MappingProxyType({}), code: int = 2
-) -> Row:
+def study(options: str, sentence: str, *, files: Mapping[str, str] = MappingProxyType({}), code: int = 2) -> Row:
     """Return a row of wrong options of a sweep's dry run."""
     return Row(f"sweep sweep.yaml {options} --dry-run", sentence, files, code)
 

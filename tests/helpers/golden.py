@@ -130,9 +130,7 @@ def flat(value: Any, key: str = "") -> dict[str, Any]:
     else:
         return {key: value}
     return {
-        place: one
-        for name, child in inner
-        for place, one in flat(child, f"{key}.{name}" if key else str(name)).items()
+        place: one for name, child in inner for place, one in flat(child, f"{key}.{name}" if key else str(name)).items()
     }
 
 
@@ -258,18 +256,14 @@ def write_pair(folder: Path, texts: Sequence[str]) -> tuple[Path, Path]:
         )
         model = LlamaForCausalLM(config)
         weights = {**shared, **{key: value for layer in layers[:count] for key, value in layer.items()}}
-        model.load_state_dict(
-            {key: torch.tensor(value, dtype=torch.float32) for key, value in weights.items()}
-        )
+        model.load_state_dict({key: torch.tensor(value, dtype=torch.float32) for key, value in weights.items()})
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
         folders.append(folder / name)
     return folders[0], folders[1]
 
 
-def _successors(
-    token_ids: Sequence[int], end: int, vocabulary: int, rng: np.random.RandomState
-) -> np.ndarray:
+def _successors(token_ids: Sequence[int], end: int, vocabulary: int, rng: np.random.RandomState) -> np.ndarray:
     """Return weights of each token's next tokens: four successors, one of which is sometimes the end token."""
     likes = np.zeros((vocabulary, vocabulary))
     for token in token_ids:

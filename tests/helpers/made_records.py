@@ -35,9 +35,7 @@ def record(arm: str, prompt: int, decode_seconds: float = 1.0, **given: Any) -> 
     return PromptRecord(arm, f"p{prompt}", "a" if prompt % 2 == 0 else "b", **values)
 
 
-def outcome_of(
-    parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None
-) -> Outcome:
+def outcome_of(parents, accepted, *, bonus=True, tokens=None, q=None, p=None, draws=None, values=None) -> Outcome:
     """Return a step over a tree with these parents, -1 first.
 
     Args:

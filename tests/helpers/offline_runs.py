@@ -24,8 +24,7 @@ def forget_account(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def offline_runs(folder: Path) -> list[dict[str, Any]]:
     """Return the ``wandb leet inspect --summary`` of every offline run, and its ``folder``, sorted by name."""
     runs = [
-        {**json.loads(inspect(run, "--summary")), "folder": run}
-        for run in (folder / "wandb").glob("offline-run-*")
+        {**json.loads(inspect(run, "--summary")), "folder": run} for run in (folder / "wandb").glob("offline-run-*")
     ]
     return sorted(runs, key=lambda run: str(run["name"]))
 

@@ -21,9 +21,7 @@ class Pause:
         fails_at: number of the call, counted from 1, that raises RuntimeError instead of sleeping; None for no failure.
     """
 
-    def __init__(
-        self, most_ms: float, least_ms: float = 0.0, seed: int = 0, fails_at: int | None = None
-    ) -> None:
+    def __init__(self, most_ms: float, least_ms: float = 0.0, seed: int = 0, fails_at: int | None = None) -> None:
         self.fails_at = fails_at
         self._range = least_ms / 1000, most_ms / 1000
         self._random = Random(seed)

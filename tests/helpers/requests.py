@@ -17,6 +17,4 @@ def chain_request(context, path=(), k=1, rows=None, **options):
     """Return a request about the end of a path below the root, or about these rows of it."""
     tokens = np.array([context.root, *path], dtype=np.int64)
     frontier = [tokens.size - 1] if rows is None else rows
-    return Request(
-        tokens, np.arange(tokens.size) - 1, np.zeros_like(tokens), np.array(frontier), k, **options
-    )
+    return Request(tokens, np.arange(tokens.size) - 1, np.zeros_like(tokens), np.array(frontier), k, **options)

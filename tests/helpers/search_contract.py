@@ -115,9 +115,7 @@ class SearchContract(ABC):
         assert len(valued) <= search.thoughts * search.max_expansions(depth)
         assert all(request.n == search.thoughts for request in continued if not request.last)
 
-    def test_requests_are_about_known_states(
-        self, depth: int, driven: tuple[list[Request], SearchResult]
-    ) -> None:
+    def test_requests_are_about_known_states(self, depth: int, driven: tuple[list[Request], SearchResult]) -> None:
         """Each state is expanded and evaluated at most once, after it is generated. The root is never evaluated."""
         known, valued = {State()}, {State()}
         expanded: set[State] = set()
@@ -133,9 +131,7 @@ class SearchContract(ABC):
             assert not expanded & set(request.states)
             expanded |= set(request.states)
             known |= {
-                state.child(number, text_of(state, number))
-                for state in request.states
-                for number in range(request.n)
+                state.child(number, text_of(state, number)) for state in request.states for number in range(request.n)
             }
             assert all(state.depth < depth for state in request.states)
 
@@ -146,9 +142,7 @@ class SearchContract(ABC):
         requests, result = driven
         assert requests[-1] == Continuations((result.best,), 1, last=True)
         assert not any(isinstance(request, Continuations) and request.last for request in requests[:-1])
-        others = [
-            state for state in result.tree.states if state != result.final
-        ]  # max() returns the first maximum
+        others = [state for state in result.tree.states if state != result.final]  # max() returns the first maximum
         deepest = [state for state in others if state.depth == max(other.depth for other in others)]
         assert result.best == max(deepest, key=lambda state: worth(state) if state.depth else 0.0)
         assert result.final == result.best.child(0, text_of(result.best, 0))
@@ -167,9 +161,7 @@ class SearchContract(ABC):
         assert tree.value(State()) is None
         assert tree.value(final) is None
         below = [child for state in tree.states for child in tree.children(state)]
-        assert sorted(below, key=lambda state: state.path) == sorted(
-            tree.states[1:], key=lambda state: state.path
-        )
+        assert sorted(below, key=lambda state: state.path) == sorted(tree.states[1:], key=lambda state: state.path)
 
     def test_with_a_depth_of_one_there_is_nothing_to_search(self, search: Search) -> None:
         requests: list[Request] = []

@@ -103,9 +103,7 @@ def check_schedule(target, reference, parts, seed, vocabulary, eos):
         expected = alone(reference, client, eos)
         if isinstance(client.end, Ended):
             assert client.tokens == expected
-            assert client.text == text_of(
-                expected[:-1] if client.end.result.finish_reason == "eos" else expected
-            )
+            assert client.text == text_of(expected[:-1] if client.end.result.finish_reason == "eos" else expected)
         else:
             assert client.tokens == expected[: len(client.tokens)]
             assert client.output.cancelled or client.end.why == "deadline"

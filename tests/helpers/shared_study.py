@@ -22,9 +22,7 @@ def finished(url: str, name: str = "fake") -> dict[int, tuple[float, ...]]:
     return {trial.number: tuple(trial.values) for trial in study.trials if trial.state in FINISHED}
 
 
-def check_trials(
-    name: str, url: str, least: int, before: dict[int, tuple[float, ...]] | None = None
-) -> optuna.Study:
+def check_trials(name: str, url: str, least: int, before: dict[int, tuple[float, ...]] | None = None) -> optuna.Study:
     """Check for ``least`` distinct trials, those of ``before`` among them; trials of killed workers were repeated."""
     study = optuna.load_study(study_name=name, storage=url)
     assert (before or {}).items() <= finished(url, name).items()
@@ -47,9 +45,7 @@ def check_trials(
 def check(url: str, workers: int, before: dict[int, tuple[float, ...]] | None = None) -> optuna.Study:
     """Check for 24 distinct configurations, and at most one more a worker."""
     study = check_trials("fake", url, TRIALS, before)
-    own = [
-        trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs
-    ]
+    own = [trial for trial in study.trials if trial.state in FINISHED and "duplicate_of" not in trial.user_attrs]
     assert len(own) < TRIALS + workers
     assert all(len(t.intermediate_values) == t.user_attrs.get("pruned_at", PROMPTS) for t in own)
     return study

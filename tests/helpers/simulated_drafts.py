@@ -89,9 +89,7 @@ def controllers() -> dict[str, QLearning]:
     }
 
 
-def _step(
-    controller: QLearning, context: Context, log_probs: NDArray[np.float64], accepted: int
-) -> tuple[int, int]:
+def _step(controller: QLearning, context: Context, log_probs: NDArray[np.float64], accepted: int) -> tuple[int, int]:
     """Draft a chain as the decoder does, and let the controller observe it; return its length and the new tokens."""
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     length = 0

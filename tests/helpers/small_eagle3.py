@@ -125,9 +125,7 @@ def recipe(tensors, own, embedded, states, count):
             if number == 0:
                 x = normed if own.get("norm_before_residual") else x
                 normed = torch.cat((rms(f"{layer}.input_layernorm.weight", embedded[row]), normed))
-            q, k, v = (
-                product(f"{layer}.self_attn.{one}_proj.weight", normed).view(-1, SIZE) for one in "qkv"
-            )
+            q, k, v = (product(f"{layer}.self_attn.{one}_proj.weight", normed).view(-1, SIZE) for one in "qkv")
             if own["qwen3"]:
                 q = rms(f"{layer}.self_attn.q_norm.weight", q)
                 k = rms(f"{layer}.self_attn.k_norm.weight", k)
@@ -140,9 +138,7 @@ def recipe(tensors, own, embedded, states, count):
             x = x + product(f"{layer}.self_attn.o_proj.weight", torch.cat(mixed))
             inner = rms(f"{layer}.post_attention_layernorm.weight", x)
             gate = silu(product(f"{layer}.mlp.gate_proj.weight", inner))
-            x = x + product(
-                f"{layer}.mlp.down_proj.weight", gate * product(f"{layer}.mlp.up_proj.weight", inner)
-            )
+            x = x + product(f"{layer}.mlp.down_proj.weight", gate * product(f"{layer}.mlp.up_proj.weight", inner))
         made = x
         drafted = product("lm_head.weight", rms("norm.weight", made))
         whole = torch.full((VOCABULARY,), -torch.inf).double()

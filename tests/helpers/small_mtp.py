@@ -52,9 +52,7 @@ def published(folder, kind="full_attention", without=""):
 
 
 def loaded(folder):
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="sdpa"
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa").eval()
 
 
 @cache

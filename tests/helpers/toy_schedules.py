@@ -58,8 +58,7 @@ def expected(verifier, job, eos):
 def jobs_of(generator, count):
     """Return random jobs of 1 to 6 tokens, which may end in the middle of a draft."""
     return [
-        Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 6)))
-        for number in range(count)
+        Job(generator.choice(PROMPTS), number, max_new_tokens=generator.choice((1, 2, 4, 6))) for number in range(count)
     ]
 
 

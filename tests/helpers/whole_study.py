@@ -21,8 +21,7 @@ from specexp.bench.record import read_records
 TRIALS = 12
 SPACE = "builder.init_args.length: {type: int, low: 1, high: 4}"
 CONFIRMED = (
-    f"n_trials: {TRIALS}, confirm: {{best: 1, data: {{max_prompts: 2}}}}, "
-    "export: {to: kept, kind: composition}"
+    f"n_trials: {TRIALS}, confirm: {{best: 1, data: {{max_prompts: 2}}}}, export: {{to: kept, kind: composition}}"
 )
 
 
@@ -70,9 +69,7 @@ class WholeStudy:
                 assert len(own) == trial.user_attrs["prompts"]
                 assert set(own.values()) == {1}
         claims = optuna.load_study(study_name="sweep: confirmations", storage=self.url).trials
-        (*_, concluded) = (
-            claim.user_attrs["concluded"] for claim in claims if "concluded" in claim.user_attrs
-        )
+        (*_, concluded) = (claim.user_attrs["concluded"] for claim in claims if "concluded" in claim.user_attrs)
         folder = Path(concluded["folder"])
         answers = _answers(folder / "confirm.jsonl")
         assert answers
@@ -92,9 +89,7 @@ def _answers(records: Path, arm: str | None = None) -> Counter[tuple[str, str, i
     """Count the lines of a file of records; no line is broken."""
     assert read_records(records)
     lines = [json.loads(line) for line in records.read_text().splitlines()]
-    return Counter(
-        (line["arm"], line["prompt_id"], line["sample"]) for line in lines if arm in (None, line["arm"])
-    )
+    return Counter((line["arm"], line["prompt_id"], line["sample"]) for line in lines if arm in (None, line["arm"]))
 
 
 def files_with_the_password(folder: Path) -> list[Path]:

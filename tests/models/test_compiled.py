@@ -67,9 +67,7 @@ def test_a_pass_that_answers_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     model = build("Llama", LLAMA, dtype=torch.float32)
     honest = CompiledModel._forward
     monkeypatch.setattr(CompiledModel, "_forward", lambda *given: honest(*given).roll(1, dims=-1))
-    with pytest.raises(
-        CannotCompileError, match="the llama model failed the self-check of its compiled pass"
-    ):
+    with pytest.raises(CannotCompileError, match="the llama model failed the self-check of its compiled pass"):
         CompiledModel(model)
 
 
@@ -142,9 +140,7 @@ def test_a_library_of_another_user_is_not_loaded(monkeypatch: pytest.MonkeyPatch
         library(source)
     planted.chmod(0o700)
     monkeypatch.setattr(kernels.os, "geteuid", lambda: planted.stat().st_uid + 1)
-    if (
-        planted.stat().st_uid == 0
-    ):  # root's files are trusted by all, so that only root can make one of another
+    if planted.stat().st_uid == 0:  # root's files are trusted by all, so that only root can make one of another
         os.chown(planted, 1, 1)
         monkeypatch.setattr(kernels.os, "geteuid", lambda: 0)
     with pytest.raises(CannotCompileError, match=r"(kernels|planted-key\.so) belongs to another user"):
@@ -205,9 +201,7 @@ def test_few_libraries_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["", "env "], ids=["options", "a wrapper"])
-def test_a_compiler_may_have_options_and_a_wrapper(
-    wrapper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_may_have_options_and_a_wrapper(wrapper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", f"{wrapper}g++ -O0 -DANSWER=42")
     source = tmp_path / "one.cpp"
@@ -241,9 +235,7 @@ def test_a_model_of_another_type_than_it_had_is_refused() -> None:
     model = build("Llama", LLAMA, dtype=torch.bfloat16)
     kept = CompiledModel(model)
     model.float()
-    with pytest.raises(
-        ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: make a new runtime"
-    ):
+    with pytest.raises(ValueError, match=r"was torch.bfloat16 when .* is torch.float32 now: make a new runtime"):
         Decoder(kept).generate([1, 2, 3], max_new_tokens=8)
 
 

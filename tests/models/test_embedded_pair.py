@@ -68,9 +68,7 @@ def test_a_draft_padded_to_another_length_gets_the_targets(target: str, tmp_path
     assert result.token_ids == expected
 
 
-def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(
-    target: str, tmp_path: Path
-) -> None:
+def test_a_draft_with_fewer_logits_than_the_tokenizer_has_tokens_is_refused(target: str, tmp_path: Path) -> None:
     other = saved(tmp_path, vocab_size=100, text="def f(x): return x + 1")
     with pytest.raises(ValueError, match=r"gives 100 logits, but target .* gives 300; a different number"):
         load_pair(target, other)
@@ -199,9 +197,7 @@ def test_packing_keeps_every_weight_within_half_a_step_of_its_row(tmp_path: Path
     pack({"matrix": weight, "vector": weight[0]}, tmp_path)
     unpacked = unpack(str(tmp_path))
     assert is_packed(str(tmp_path))
-    torch.testing.assert_close(
-        unpacked["matrix"][0].float(), torch.tensor([1.27, 0.50, -1.27]), rtol=4e-3, atol=0
-    )
+    torch.testing.assert_close(unpacked["matrix"][0].float(), torch.tensor([1.27, 0.50, -1.27]), rtol=4e-3, atol=0)
     assert not unpacked["matrix"][1].any()
     torch.testing.assert_close(unpacked["matrix"].float(), weight, rtol=2**-8, atol=1.27 / 254)
     assert torch.equal(unpacked["vector"], weight[0].bfloat16())

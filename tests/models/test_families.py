@@ -47,9 +47,7 @@ def test_logits_are_those_of_the_models_own_code(name: str, tied: bool) -> None:
 @each_family
 def test_speculative_decoding_continues_as_generate(name: str) -> None:
     model = family_model(name)
-    expected = model.generate(
-        torch.tensor([TEXT[:30]]), max_new_tokens=40, do_sample=False, eos_token_id=None
-    )
+    expected = model.generate(torch.tensor([TEXT[:30]]), max_new_tokens=40, do_sample=False, eos_token_id=None)
     result = Decoder(CompiledModel(model), TokenRecycling(), TokenRecyclingTree()).generate(
         TEXT[:30], max_new_tokens=40
     )

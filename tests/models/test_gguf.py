@@ -30,9 +30,7 @@ def test_a_pair_of_any_two_kinds_decodes_losslessly(kinds, folder):
     sources = [str(written("Llama")) if kind == "gguf" else folder for kind in kinds]
     pair = load_pair(*sources, target_dtype="float32", attn_implementation="eager")
     plain = Decoder(pair.target).generate(PROMPT, max_new_tokens=24)
-    drafted = Decoder(pair.target, DraftModel(pair.draft), KConfig([2, 1, 1])).generate(
-        PROMPT, max_new_tokens=24
-    )
+    drafted = Decoder(pair.target, DraftModel(pair.draft), KConfig([2, 1, 1])).generate(PROMPT, max_new_tokens=24)
     assert drafted.token_ids == plain.token_ids
     assert drafted.steps < plain.steps
     assert pair.tokenizer("ab c").input_ids == tokenizer()("ab c").input_ids
@@ -40,10 +38,7 @@ def test_a_pair_of_any_two_kinds_decodes_losslessly(kinds, folder):
 
 def test_an_artifact_of_the_model_is_one_of_its_file_too(folder):
     pair, file = load_pair(folder), load_pair(str(written("Llama")))
-    assert (
-        first_difference(fingerprint(pair.target, pair.tokenizer), fingerprint(file.target, file.tokenizer))
-        is None
-    )
+    assert first_difference(fingerprint(pair.target, pair.tokenizer), fingerprint(file.target, file.tokenizer)) is None
     other = load_pair(str(written("Qwen2")))
     assert "model_type" in first_difference(fingerprint(pair.target), fingerprint(other.target))
 

@@ -38,9 +38,7 @@ def cache(tmp_path, monkeypatch):
 def test_a_written_model_comes_back_bit_by_bit(name, settings):
     pair = load_pair(str(written(name, **settings)), target_dtype="float32", mode="eager")
     with torch.inference_mode():
-        got, wanted = (
-            model(torch.tensor([PROMPT])).logits for model in (pair.target, small_llama(name, **settings))
-        )
+        got, wanted = (model(torch.tensor([PROMPT])).logits for model in (pair.target, small_llama(name, **settings)))
     assert torch.equal(got, wanted)
 
 
@@ -77,9 +75,7 @@ def test_partly_rotated_heads_of_phi_are_refused(tmp_path):
     model = family_model("Phi3", vocab_size=VOCABULARY, **NEW["Phi3"])
     keys = {"phi3.rope.dimension_count": 8}
     file = edited(written_model(model, tmp_path / "a.gguf"), tmp_path / "x.gguf", architecture="phi3", **keys)
-    with pytest.raises(
-        PairError, match="it rotates 8 of 16 numbers of a head, which transformers does not read"
-    ):
+    with pytest.raises(PairError, match="it rotates 8 of 16 numbers of a head, which transformers does not read"):
         load_pair(str(file), mode="eager")
 
 
@@ -175,9 +171,7 @@ def edited(source, to, tensors=lambda name: True, added=None, architecture="llam
     ],
     ids=["one", "all layers", "a bias", "no layers", "no width"],
 )
-def test_every_tensor_of_a_file_is_present_and_used_or_nothing_is_kept(
-    change, said, mode, dry, cache, tmp_path
-):
+def test_every_tensor_of_a_file_is_present_and_used_or_nothing_is_kept(change, said, mode, dry, cache, tmp_path):
     file = edited(written("Llama"), tmp_path / "x.gguf", **change)
     with pytest.raises(PairError, match=said) as caught:
         load_pair(str(file), mode=mode, weights=not dry)
@@ -210,9 +204,7 @@ def test_a_shard_is_no_model(number, cache, tmp_path):
 
 
 def test_the_hash_of_weights_covers_all_shards(tmp_path):
-    first, second, other = (
-        tmp_path / f"x-0000{number}-of-0000{of}.gguf" for number, of in ((1, 2), (2, 2), (2, 3))
-    )
+    first, second, other = (tmp_path / f"x-0000{number}-of-0000{of}.gguf" for number, of in ((1, 2), (2, 2), (2, 3)))
     for file in (first, second, other):
         file.write_bytes(file.name.encode())
     assert gguf.shards(first) == gguf.shards(second) == [first, second]

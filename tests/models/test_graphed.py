@@ -174,9 +174,7 @@ def far(runtime: Runtime) -> None:
     runtime.commit(0, [0, *range(2, length + 1)])
 
 
-@pytest.mark.parametrize(
-    "event", [committed, truncated, forked, prefilled, left, begun_anew, grown_room, far]
-)
+@pytest.mark.parametrize("event", [committed, truncated, forked, prefilled, left, begun_anew, grown_room, far])
 def test_a_deferred_commit_survives(event: Callable[[Runtime], None]) -> None:
     def story(runtime: Runtime) -> list[torch.Tensor]:
         event(runtime)
@@ -212,9 +210,7 @@ def test_the_tokens_of_a_pass_are_those_of_its_logits(verifier: Any) -> None:
     runtime.request_tokens(0, TokenRequest(context, verifier, learned=4))
     ((logits, _, computed),) = runtime.tree_pass([0], [tree]).by_tree()
     positions = len(context) + tree.shape.depths
-    expected = [
-        verifier.target_token(context, row, int(at)) for row, at in zip(logits, positions, strict=True)
-    ]
+    expected = [verifier.target_token(context, row, int(at)) for row, at in zip(logits, positions, strict=True)]
     assert computed.tokens.tolist() == expected
     assert computed.top is not None
     values, best = logits.topk(4)
@@ -351,9 +347,7 @@ def test_memory_is_held_for_graphs_before_the_cache_is_sized(monkeypatch: pytest
             taken.append("graphs")
 
     init = StaticSlots.__init__
-    monkeypatch.setattr(
-        StaticSlots, "__init__", lambda slots, own: (taken.append("cache"), init(slots, own))[1]
-    )
+    monkeypatch.setattr(StaticSlots, "__init__", lambda slots, own: (taken.append("cache"), init(slots, own))[1])
     GraphedModel(model(), Holding, self_check=False)
     assert taken == ["graphs", "cache"]
     monkeypatch.setattr(GraphReplay, "_reserved", None)
@@ -426,9 +420,7 @@ def decoded(target: Runtime, draft: Runtime) -> list[Any]:
     target.cache.truncate(0, 0)
     target.cache.reserve(0, 2)
     target.prefill(0, prompt[:-1])
-    target.tree_pass(
-        [0], [TokenTree(TreeShape([-1, 0, 0, 2], [-1, 0, 1, 0]), np.array([prompt[-1], 3, 4, 5]))]
-    )
+    target.tree_pass([0], [TokenTree(TreeShape([-1, 0, 0, 2], [-1, 0, 1, 0]), np.array([prompt[-1], 3, 4, 5]))])
     target.commit(0, [0, 2, 3])
     target.cache.fork(0, 1, target.length(0))
     lanes = []
@@ -437,9 +429,7 @@ def decoded(target: Runtime, draft: Runtime) -> list[Any]:
         own = Parts(TokenRecycling(), KConfig([2, 2]))
         join_target(own, target)
         context = own.context([*prompt, 4, 5, 7 + slot], 0, slot)
-        lanes.append(
-            Lane(context, target, own.verifier, Drafting(own, context), slot=slot, max_new_tokens=20)
-        )
+        lanes.append(Lane(context, target, own.verifier, Drafting(own, context), slot=slot, max_new_tokens=20))
         decoding.start(lanes[-1])
     while decoding.lanes:
         decoding.step()
@@ -586,9 +576,7 @@ def test_a_model_that_cannot_be_captured_runs_otherwise(monkeypatch: pytest.Monk
         raise RuntimeError("no capture")
 
     monkeypatch.setattr(TreeStep, "run", failing)
-    with pytest.raises(
-        CannotRunError, match=r"the llama model cannot run graphed passes \(RuntimeError: no capture\)"
-    ):
+    with pytest.raises(CannotRunError, match=r"the llama model cannot run graphed passes \(RuntimeError: no capture\)"):
         checked()
 
 

@@ -89,9 +89,7 @@ def test_every_row_of_a_tree_sees_its_branch_and_the_next_step_what_was_kept():
             assert close(answers[row], straight(model, text + branch)[-1])
         language_model.cache.commit(0, [0, *SHAPE.path(last)])
         text += tree.tokens[[0, *SHAPE.path(last)]].tolist()
-    assert close(
-        language_model.tree_pass([0], [root_tree(11)]).logits[0][0], straight(model, [*text, 11])[-1]
-    )
+    assert close(language_model.tree_pass([0], [root_tree(11)]).logits[0][0], straight(model, [*text, 11])[-1])
 
 
 def test_a_context_that_grows_keeps_what_it_holds():
@@ -193,9 +191,7 @@ def test_several_sequences_share_the_weights_of_a_file():
     took = bytes_of(parts)
     assert took["weights"] == written("Llama").stat().st_size
     jobs = [Job(tuple(PROMPT), sequence=number, max_new_tokens=8) for number in range(3)]
-    with Batched(3).open(
-        runtime("Llama"), Parts(DraftModel(runtime("Llama")), Chain(2), Greedy())
-    ) as executor:
+    with Batched(3).open(runtime("Llama"), Parts(DraftModel(runtime("Llama")), Chain(2), Greedy())) as executor:
         results = executor.run(jobs).results
     plain = Decoder(runtime("Llama")).generate(PROMPT, max_new_tokens=8)
     assert [result.token_ids for result in results] == [plain.token_ids] * 3
@@ -244,9 +240,7 @@ def test_more_leaves_than_sequences_are_refused_in_a_sentence():
     shape = TreeShape.from_rank_paths([[rank] for rank in range(257)])
     said = message(lambda: language_model.tree_pass([0], [TokenTree(shape, np.zeros(258, dtype=np.int64))]))
     assert "llama.cpp has only 256 sequence ids" in said
-    wide = StaticTree(
-        [[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)]
-    )
+    wide = StaticTree([[rank] for rank in range(64)] + [[rank, child] for rank in range(4) for child in range(52)])
     with pytest.raises(ValueError, match="up to 268 leaves, but a pass takes at most 256: lower its budget"):
         Decoder(language_model, TokenRecycling(k=64), wide)
     with pytest.raises(ValueError, match="up to 300 leaves"):

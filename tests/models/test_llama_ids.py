@@ -119,9 +119,7 @@ def test_rows_see_what_they_should(steps):
         elif what in ("tree", "grow"):
             before = 0 if what == "tree" else len(tree)
             size = int(random.integers(1, 9))
-            parents = [
-                -1 if row == 0 else int(random.integers(0, row)) for row in range(before, before + size)
-            ]
+            parents = [-1 if row == 0 else int(random.integers(0, row)) for row in range(before, before + size)]
             if what == "tree":
                 shape = TreeShape(parents, [-1] + [0] * (size - 1))
                 branches = Branches.of(shape)

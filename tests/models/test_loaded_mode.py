@@ -32,9 +32,7 @@ def model() -> PreTrainedModel:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    ("mode", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("eager", "eager")]
-)
+@pytest.mark.parametrize(("mode", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("eager", "eager")])
 def test_a_loaded_pair_decodes_and_drafts_in_its_mode(mode: str, kind: str) -> None:
     pair = load_pair("stdlib", mode=mode)
     drafter = DraftModel(pair.draft)

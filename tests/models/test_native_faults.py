@@ -47,9 +47,7 @@ def test_where_llama_cpp_dies_specexp_runs_the_file(caplog, monkeypatch):
     file = str(written("Llama"))
     pair = load_pair(file, target_dtype="float32")
     sentence = "llama.cpp died (SIGSEGV) in a test pass, so specexp's own passes run"
-    assert [one.getMessage() for one in caplog.records if "died" in one.getMessage()] == [
-        f"{sentence} {file}"
-    ]
+    assert [one.getMessage() for one in caplog.records if "died" in one.getMessage()] == [f"{sentence} {file}"]
     assert isinstance(pair.target, torch.nn.Module)
     monkeypatch.setattr(llama_file, "library", lambda: None)  # it would kill this process
     with pytest.raises(
@@ -71,9 +69,7 @@ def test_a_compiled_pass_that_dies_leaves_the_model_eager(monkeypatch, caplog):
 
 
 def test_an_openvino_that_dies_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(
-        openvino, "death_of", lambda library, *given: f"{library} died (SIGILL) in a test pass"
-    )
+    monkeypatch.setattr(openvino, "death_of", lambda library, *given: f"{library} died (SIGILL) in a test pass")
     with pytest.raises(EngineError, match=r"^OpenVINO died \(SIGILL\) in a test pass: leave the engine out"):
         OpenVINO().start(None)
 
@@ -82,9 +78,7 @@ def test_an_openvino_that_dies_is_one_sentence(monkeypatch):
 def test_weights_are_not_repacked_on_processors_with_amx(amx, monkeypatch):
     """llama.cpp crashes with quantized weights there if GCC 12 compiled it."""
     given = SimpleNamespace()
-    functions = SimpleNamespace(
-        llama_model_default_params=lambda: given, llama_model_load_from_file=lambda *_: None
-    )
+    functions = SimpleNamespace(llama_model_default_params=lambda: given, llama_model_load_from_file=lambda *_: None)
     monkeypatch.setattr(llama_file, "library", lambda: functions)
     monkeypatch.setattr(llama_file, "why_no_llama_cpp", lambda: "")
     for module in (llama_file, http_engines):

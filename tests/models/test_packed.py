@@ -98,15 +98,11 @@ def test_limits_and_their_verdict_count_the_packed_bytes(monkeypatch):
     limits, (read,) = roofline.roofline_of(samples), small.weight_bytes().values()
     assert limits.weight_bytes == read < limits.parameters  # bfloat16 would be two bytes a parameter
     megabytes = replace(limits, weight_bytes=1000 * read)
-    assert f"the weights ({read / 1e3:,.0f} MB)" in roofline.verdict(
-        LatencyProfile("made", {1: 1.0}), megabytes
-    )
+    assert f"the weights ({read / 1e3:,.0f} MB)" in roofline.verdict(LatencyProfile("made", {1: 1.0}), megabytes)
 
 
 def test_numbers_are_rounded_to_bfloat16_once():
-    blocks = Blocks(
-        4, torch.tensor([[[0.1]], [[-0.7]]]).half(), torch.arange(32, dtype=torch.uint8)[None] % 16
-    )
+    blocks = Blocks(4, torch.tensor([[[0.1]], [[-0.7]]]).half(), torch.arange(32, dtype=torch.uint8)[None] % 16)
     scale, least = torch.tensor([0.1, -0.7]).half().double()
     assert torch.equal(blocks.expanded()[0], (scale * (torch.arange(32) % 16) + least).to(torch.bfloat16))
 
@@ -136,9 +132,7 @@ def test_another_model_is_one_sentence(target, dtype, sentence):
 
 def test_a_file_without_such_blocks_is_one_sentence():
     model = packed("f32")
-    with pytest.raises(
-        CannotCompileError, match=r"needs weights in blocks of Q4_0, Q4_1, Q8_0, but .* has F32: set"
-    ):
+    with pytest.raises(CannotCompileError, match=r"needs weights in blocks of Q4_0, Q4_1, Q8_0, but .* has F32: set"):
         PackedModel(model)
 
 
@@ -146,9 +140,7 @@ def test_changed_weights_are_one_sentence():
     model = packed("q8_0")
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[3] += 1
-    with pytest.raises(
-        CannotCompileError, match=r"blk.1.ffn_up.weight of .* is not the model's, which was changed"
-    ):
+    with pytest.raises(CannotCompileError, match=r"blk.1.ffn_up.weight of .* is not the model's, which was changed"):
         PackedModel(model)
 
 
@@ -156,10 +148,7 @@ def test_changed_weights_are_one_sentence():
     "flag",
     [
         "-DEMULATED_TILES",
-        *(
-            pytest.param(flag, marks=pytest.mark.slow)
-            for flag in ("-mno-avx512bf16", "-mno-avx512f", "-mno-fma")
-        ),
+        *(pytest.param(flag, marks=pytest.mark.slow) for flag in ("-mno-avx512bf16", "-mno-avx512f", "-mno-fma")),
     ],
 )
 def test_other_processors_compute_the_same_bits_packed_or_not(flag, monkeypatch):

@@ -54,9 +54,7 @@ def answers(reference, prompts):
     model, _ = reference
     with torch.inference_mode():
         return [
-            model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)[
-                0, len(prompt) :
-            ].tolist()
+            model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)[0, len(prompt) :].tolist()
             for prompt in prompts
         ]
 
@@ -88,8 +86,7 @@ def test_greedy_answers_are_those_of_generate(parts, pair, prompts, answers):
         parts[0].use_draft_model(pair.draft)
     decoder = Decoder(pair.target, *parts)
     results = [
-        decoder.generate(prompt, max_new_tokens=64, eos_token_id=pair.tokenizer.eos_token_id)
-        for prompt in prompts
+        decoder.generate(prompt, max_new_tokens=64, eos_token_id=pair.tokenizer.eos_token_id) for prompt in prompts
     ]
     assert [result.token_ids for result in results] == answers
     assert sum(result.steps for result in results) < 0.9 * sum(map(len, answers))

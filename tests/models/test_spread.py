@@ -39,9 +39,7 @@ def test_weights_on_the_disk_give_the_same_tokens_and_the_model_is_not_compiled(
     assert spread_pair.target.model.layers[0].mlp.up_proj.weight.device.type == "meta"
     assert str(compute_device(spread_pair.target)) == "cpu"
     modules = list(spread_pair.target.hf_device_map.values())
-    stated = {
-        f"{place} ({modules.count(place)} module{'s' * (modules.count(place) > 1)})" for place in set(modules)
-    }
+    stated = {f"{place} ({modules.count(place)} module{'s' * (modules.count(place) > 1)})" for place in set(modules)}
     assert set(spread_pair.target_runtime().placement.split(", ")) == stated
     runtime = spread_pair.target_runtime()
     assert type(runtime).__name__ == "LanguageModel"

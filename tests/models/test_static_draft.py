@@ -130,9 +130,7 @@ def test_sequences_draft_in_shared_replays() -> None:
             join_target(parts, target)
             context = parts.context([*PROMPT, *range(slot + 1)], 0, slot)
             drafting = Drafting(parts, context)
-            lanes.append(
-                Lane(context, target, parts.verifier, drafting, slot=slot, max_new_tokens=20 + 10 * slot)
-            )
+            lanes.append(Lane(context, target, parts.verifier, drafting, slot=slot, max_new_tokens=20 + 10 * slot))
             decoding.start(lanes[-1])
         while decoding.lanes:
             decoding.step()

@@ -116,9 +116,7 @@ def test_sums_have_the_order_of_the_instructions(lanes: int) -> None:
     width, panel = 160, kernels.panel()
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(3 * panel, width, generator=generator).bfloat16()
-    packed = (
-        weights.view(3, panel, width // 2, 2).transpose(1, 2).contiguous()
-    )  # [panel, input / 2, output, 2]
+    packed = weights.view(3, panel, width // 2, 2).transpose(1, 2).contiguous()  # [panel, input / 2, output, 2]
     for rows in COUNTS:
         for panels in (1, 3):  # inputs of several panels are copied into tiles
             inputs = torch.zeros(rows + 16, width).bfloat16()  # tiles read beyond the last row

@@ -56,9 +56,7 @@ def steps(profile, count=200, seed=0, drafts=True, noise=0.0):
 def test_a_pass_is_stated_at_the_middle_prefix_with_what_a_longer_one_adds(prefix_ms, token_ms):
     fitted = fit_pass(passes(lambda tokens: 10 + 0.1 * tokens, prefix_ms, token_ms))
     assert fitted.prefix == 256
-    assert fitted.ms == pytest.approx(
-        {tokens: 10 + 0.1 * tokens for tokens in (1, 2, 4, 8, 16, 32)}, rel=1e-3
-    )
+    assert fitted.ms == pytest.approx({tokens: 10 + 0.1 * tokens for tokens in (1, 2, 4, 8, 16, 32)}, rel=1e-3)
     assert fitted.prefix_ms == pytest.approx(prefix_ms, abs=0.05)
     assert fitted.prefix_token_ms == pytest.approx(token_ms, abs=0.005)
 
@@ -116,14 +114,10 @@ def test_every_composition_has_costs_of_its_own_and_is_predicted_by_them():
     assert profile.overheads.keys() == costs.keys()
     assert profile.overheads["DraftModel + DySpecGreedy"].step_ms > 1.0
     assert profile.overheads["DraftModel + StaticTree"].node_ms == pytest.approx(0.05, abs=0.02)
-    assert (
-        0.05 < profile.node_ms < 0.15
-    )  # of a composition that was not measured: what all drafting ones cost together
+    assert 0.05 < profile.node_ms < 0.15  # of a composition that was not measured: what all drafting ones cost together
     for arm in arms:
         own = profile.of(arm.composition)
-        fitted = [
-            own.step_seconds(one.tokens, one.pass_tokens, one.new_tokens, one.prefix) for one in arm.steps
-        ]
+        fitted = [own.step_seconds(one.tokens, one.pass_tokens, one.new_tokens, one.prefix) for one in arm.steps]
         assert sum(fitted) == pytest.approx(sum(one.seconds for one in arm.steps), rel=0.01)
 
 

@@ -23,9 +23,7 @@ ARMS = {
 @pytest.fixture
 def profiled(experiment, tmp_path, capsys):
     """The artifact, and the printed text."""
-    path = experiment(
-        arms=ARMS, profile={**SHORT, "lanes": [2], "to": str(tmp_path / "artifacts" / "profile")}
-    )
+    path = experiment(arms=ARMS, profile={**SHORT, "lanes": [2], "to": str(tmp_path / "artifacts" / "profile")})
     assert main([path]) == 0
     return load_artifact(tmp_path / "artifacts" / "profile" / "best"), capsys.readouterr().out
 
@@ -126,9 +124,7 @@ def test_what_cannot_be_profiled_is_one_sentence(experiment, capsys, sections, s
     assert error.count("\n") == 1
 
 
-def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(
-    experiment, tmp_path, capsys, monkeypatch
-):
+def test_a_dry_run_lists_what_would_be_measured_and_loads_no_weights(experiment, tmp_path, capsys, monkeypatch):
     load = transformers.PreTrainedModel.from_pretrained.__func__
 
     def outline(cls, *args, **kwargs):

@@ -50,9 +50,7 @@ def test_the_report_has_the_limit_of_each_number_of_rows():
     points = [MeasuredPass(rows, 64, ms, ms, ms) for rows, ms in ROWS.target_ms.items()]
     measured = Measured("made", 2, "bfloat16", None, points, [], replace(MADE, bandwidths=(10e9, 20e9)))
     experts = {"model": {"num_experts": 128, "num_experts_per_tok": 8}}
-    artifact = SimpleNamespace(
-        metrics={}, folder="made", name="made", kind="latency-profile", fingerprint=experts
-    )
+    artifact = SimpleNamespace(metrics={}, folder="made", name="made", kind="latency-profile", fingerprint=experts)
     found = report(ROWS, measured, [], artifact)
     assert found.sentences[0] == verdict(ROWS, MADE)
     assert found.sentences[1].startswith("The bandwidth changed between 10 and 20 GB/s")

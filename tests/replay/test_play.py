@@ -198,9 +198,7 @@ def test_with_a_recorded_tree_nothing_is_estimated(recycled, nodes):
     "update", ["last", *(pytest.param(rule, marks=pytest.mark.slow) for rule in ("first", "merge"))]
 )
 def test_trees_and_rules_that_were_not_recorded_come_close(recycled, update):
-    _, live, replayed = both(
-        recycled, lambda source: TokenRecycling(k=4, state="carry", update=update), tree(8)
-    )
+    _, live, replayed = both(recycled, lambda source: TokenRecycling(k=4, state="carry", update=update), tree(8))
 
     assert counts(replayed) != counts(live)
     assert tokens_per_step(replayed) == pytest.approx(tokens_per_step(live), rel=0.05)

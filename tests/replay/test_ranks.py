@@ -116,9 +116,7 @@ def test_the_last_tokens_candidates_need_not_be_recorded_where_nothing_is_drafte
     draft.counts[2] = 0
     bare.trie.draft = type(draft)(draft.counts, draft.tokens[:8], draft.values[:8])
     check_equal([bare], [[0], [1]], 3)
-    with pytest.raises(
-        NotRecordedError, match="after 2 new tokens were not recorded; record with a draft model"
-    ):
+    with pytest.raises(NotRecordedError, match="after 2 new tokens were not recorded; record with a draft model"):
         RankTable([bare], 4, LIMIT)
 
 

@@ -200,9 +200,7 @@ def test_other_models_are_refused(recording, section, key, value, sentence):
 
 
 def test_another_law_is_refused_and_the_same_law_is_not(recording):
-    with pytest.raises(
-        RecordingError, match=r"verifier\.temperature 0\.7, and the configured one is 0\.0: record"
-    ):
+    with pytest.raises(RecordingError, match=r"verifier\.temperature 0\.7, and the configured one is 0\.0: record"):
         replayed(recording, Chain(2), Greedy())
     assert replayed(recording, Chain(2), RejectionSampling(0.7)).decode(PROMPT).steps > 0
 

@@ -90,9 +90,7 @@ def test_a_report_and_its_parts_are_printed_written_and_tracked_in_one_run(tmp_p
         call.table("part", table().records()),
         call.picture("picture", folder / "picture.png"),
     ]
-    assert (
-        printed.index("Speed") < printed.index("a note") < printed.index("Part") < printed.index("Results in")
-    )
+    assert printed.index("Speed") < printed.index("a note") < printed.index("Part") < printed.index("Results in")
     assert f"Results in {folder}" in printed.replace("\n", "")
     assert printed.rstrip().endswith("W&B: wandb sync there")
     assert {"arms.md", "arms.csv", "part.md", "part.csv", "picture.png", "part.json"} == set(files_of(report))

@@ -49,16 +49,12 @@ class Chooses(QueuePolicy):
 def test_a_wrong_choice_ends_the_run(places):
     scheduled = Scheduled(2, Chooses(*places), verify_batch=2, workers="thread")
     with scheduled.open(PausingTarget(Pause(0)), PARTS["lookup"]()) as executor:
-        with pytest.raises(
-            ValueError, match=r"Chooses.choose must return 1 to 2 different indices below \d, got \["
-        ):
+        with pytest.raises(ValueError, match=r"Chooses.choose must return 1 to 2 different indices below \d, got \["):
             executor.run([Job((1,), 0), Job((2,), 1)])
         assert executor.closed
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"n": 0}, {"n": 2, "verify_batch": 3}, {"n": 2, "workers": 3}], ids=str
-)
+@pytest.mark.parametrize("arguments", [{"n": 0}, {"n": 2, "verify_batch": 3}, {"n": 2, "workers": 3}], ids=str)
 def test_sizes_that_make_no_sense_are_refused(arguments):
     with pytest.raises(ValueError, match=r"n must be >= 1|(verify_batch|workers) must be at most n=2"):
         Scheduled(**arguments)
@@ -71,9 +67,7 @@ def rounds_waited(timeline):
     counts = []
     for draft in timeline:
         if draft.what == "draft":
-            served = min(
-                span.round for span in decided if span.sequence == draft.sequence and span.start > draft.end
-            )
+            served = min(span.round for span in decided if span.sequence == draft.sequence and span.start > draft.end)
             counts.append(sum(span.start >= draft.end and span.round <= served for span in passes))
     return counts
 
@@ -86,9 +80,7 @@ def test_as_published_drafts_are_verified_one_by_one_in_the_order_in_which_they_
         with scheduled.open(PausingTarget(Pause(0.1, seed=seed)), drafter) as executor:
             line = executor.run(jobs_of(Random(seed), 3)).timeline
         came = sorted((span for span in line if span.what == "draft"), key=lambda span: span.end)
-        decided = sorted(
-            (span for span in line if span.what in ("verify", "resample")), key=lambda span: span.start
-        )
+        decided = sorted((span for span in line if span.what in ("verify", "resample")), key=lambda span: span.start)
         rounds = {span.round: span.sequence for span in decided}
         assert [rounds[number] for number in sorted(rounds)] == [span.sequence for span in came]
 

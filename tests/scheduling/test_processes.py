@@ -94,9 +94,7 @@ def test_a_failure_on_either_side_stops_the_worker(where):
 )
 def test_an_error_that_cannot_be_pickled_and_a_worker_that_leaves_end_the_run(drafts, workers, message):
     with (
-        Scheduled(2, workers=workers).open(
-            PausingTarget(Pause(0)), Parts(FakeDrafter(drafts), Chain(1))
-        ) as executor,
+        Scheduled(2, workers=workers).open(PausingTarget(Pause(0)), Parts(FakeDrafter(drafts), Chain(1))) as executor,
         pytest.raises(RuntimeError, match=message),
     ):
         executor.run([Job((1, 2), "a")])

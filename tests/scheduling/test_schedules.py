@@ -35,9 +35,7 @@ def threads_take_turns_often():
     sys.setswitchinterval(before)
 
 
-def run_like_plain_decoding(
-    execution, parts, verifier, jobs, eos, draft_pause=NO_PAUSE, target_pause=NO_PAUSE
-):
+def run_like_plain_decoding(execution, parts, verifier, jobs, eos, draft_pause=NO_PAUSE, target_pause=NO_PAUSE):
     parts = pausing(parts, draft_pause)._replace(verifier=VERIFIERS[verifier]())
     with execution.open(PausingTarget(target_pause), parts) as executor:
         run = executor.run(jobs, eos_token_ids=[eos])

@@ -66,9 +66,7 @@ def test_logits_are_shared_only_for_parts_that_learn_from_them(parts, answers, q
 
 def lanes_of(parts, number):
     """A worker's side of some lanes, in this thread."""
-    return WorkerLanes(
-        parts, {slot: Memory(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)}
-    )
+    return WorkerLanes(parts, {slot: Memory(parts, DRAFT.vocab_size, torch.float32) for slot in range(number)})
 
 
 @torch.inference_mode()
@@ -155,9 +153,7 @@ def test_a_used_drafter_can_be_opened():
 def plain(model, jobs, verifier):
     decoder = Decoder(model, verifier=verifier)
     return [
-        decoder.generate(
-            one.prompt, max_new_tokens=one.max_new_tokens, sequence=one.sequence, seed=0
-        ).token_ids
+        decoder.generate(one.prompt, max_new_tokens=one.max_new_tokens, sequence=one.sequence, seed=0).token_ids
         for one in jobs
     ]
 

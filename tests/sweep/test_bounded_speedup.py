@@ -17,9 +17,7 @@ def test_plain_decoding_that_was_slowed_down_a_thousandfold_makes_no_method_fast
     small,
     monkeypatch,
 ):
-    monkeypatch.setattr(
-        PlainSeconds, "now", lambda plain, prompt_id: 1000 * plain.seconds_per_token[prompt_id]
-    )
+    monkeypatch.setattr(PlainSeconds, "now", lambda plain, prompt_id: 1000 * plain.seconds_per_token[prompt_id])
     assert main([write(small)]) == 0
     with Path("runs/small/trials.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["state"] == "complete"]

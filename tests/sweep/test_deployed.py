@@ -80,9 +80,7 @@ def test_a_winner_measured_warm_is_deployed_warm(gained):
     assert deployed == pytest.approx(stated["value"])
 
 
-def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_nothing(
-    gained, capsys, monkeypatch
-):
+def test_the_command_of_a_study_that_has_ended_prints_its_result_and_measures_nothing(gained, capsys, monkeypatch):
     def load_nothing(config):
         raise AssertionError("a finished study needs no model")
 

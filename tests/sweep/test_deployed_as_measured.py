@@ -100,9 +100,7 @@ def test_speed_is_the_studys(study, alias):
     both = arms(study, alias)
     seconds = dict.fromkeys(both, 0.0)
     for prompt in study.prompts:
-        rounds = [
-            {name: decode(prompt).decode_seconds for name, decode in both.items()} for _ in range(ROUNDS)
-        ]
+        rounds = [{name: decode(prompt).decode_seconds for name, decode in both.items()} for _ in range(ROUNDS)]
         for name in both:
             seconds[name] += min(one[name] for one in rounds)
     assert seconds["study"] / seconds["deployed"] > 0.9

@@ -89,9 +89,7 @@ def test_an_engine_that_fails_fails_its_trial_and_the_study_goes_on(of_engine, c
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(
-    of_engine, tmp_path, monkeypatch, capsys
-):
+def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(of_engine, tmp_path, monkeypatch, capsys):
     pids, written = tmp_path / "pids", []
 
     def write(path, records):
@@ -112,14 +110,10 @@ def test_a_full_disk_ends_a_study_without_processes_and_it_goes_on_later(
 
 
 @pytest.mark.slow
-def test_every_prompt_is_answered_under_each_load_and_a_table_of_lengths_is_exported(
-    of_engine, tmp_path, capsys
-):
+def test_every_prompt_is_answered_under_each_load_and_a_table_of_lengths_is_exported(of_engine, tmp_path, capsys):
     def under(name, length):
         settings = {"num_speculative_tokens": length}
-        return endpoint(
-            name, "--draft-tokens {num_speculative_tokens}", settings=settings, concurrency=[3, 1]
-        )
+        return endpoint(name, "--draft-tokens {num_speculative_tokens}", settings=settings, concurrency=[3, 1])
 
     choices = [under("short", 1), under("long", 4)]
     path = of_engine(choices, choices, confirm={"best": 2, "data": {"max_prompts": 3}})
@@ -136,9 +130,7 @@ def test_every_prompt_is_answered_under_each_load_and_a_table_of_lengths_is_expo
 def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):
     drawing = endpoint("drawing", "--draft-tokens {tokens}", settings={"tokens": 1})
     key = "engine.init_args.settings.tokens"
-    path = of_engine(
-        [drawing, endpoint("none")], n_trials=3, space={key: {"type": "int", "low": 1, "high": 2}}
-    )
+    path = of_engine([drawing, endpoint("none")], n_trials=3, space={key: {"type": "int", "low": 1, "high": 2}})
     assert main([path]) == 0
     with Path("runs/tiny/trials.csv").open() as file:
         drawn = {row[f"params_{key}" if f"params_{key}" in row else key] for row in csv.DictReader(file)}
@@ -149,9 +141,7 @@ def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
 def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, tmp_path):
     pids = tmp_path / "pids"
-    path = of_engine(
-        [endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")]
-    )
+    path = of_engine([endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")])
     with subprocess.Popen([sys.executable, "-m", "specexp.sweep", path]) as sweep:
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         server, child = map(int, pids.read_text().split())

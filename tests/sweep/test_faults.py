@@ -183,9 +183,7 @@ def test_of_two_confirmations_one_is_exported(strike, round_, searched, end, ser
         time.sleep(moments.uniform(0, end))
         strike(Scene(study, server, proxy, workers, moments, tmp_path))
     printed = [worker.communicate()[0] for worker in workers]
-    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), (
-        printed
-    )
+    assert [worker.returncode for worker in workers] in ([0, 0], [-9, 0] if strike is kill else [0, 0]), printed
     if strike is kill:
         again = study.type("--output", folders[1])
         printed.append(again.communicate()[0])

@@ -98,8 +98,6 @@ def test_a_study_continues_only_with_the_tokens_that_it_measured(tmp_path, monke
     Rendering({None: "a", "confirm": "b"}).check_rendered(trials)
     Rendering({None: "a", "learn": "c"}).check_rendered(trials)  # a new stage
     for wrong in ({None: "x", "confirm": "b"}, {None: "a", "confirm": "x"}):
-        with pytest.raises(
-            StudyError, match=r"other tokens, because the template prints the time: .*--name NEW"
-        ):
+        with pytest.raises(StudyError, match=r"other tokens, because the template prints the time: .*--name NEW"):
             Rendering(wrong, "the template prints the time").check_rendered(trials)
     assert set(trials.user_attrs["rendered"].values()) == {"a", "b", "c"}

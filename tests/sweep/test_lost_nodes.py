@@ -31,9 +31,7 @@ LIFE = 20.0
 
 def lead(url, folder):
     worker = str(Path(__file__).parents[1] / "helpers" / "database_worker.py")
-    return start(
-        folder, "ray", *([sys.executable, worker, url, f"{folder}/{n}", str(SECONDS)] for n in range(2))
-    )
+    return start(folder, "ray", *([sys.executable, worker, url, f"{folder}/{n}", str(SECONDS)] for n in range(2)))
 
 
 def workers(url):
@@ -87,9 +85,7 @@ def test_a_cluster_that_loses_a_node_starts_its_worker_on_another(round_, cluste
 
 
 @pytest.mark.parametrize("on", ["local", "ray", "slurm"])
-def test_two_workers_search_and_one_of_them_confirms_and_exports(
-    on, url, tmp_path, model_folder, tmp_path_factory
-):
+def test_two_workers_search_and_one_of_them_confirms_and_exports(on, url, tmp_path, model_folder, tmp_path_factory):
     pytest.importorskip(CLUSTERS[on] or "specexp")
     started = {"local": nullcontext, "ray": lambda: ray_cluster(2), "slurm": lambda: slurm_cluster(own)}
     own = tmp_path_factory.mktemp("cluster")

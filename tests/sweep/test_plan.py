@@ -68,9 +68,7 @@ def test_a_forecast_has_the_minutes_and_whether_the_given_ones_are_too_few():
     minutes = ((WHOLE.search + WHOLE.confirmation) * 2 + AFTER_SECONDS) / 60
     assert round(minutes) == 26
     sentence = WHOLE.forecast(2.0, None)
-    assert sentence.startswith(
-        "This takes at most about 26 minutes: 24 trials on 16 prompts, then 7 candidates"
-    )
+    assert sentence.startswith("This takes at most about 26 minutes: 24 trials on 16 prompts, then 7 candidates")
     assert "Plain decoding takes 2.0 s a prompt here" in sentence
     assert "26 minutes: about 24 trials" in WHOLE.forecast(2.0, 27)
     assert "26 minutes instead of 10, which are too few: about" in WHOLE.forecast(2.0, 10)

@@ -33,9 +33,7 @@ def record(arm, prompt, seconds, tokens=(5, 6, 7, 8)):
 
 def measured(tree_seconds):
     """A tree that takes so many seconds where plain decoding takes one."""
-    records = [
-        record(arm, prompt, 1.0) for arm in ("plain", "hf-eager") for prompt in range(len(tree_seconds))
-    ]
+    records = [record(arm, prompt, 1.0) for arm in ("plain", "hf-eager") for prompt in range(len(tree_seconds))]
     records += [record(TREE, prompt, seconds) for prompt, seconds in enumerate(tree_seconds)]
     over_plain, over_eager = (paired_speedup(records, TREE, baseline) for baseline in ("plain", "hf-eager"))
     attributes = {"rank_paths": [[0], [1]], "nodes": 2, "depth": 1}
@@ -124,9 +122,7 @@ def searched():
         attributes = {"known": "first"} if value == 1.1 else {}
         space = {"method": optuna.distributions.CategoricalDistribution(["chain", "bush"])}
         study.add_trial(
-            optuna.create_trial(
-                params={"method": method}, distributions=space, value=value, user_attrs=attributes
-            )
+            optuna.create_trial(params={"method": method}, distributions=space, value=value, user_attrs=attributes)
         )
     return study
 
@@ -142,9 +138,7 @@ def test_the_winner_is_compared_with_the_best_of_every_other_method():
     records = [record(arm, prompt, taken) for arm, taken in seconds.items() for prompt in range(4)]
     methods = [("trial 1", "chain"), ("trial 3", "chain"), ("trial 2", "bush")]
     confirmed = [
-        Confirmed(
-            name, number, (method,), CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None, method
-        )
+        Confirmed(name, number, (method,), CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None, method)
         for number, (name, method) in enumerate(methods)
     ]
     text = sentences(confirmed, records)

@@ -54,18 +54,14 @@ def check_full(study):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "round_", [0, *(pytest.param(round_, marks=pytest.mark.slow) for round_ in range(1, 10))]
-)
+@pytest.mark.parametrize("round_", [0, *(pytest.param(round_, marks=pytest.mark.slow) for round_ in range(1, 10))])
 def test_killed_at_random_moments(tmp_path, round_):
     moments = random.Random(round_)
     kept: dict[int, tuple[float, ...]] = {}
     for _ in range(3):
         process = start(tmp_path)
         deadline = time.monotonic() + 20
-        while (
-            not (tmp_path / "journal.log").exists() and process.poll() is None and time.monotonic() < deadline
-        ):
+        while not (tmp_path / "journal.log").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.25))
         process.send_signal(signal.SIGKILL)

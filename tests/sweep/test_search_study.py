@@ -23,9 +23,7 @@ from specexp.sweep.trials import (
     write_trials,
 )
 
-FIXED: dict[str, Any] = {
-    "builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}
-}
+FIXED: dict[str, Any] = {"builder": {"type": "categorical", "choices": [{"name": "chain", "class_path": "Chain"}]}}
 
 
 def enqueued(*nodes, **changes):
@@ -73,9 +71,7 @@ def test_a_trial_that_is_surely_worse_is_pruned_and_never_confirmed(tmp_path):
     assert pruned
     for trial in pruned:
         assert 2 <= trial.user_attrs["pruned_at"] < 12
-        assert trial.value == pytest.approx(
-            sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"]
-        )
+        assert trial.value == pytest.approx(sum(trial.intermediate_values.values()) / trial.user_attrs["pruned_at"])
     assert not {trial.number for trial in pruned} & {trial.number for trial in confirmable(study)}
     assert {0, 1, 2} <= {trial.number for trial in confirmable(study)}
 
@@ -114,9 +110,7 @@ def test_an_exhausted_space_ends_the_search_with_a_sentence(tmp_path):
     queue_known(study, chosen)
     bench = FakeBench()
     sentence = StudySearch(study, chosen, bench).run()
-    assert sentence.startswith(
-        "The space is exhausted: 3 distinct configurations were measured, 5 were requested"
-    )
+    assert sentence.startswith("The space is exhausted: 3 distinct configurations were measured, 5 were requested")
     assert len(bench.measured) == 3
     assert [state_of(trial) for trial in study.trials] == ["complete"] * 3 + ["duplicate"] * PATIENCE
 
@@ -167,9 +161,7 @@ def test_a_sampler_that_enumerates_is_left_to_itself(tmp_path):
     chosen = settings(space=space, sampler=sampler, n_trials=9, enqueue=[])
     study = opened(chosen, tmp_path)
     bench = FakeBench()
-    assert (
-        "3 distinct configurations were measured, 9 were requested" in StudySearch(study, chosen, bench).run()
-    )
+    assert "3 distinct configurations were measured, 9 were requested" in StudySearch(study, chosen, bench).run()
     assert sorted(bench.measured) == ["Chain/1", "Chain/2", "Chain/64"]
 
 

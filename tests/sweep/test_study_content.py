@@ -14,9 +14,7 @@ def config(tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "one"}\n', encoding="utf-8")
     content = {
         "pair": {"target": str(tmp_path / "model")},
-        "data": {
-            "prompts": {"class_path": "OwnPrompts", "init_args": {"path": str(tmp_path / "prompts.jsonl")}}
-        },
+        "data": {"prompts": {"class_path": "OwnPrompts", "init_args": {"path": str(tmp_path / "prompts.jsonl")}}},
         "drafter": {"class_path": "PromptLookup"},
         "builder": {"class_path": "Chain"},
         "verifier": {"class_path": "Greedy"},

@@ -44,9 +44,7 @@ def test_a_sweep_ends_with_a_confirmed_and_exported_tree(small, capsys):
     printed = capsys.readouterr().out
     for word in ("chain of 2", "80-node tree", "plain decoding", "hf-eager", "prompt by prompt"):
         assert word in printed
-    assert re.search(
-        r"Confirming [34] candidates on 3 other prompts.\n", printed
-    )  # the best may be a known one
+    assert re.search(r"Confirming [34] candidates on 3 other prompts.\n", printed)  # the best may be a known one
     folder = Path("runs/small")
     files = (
         "config.yaml environment.json journal.log trials.csv confirm.md confirm.csv acceptance_counts.json "
@@ -85,9 +83,7 @@ def test_acceptances_are_counted_with_larger_trees_where_rows_are_cheap(costs, n
     monkeypatch.setattr(
         acceptance_counts,
         "counted",
-        lambda bench, builder, begin: (
-            known.append(builder["init_args"]["nodes"]) or counted(bench, builder, begin)
-        ),
+        lambda bench, builder, begin: known.append(builder["init_args"]["nodes"]) or counted(bench, builder, begin),
     )
     assert main([write(small)]) == 0
     assert known == nodes
@@ -116,9 +112,7 @@ def test_an_export_goes_to_a_folder_of_the_studys_name_and_takes_no_other_studys
     assert main([write(small), "--name", "mine"]) == 0
     best = Path("artifacts/mine/best.json").read_text()
     for dry_run in ([], ["--dry-run"]):
-        sentence = refused(
-            capsys, "small.yaml", "--name", "other", "--sweep.export.to", "artifacts/mine", *dry_run
-        )
+        sentence = refused(capsys, "small.yaml", "--name", "other", "--sweep.export.to", "artifacts/mine", *dry_run)
         assert sentence == (
             "command line: sweep.export.to: artifacts/mine/best is the artifact of 'mine', another study: choose "
             "another folder (--sweep.export.to artifacts/other)"

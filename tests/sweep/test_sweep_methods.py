@@ -59,9 +59,7 @@ def test_the_best_of_each_method_is_confirmed_and_the_winner_exported_whole(meth
     assert artifact.recorded["drafter"] == resolved["drafter"]
     pair = specexp.load_pair(resolved["pair"]["target"], resolved["pair"]["target"], target_dtype="float32")
     result = artifact.decoder(pair.target, pair.draft).generate([5, 6, 7], max_new_tokens=16, seed=0)
-    plain = specexp.Decoder(pair.target, None, None, artifact.verifier).generate(
-        [5, 6, 7], max_new_tokens=16, seed=0
-    )
+    plain = specexp.Decoder(pair.target, None, None, artifact.verifier).generate([5, 6, 7], max_new_tokens=16, seed=0)
     assert result.token_ids == plain.token_ids
 
 

@@ -111,9 +111,7 @@ def here(tmp_path, recorded, monkeypatch):
 def write(**sections):
     """The experiment with other sections; None leaves one out."""
     whole = {**deepcopy(TREE), **sections}
-    Path("tree.yaml").write_text(
-        yaml.safe_dump({key: value for key, value in whole.items() if value is not None})
-    )
+    Path("tree.yaml").write_text(yaml.safe_dump({key: value for key, value in whole.items() if value is not None}))
     return "tree.yaml"
 
 
@@ -271,9 +269,7 @@ def test_tables_and_steps_give_the_same_figures(here):
     arm = bench.compose("stepped", study_config.with_overrides(tree))
     stepped = figures_of([arm.decode(prompt) for prompt in bench.data().prompts])
     assert read.metrics["tokens_per_step"] == stepped["tokens_per_step"]
-    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(
-        stepped["modelled_tokens_per_second"], rel=1e-12
-    )
+    assert read.metrics["modelled_tokens_per_second"] == pytest.approx(stepped["modelled_tokens_per_second"], rel=1e-12)
     assert len(read.log_speedups) == 3
     plain = bench.predict(None)
     assert plain is not None

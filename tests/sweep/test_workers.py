@@ -80,9 +80,7 @@ def test_a_configuration_that_two_workers_queue_at_once_is_measured_once(url, tm
 
 
 @pytest.mark.slow
-def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(
-    url, tmp_path, monkeypatch
-):
+def test_the_known_configuration_of_a_dead_worker_is_measured_before_the_confirmation(url, tmp_path, monkeypatch):
     chosen = settings(n_trials=3, storage=url, confirm={"best": 1})
     study = opened(chosen, tmp_path)
     sign_in(study, chosen)

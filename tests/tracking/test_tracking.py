@@ -62,9 +62,7 @@ def test_online_without_account_is_offline_with_a_note(caplog: pytest.LogCapture
 
 
 def test_an_unknown_mode_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        ValueError, match=r"W&B mode must be one of online, offline, disabled, or null, got 'onlin'"
-    ):
+    with pytest.raises(ValueError, match=r"W&B mode must be one of online, offline, disabled, or null, got 'onlin'"):
         resolve_mode("onlin")
 
 
@@ -175,9 +173,7 @@ def test_the_study_run_holds_table_picture_and_artifact(tmp_path: Path) -> None:
     (exported / "artifact.json").write_text('{"kind": "static-tree"}')
     tracker = Tracker("tree_shape", tmp_path / "runs")
     with tracker.study({"question": "Which tree?"}) as run:
-        run.table(
-            "trials", [{"number": 0, "speedup": 1, "tree": [[0]]}, {"number": 1, "speedup": 1.5, "note": "x"}]
-        )
+        run.table("trials", [{"number": 0, "speedup": 1, "tree": [[0]]}, {"number": 1, "speedup": 1.5, "note": "x"}])
         run.picture("tree", Figure(figsize=(1, 1)), caption="the winner")
         run.artifact(exported, "tree shape/4 bit", "static-tree", metadata={"speedup": 1.5})
     (exported / "artifact.json").unlink()
@@ -280,14 +276,10 @@ def test_an_unreachable_server_falls_back_to_files(tmp_path: Path, monkeypatch: 
     assert "offline-run-*" in tracker.sync_hint()
 
 
-def test_a_connection_lost_midway_is_part_of_the_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_lost_midway_is_part_of_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
-    lost = Mock(
-        offline=False, url="https://wandb.example/run", dir=str(tmp_path / "wandb" / "run-1" / "files")
-    )
+    lost = Mock(offline=False, url="https://wandb.example/run", dir=str(tmp_path / "wandb" / "run-1" / "files"))
     lost.finish.side_effect = TimeoutError("Timed out finishing run.")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(wandb, "init", Mock(return_value=lost))

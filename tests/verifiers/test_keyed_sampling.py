@@ -16,12 +16,8 @@ from specexp.testing.verifiers import DeterministicVerifierContract
 from specexp.verifiers import KeyedSampling
 
 TestDefault = contract_of(DeterministicVerifierContract, lambda: KeyedSampling())
-TestGreedyTemperature = contract_of(
-    DeterministicVerifierContract, lambda: KeyedSampling(temperature=0, top_k=2)
-)
-TestHot = contract_of(
-    DeterministicVerifierContract, lambda: KeyedSampling(temperature=1.5, top_k=4, top_p=0.9)
-)
+TestGreedyTemperature = contract_of(DeterministicVerifierContract, lambda: KeyedSampling(temperature=0, top_k=2))
+TestHot = contract_of(DeterministicVerifierContract, lambda: KeyedSampling(temperature=1.5, top_k=4, top_p=0.9))
 TestPlain = contract_of(DeterministicVerifierContract, lambda: KeyedSampling(temperature=1.0))
 
 
@@ -51,9 +47,7 @@ def exact(settings):
 )
 def test_three_consecutive_tokens_have_the_targets_joint_distribution(settings):
     drafter = FakeDrafter(lambda tokens: np.argsort(LOGITS[tokens[-1]])[::-1].tolist(), max_candidates=2)
-    decoder = Decoder(
-        bigram_model(LOGITS.tolist()), drafter, StaticTree([[0], [1], [0, 0]]), KeyedSampling(**settings)
-    )
+    decoder = Decoder(bigram_model(LOGITS.tolist()), drafter, StaticTree([[0], [1], [0, 0]]), KeyedSampling(**settings))
     assert joint_p_value(decoder, exact(settings)) > 0.01
 
 

@@ -24,9 +24,7 @@ from specexp.verifiers import RejectionSampling, rejection_sampling
 from specexp.verifiers.rejection_sampling import residual, sample, without
 
 TestDefault = contract_of(LosslessVerifierContract, lambda: RejectionSampling())
-TestProcessed = contract_of(
-    LosslessVerifierContract, lambda: RejectionSampling(temperature=0.7, top_k=4, top_p=0.9)
-)
+TestProcessed = contract_of(LosslessVerifierContract, lambda: RejectionSampling(temperature=0.7, top_k=4, top_p=0.9))
 TestGreedyTemperature = contract_of(LosslessVerifierContract, lambda: RejectionSampling(temperature=0))
 
 

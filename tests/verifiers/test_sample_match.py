@@ -17,9 +17,7 @@ from specexp.testing.verifiers import LosslessVerifierContract
 from specexp.verifiers import SampleMatch, rejection_sampling
 
 TestDefault = contract_of(LosslessVerifierContract, lambda: SampleMatch())
-TestProcessed = contract_of(
-    LosslessVerifierContract, lambda: SampleMatch(temperature=0.7, top_k=4, top_p=0.9)
-)
+TestProcessed = contract_of(LosslessVerifierContract, lambda: SampleMatch(temperature=0.7, top_k=4, top_p=0.9))
 TestGreedyTemperature = contract_of(LosslessVerifierContract, lambda: SampleMatch(temperature=0))
 
 

@@ -91,9 +91,7 @@ def test_grafts_at_places_that_depend_on_the_draws_are_exact(anchors, target):
     st.sampled_from([(1, 1), (2, 1), (3,), (1, 2)]),
     st.sampled_from([3, 4]),
 )
-def test_any_two_distributions_are_exact_and_accept_no_less(
-    seed, parts, target_parts, kind, widths, vocabulary
-):
+def test_any_two_distributions_are_exact_and_accept_no_less(seed, parts, target_parts, kind, widths, vocabulary):
     drafted, target = seeded(seed, parts, vocabulary), seeded(seed + 1, target_parts, vocabulary)
 
     def q(path):  # at least as many possible tokens as are drawn
@@ -101,8 +99,7 @@ def test_any_two_distributions_are_exact_and_accept_no_less(
         return drafted(path) if enough else (0.25, 0.25, 0.5, 0.0)[:vocabulary]
 
     found, topdown = (
-        output_of(verifier(), Draft(q), kind, widths, target)
-        for verifier in (TraversalVerification, RejectionSampling)
+        output_of(verifier(), Draft(q), kind, widths, target) for verifier in (TraversalVerification, RejectionSampling)
     )
     length = len(widths) + 1
     assert same(continued(found, length, target), joint_of(target, length))
@@ -131,18 +128,14 @@ def test_a_tree_is_accepted_more_often_than_by_rejection_sampling():
 def test_point_masses_are_exact_and_accept_as_much_as_rejection_sampling(target):
     shape = TreeShape([-1, 0, 0, 1, 2], [-1, 0, 1, 0, 0])
     tree = TokenTree(shape, np.array([0, 2, 1, 2, 0]))
-    found, topdown = (
-        step(verifier(), tree, target) for verifier in (TraversalVerification, RejectionSampling)
-    )
+    found, topdown = (step(verifier(), tree, target) for verifier in (TraversalVerification, RejectionSampling))
     assert same(continued(found, 3, target), joint_of(target, 3))
     assert mean_length(found) == pytest.approx(mean_length(topdown), abs=1e-12)
 
 
 def test_a_draft_model_that_is_the_target_is_always_accepted():
     model = hashed_model(30)
-    decoder = Decoder(
-        model, DraftModel(hashed_model(30)), Chain(4, candidates="drawn"), TraversalVerification()
-    )
+    decoder = Decoder(model, DraftModel(hashed_model(30)), Chain(4, candidates="drawn"), TraversalVerification())
     for sequence in range(5):
         result = decoder.generate([1, 2, 3], max_new_tokens=50, sequence=sequence, seed=0)
         assert (result.steps, result.accepted_drafts) == (10, 40)

@@ -182,9 +182,7 @@ def test_a_sampled_joint_is_the_targets(drafter, builder):
     ]
     assert [law for law, test in zip(SAMPLED_LAWS, tests, strict=True) if not test.passed] == []
     for name in ("tokens", "steps", "by last token", "by place in a step"):
-        assert (
-            combined_p_value([test.fits[f"{manner}: {name}"] for test in tests for manner in MANNERS]) > 1e-4
-        )
+        assert combined_p_value([test.fits[f"{manner}: {name}"] for test in tests for manner in MANNERS]) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -243,11 +241,7 @@ REUSED = [pair for pair in product(DRAFTERS, BUILDERS) if "phrases" not in pair[
 @pytest.mark.variants(5)
 @pytest.mark.parametrize(
     ("drafter", "builder"),
-    [
-        pair
-        for pair in REUSED
-        if valid(*pair, KeyedSampling()) and (pair[0] == "model" or pair[1] == "static")
-    ],
+    [pair for pair in REUSED if valid(*pair, KeyedSampling()) and (pair[0] == "model" or pair[1] == "static")],
     ids=lambda name: name,
 )
 def test_with_reuse_at_draft_and_target_the_output_is_that_of_plain_decoding(drafter, builder):

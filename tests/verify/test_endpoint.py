@@ -94,10 +94,7 @@ def test_a_wrong_token_every_200_is_caught_within_50_prompts(fields, serve, tmp_
     assert main([*arguments, "--output", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert shown.startswith("prompt ")
-    assert (
-        "wrong, plain decoding prefers its own token by 8.99 in log-probability, according to the ser"
-        in shown
-    )
+    assert "wrong, plain decoding prefers its own token by 8.99 in log-probability, according to the ser" in shown
     assert shown.endswith(f"Next: attach {tmp_path}/endpoint.md to an issue of the server\n")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Speculation on against off, temperature 0: 50 prompts, 400 tokens\n")
@@ -199,9 +196,7 @@ def swapping(serve):
 def test_a_token_that_goes_to_another_request_is_found(swapping, tmp_path, capsys) -> None:
     arguments = ["--endpoint", swapping, "--concurrency", "3", "--max-prompts", "6", "--max-tokens", "8"]
     assert main([*arguments, "--output", str(tmp_path), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["answer"].startswith(
-        "4 equal, 0 near tie, 2 wrong"
-    )
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["answer"].startswith("4 equal, 0 near tie, 2 wrong")
     report = Path(tmp_path, "endpoint.md").read_text()
     assert report.startswith("# Requests among others against alone, temperature 0: 6 prompts, 48 tokens\n")
     assert "the lone request prefers its own token by" in report

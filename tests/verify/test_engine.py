@@ -47,9 +47,7 @@ def test_a_wrong_token_every_200_is_caught_and_scored_by_the_target(of_engine, t
 
 
 def test_text_after_the_end_is_wrong_even_if_plain_decoding_goes_on_too(of_engine, tmp_path) -> None:
-    going_on = hugging_face(
-        "helpers.wrong_engine.HuggingFaceThatGoesOn", drafts="prompt-lookup", settings=LOOKUP
-    )
+    going_on = hugging_face("helpers.wrong_engine.HuggingFaceThatGoesOn", drafts="prompt-lookup", settings=LOOKUP)
     assert main([of_engine(going_on)]) == 1
     written = report(tmp_path)
     assert "3 wrong" in written
@@ -58,9 +56,7 @@ def test_text_after_the_end_is_wrong_even_if_plain_decoding_goes_on_too(of_engin
 
 def test_a_run_with_an_output_that_differs_is_not_called_safe(experiment, capsys) -> None:
     """Its speed is refused, but its outputs count."""
-    going_on = hugging_face(
-        "helpers.wrong_engine.HuggingFaceThatGoesOn", drafts="prompt-lookup", settings=LOOKUP
-    )
+    going_on = hugging_face("helpers.wrong_engine.HuggingFaceThatGoesOn", drafts="prompt-lookup", settings=LOOKUP)
     lookup = {"drafter": {"class_path": "PromptLookup"}, "builder": {"class_path": "Chain"}}
     plain = {"drafter": None, "builder": None, "verifier": {"class_path": "Greedy"}}
     assert run([experiment(arms={"lookup": lookup, "wrong": {"engine": going_on}}, **plain)]) == 1

@@ -190,8 +190,7 @@ class Sorted(StaticTree):
         tree = yield from super().build(root, plan)
         below = {row: children for row, children in enumerate(tree.shape.children) if children}
         order = {
-            row: tuple(sorted(children, key=lambda child: -tree.log_probs[child]))
-            for row, children in below.items()
+            row: tuple(sorted(children, key=lambda child: -tree.log_probs[child])) for row, children in below.items()
         }
         return replace(tree, draws=order)
 
@@ -344,9 +343,7 @@ def compared(make_parts, tokens=2000):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    ("verifier", "least"), [(WrongAt37(), 4), (WrongAfterRejection(), 4), (Shifted(0.6), 1)]
-)
+@pytest.mark.parametrize(("verifier", "least"), [(WrongAt37(), 4), (WrongAfterRejection(), 4), (Shifted(0.6), 1)])
 def test_a_rarely_wrong_deterministic_verifier_is_found(verifier, least):
     assert len(compared(sampled(recycling, RANKED["tree"], verifier)).wrong) >= least
 

@@ -66,9 +66,7 @@ def law(make_model):
         ranks = np.argsort(np.argsort(-p, axis=1), axis=1)
         cells.append(np.digitize(ranks, EDGES))
         weight = (weight[:, None] * p).ravel()
-        texts = torch.cat(
-            (texts.repeat_interleave(size, 0), torch.arange(size).repeat(len(texts))[:, None]), 1
-        )
+        texts = torch.cat((texts.repeat_interleave(size, 0), torch.arange(size).repeat(len(texts))[:, None]), 1)
         texts = texts if depth < 2 else texts[:0]
     joint = np.zeros(27)
     first, second = np.divmod(np.arange(size**2), size)

@@ -25,9 +25,7 @@ def test_exact_samples_are_refused_as_often_as_the_level_states():
     fits = [goodness_of_fit(counts, SHARES) for counts in samples(SHARES, 500, 1000)]
     refused = np.mean([fit.p_value < 0.05 for fit in fits])
     assert 0.03 < refused < 0.07
-    assert np.quantile([fit.p_value for fit in fits], [0.25, 0.5, 0.75]) == pytest.approx(
-        [0.25, 0.5, 0.75], abs=0.06
-    )
+    assert np.quantile([fit.p_value for fit in fits], [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.06)
 
 
 def off_by(total_variation):

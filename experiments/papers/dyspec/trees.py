@@ -86,9 +86,7 @@ class TreeSizes(DraftingAnalysis[Sizes]):
         figure, panels = new_figure(9.5, height, title, len(seen), 1)
         for [panel], (arm, steps) in zip(panels, seen.items(), strict=True):
             budget, (nodes, accepted) = self._budget(arm), steps[: self.most_steps].T
-            panel.stairs(
-                nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GRAY, alpha=0.55, label="nodes"
-            )
+            panel.stairs(nodes, np.arange(len(nodes) + 1) - 0.5, fill=True, color=GRAY, alpha=0.55, label="nodes")
             panel.plot(accepted, ".", ms=3, color=ORANGE, label="accepted nodes")
             panel.axhline(budget, color=BLUE, lw=0.9, ls="--", label="budget")
             panel.set_xlim(-0.5, len(nodes) - 0.5)
@@ -226,12 +224,8 @@ class AcceptanceHeatMap(DraftingAnalysis[list[tuple[float, float, float, float]]
             image = axes.pcolormesh(edges, edges, shares.T, cmap="YlGnBu", norm=norm, rasterized=True)
             axes.plot([0, 1], [0, 1], color=GRAY, lw=1, ls="--")
             for name, values, color in (("mean p", p, BLUE), ("mean acceptance", accepted, ORANGE)):
-                means = binned_statistic(
-                    q, values, bins=edges
-                ).statistic  # nan in empty columns, which are not drawn
-                axes.plot(
-                    (edges[:-1] + edges[1:]) / 2, means, color=color, marker="o", ms=3, lw=1.4, label=name
-                )
+                means = binned_statistic(q, values, bins=edges).statistic  # nan in empty columns, which are not drawn
+                axes.plot((edges[:-1] + edges[1:]) / 2, means, color=color, marker="o", ms=3, lw=1.4, label=name)
             label(axes, "draft probability q", title=f"{arm}: {len(q)} nodes tried", low=0, high=1)
         label(panels[0], y="target probability p")
         figure.colorbar(image, ax=panels, pad=0.01).set_label("share of the column", fontsize=8)

@@ -124,9 +124,7 @@ class Utilisation(DraftingAnalysis[Counts]):
             if {"accepted", "utilisation"} <= row.keys():
                 rejected = row["accepted"] / row["utilisation"] - row["accepted"]
                 bars[label_of(row)] = [row["accepted"], 0.0, rejected, 0.0]
-        figure, [[axes]] = new_figure(
-            8.5, 1.7 + 0.42 * len(bars), "What becomes of the tokens drafted in a step"
-        )
+        figure, [[axes]] = new_figure(8.5, 1.7 + 0.42 * len(bars), "What becomes of the tokens drafted in a step")
         ends = np.zeros(len(bars))
         for (name, color), widths in zip(KINDS.items(), zip(*bars.values(), strict=True), strict=True):
             axes.barh(range(len(bars)), widths, 0.66, ends, color=color, label=name)

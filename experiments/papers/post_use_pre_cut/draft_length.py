@@ -293,9 +293,7 @@ class AblationGrid(Analysis):
     name: ClassVar[str] = "ablation_grid"
     baseline = PLAIN
 
-    def __init__(
-        self, spread_from: Annotated[float, Field(ge=0)] = 0.0, published: list[Row] | None = None
-    ) -> None:
+    def __init__(self, spread_from: Annotated[float, Field(ge=0)] = 0.0, published: list[Row] | None = None) -> None:
         self.spread_from = spread_from
         rows = check_rows(published, ["speedups"], ["level"])
         self._published: dict[str, Any] = {row["level"]: row.get("speedups", {}) for row in rows}

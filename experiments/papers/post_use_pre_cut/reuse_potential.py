@@ -158,9 +158,7 @@ class ReusePotential(DraftingAnalysis[PhraseCounts]):
                 name = f"{after}, also in the text so far"
                 bars.bar(places, scale * (covered - unread), 0.38, color=color, label=name)
                 bars.bar_label(whole, fmt="%.0f", fontsize=7)
-                every, again = (
-                    np.bincount(points, counts[:, number, what, self.over_steps]) for what in (0, 1)
-                )
+                every, again = (np.bincount(points, counts[:, number, what, self.over_steps]) for what in (0, 1))
                 known = np.flatnonzero(every >= FEWEST)
                 middles, shares = (known + 0.5) * STEPS_A_POINT, 100 * again[known] / every[known]
                 curves.plot(middles, shares, color=color, marker="o", ms=4)

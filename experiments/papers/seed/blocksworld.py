@@ -259,9 +259,7 @@ class Blocksworld(Task):
         for index, row in enumerate(rows):
             item = self._item(index, row, texts)
             if items.setdefault(item.item_id, item) is not item:
-                raise PromptSetError(
-                    f"{self.path}, row {index + 1}: instances must differ, got {row[0]!r} twice"
-                )
+                raise PromptSetError(f"{self.path}, row {index + 1}: instances must differ, got {row[0]!r} twice")
         return list(items.values())
 
     @override
@@ -317,9 +315,7 @@ class Blocksworld(Task):
             text: Any = read_text(str(Path(self.instances) / instance))
         elif not isinstance(text := texts.get(instance), str):
             near = did_you_mean(instance, texts)
-            raise PromptSetError(
-                f"{where}: {self.instances} has no entry for the instance {instance!r}{near}"
-            )
+            raise PromptSetError(f"{where}: {self.instances} has no entry for the instance {instance!r}{near}")
         try:
             problem = read_problem(text)
         except PDDLError as error:

@@ -37,9 +37,7 @@ class CreativeWriting(Task):
     paper_items: ClassVar[int] = 100
     value_ending = Ending(("\n\n", "\nSentences:", "\nPlan:"), 96)
 
-    def __init__(
-        self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, prompts: Prompts = "own"
-    ) -> None:
+    def __init__(self, path: str, unparsable: Annotated[float, Field(le=1)] = 0.0, prompts: Prompts = "own") -> None:
         self.path = path
         self.prompts = prompts
         self.unparsable = unparsable

@@ -39,9 +39,7 @@ def whole_seconds(record: PromptRecord) -> float:
 
 def end_to_end(records: Sequence[PromptRecord], arm: str, baseline: str) -> Speedup:
     """Return the paired speedup in end-to-end seconds per token."""
-    return paired_speedup(
-        records, arm, baseline, cost=lambda record: over(whole_seconds(record), record.new_tokens)
-    )
+    return paired_speedup(records, arm, baseline, cost=lambda record: over(whole_seconds(record), record.new_tokens))
 
 
 def both_speedups(records: Sequence[PromptRecord], arm: str, baseline: str) -> list[Speedup]:
@@ -88,9 +86,7 @@ class ReasoningTable(MultiSequenceAnalysis):
         ]
         if not bars:
             return Report(tables)
-        theirs = {
-            f"{row['task']}, {row['method']}": row["speedup"] for row in self.published if "speedup" in row
-        }
+        theirs = {f"{row['task']}, {row['method']}": row["speedup"] for row in self.published if "speedup" in row}
         title, axis = "Trees of thought, end to end", f"speedup over {self.baseline} (95 % interval)"
         return Report(tables, {self.name: bars_of(bars, [""] * len(bars), title, axis, theirs)})
 

@@ -61,9 +61,7 @@ class TimeLines(MultiSequenceAnalysis):
             return Report({self.name: table})
         longest = 1000 * max(line.seconds for line in self._kept.values())
         title = f"{min(longest, self.window_ms):.0f} ms of {self._prompt}"
-        figure = draw_time_line(
-            self._kept, title, self.window_ms / 1000 if longest > self.window_ms else None
-        )
+        figure = draw_time_line(self._kept, title, self.window_ms / 1000 if longest > self.window_ms else None)
         return Report({self.name: table}, {self.name: figure}, files)
 
 

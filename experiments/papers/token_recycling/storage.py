@@ -34,9 +34,7 @@ class Storage(Analysis):
         for arm, parts in self._arms.items():
             tensors = [] if parts.drafter is None else _tensors(parts.drafter.state_dict())
             size = sum(tensor.nbytes for tensor in tensors)
-            rows = {
-                tensor.shape[0] for tensor in tensors if tensor.dim() == 2
-            }  # one row per token of the vocabulary
+            rows = {tensor.shape[0] for tensor in tensors if tensor.dim() == 2}  # one row per token of the vocabulary
             scaled = size / rows.pop() * VOCABULARY / 1e3 if size and len(rows) == 1 else None
             shapes = ", ".join(f"{list(tensor.shape)} {str(tensor.dtype)[6:]}" for tensor in tensors)
             table.rows.append([arm, shapes or "nothing", size / 1e3, scaled])

@@ -159,14 +159,10 @@ class Search(metaclass=Checked):
     def grow(self, tree: ThoughtTree, levels: int) -> Growth:
         """Grow a root-only tree to depth ``levels``, calling :meth:`expand` at most once per state."""
 
-    def expand(
-        self, tree: ThoughtTree, states: Sequence[State]
-    ) -> Generator[Request, Answer, tuple[State, ...]]:
+    def expand(self, tree: ThoughtTree, states: Sequence[State]) -> Generator[Request, Answer, tuple[State, ...]]:
         """Request ``thoughts`` continuations of each state and the values of the new states; return the new states."""
         texts = yield from _continued(states, self.thoughts)
-        new = tuple(
-            child for state, below in zip(states, texts, strict=True) for child in tree.add(state, below)
-        )
+        new = tuple(child for state, below in zip(states, texts, strict=True) for child in tree.add(state, below))
         values = cast("Sequence[float]", (yield Values(new)))
         _check_count("value(s)", len(values), len(new), new)
         for state, value in zip(new, values, strict=True):
@@ -212,9 +208,7 @@ class BreadthFirst(Search):
         thoughts: number of continuations of each kept state (n in Algorithm 1; 3 in the paper).
     """
 
-    def __init__(
-        self, breadth: Annotated[int, Field(ge=1)] = 1, thoughts: Annotated[int, Field(ge=1)] = 3
-    ) -> None:
+    def __init__(self, breadth: Annotated[int, Field(ge=1)] = 1, thoughts: Annotated[int, Field(ge=1)] = 3) -> None:
         self.breadth = breadth
         self.thoughts = thoughts
 

@@ -155,9 +155,7 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise PromptSetError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise PromptSetError(
-            f"{path}: must be UTF-8 text (invalid byte at position {error.start})"
-        ) from error
+        raise PromptSetError(f"{path}: must be UTF-8 text (invalid byte at position {error.start})") from error
 
 
 def read_json(path: str) -> Any:

@@ -222,13 +222,9 @@ def custom_generate(
     return CustomGenerate(artifact, Parts(*artifact_or_parts), seed, draft)
 
 
-def _stop(
-    criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int
-) -> Callable[[Sequence[int]], bool] | None:
+def _stop(criteria: StoppingCriteriaList, input_ids: torch.Tensor, row: int) -> Callable[[Sequence[int]], bool] | None:
     """Return a function that checks a row's new tokens against all criteria but length and EOS (the loop's task)."""
-    others = StoppingCriteriaList(
-        one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria))
-    )
+    others = StoppingCriteriaList(one for one in criteria if not isinstance(one, (MaxLengthCriteria, EosTokenCriteria)))
 
     def stop(new_tokens: Sequence[int]) -> bool:
         ids = torch.cat((input_ids[row], input_ids.new_tensor(list(new_tokens))))
@@ -240,7 +236,5 @@ def _stop(
 def _pad_token(config: GenerationConfig) -> int:
     tokens = eos_ids(config) if config.pad_token_id is None else [int(config.pad_token_id)]
     if not tokens:
-        raise ValueError(
-            "custom_generate of specexp: pad_token_id must be set, since the rows have different lengths"
-        )
+        raise ValueError("custom_generate of specexp: pad_token_id must be set, since the rows have different lengths")
     return tokens[0]

@@ -27,9 +27,7 @@ OBEYED = frozenset((
     "num_return_sequences",
 ))  # fmt: skip
 """Supported fields. ``generate`` turns most of them into logits processors and stopping criteria."""
-WITHOUT_EFFECT = frozenset(
-    ("disable_compile", "decoder_start_token_id", "low_memory", "transformers_version")
-)
+WITHOUT_EFFECT = frozenset(("disable_compile", "decoder_start_token_id", "low_memory", "transformers_version"))
 """Ignored fields. They cannot change an output, because there is no compilation, no encoder and no beam search."""
 _ADVICE = {
     "use num_beams=1, since beam search is not available": "num_beams num_beam_groups diversity_penalty length_penalty "
@@ -184,6 +182,5 @@ def _count_from_zero(positions: torch.Tensor, padding: Sequence[int]) -> bool:
     counted = torch.arange(positions.shape[-1], device=positions.device)
     rows = positions.expand(*positions.shape[:-2], len(padding), -1)
     return all(
-        bool((rows[..., number, pad:] == counted[: counted.numel() - pad]).all())
-        for number, pad in enumerate(padding)
+        bool((rows[..., number, pad:] == counted[: counted.numel() - pad]).all()) for number, pad in enumerate(padding)
     )

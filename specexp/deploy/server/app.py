@@ -225,9 +225,7 @@ class Server:
         given = request.headers.get("authorization", "")
         # compare_digest takes constant time, which prevents guessing the key by timing
         if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
-            raise RequestError(
-                401, "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'"
-            )
+            raise RequestError(401, "the API key is missing or wrong: send the header 'Authorization: Bearer KEY'")
 
     def _check_name(self, name: str) -> None:
         if name != self.name:

@@ -102,9 +102,7 @@ def _target_of(artifact: LoadedArtifact) -> str:
     pair = (artifact.provenance.get("config") or {}).get("pair") or {}
     target = str(pair.get("target", "stdlib"))
     if target not in (SMOLLM2, "stdlib"):  # an artifact is not trusted, so it cannot choose what is loaded
-        raise ConfigError(
-            f"--target must name the model of {artifact.folder}, which was measured with {target!r}"
-        )
+        raise ConfigError(f"--target must name the model of {artifact.folder}, which was measured with {target!r}")
     return target
 
 
@@ -199,9 +197,7 @@ def _key(file: str | None) -> str | None:
         try:
             key = Path(file).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{where} cannot be read ({getattr(error, 'strerror', None) or error})"
-            ) from error
+            raise ConfigError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
         raise ConfigError(f"{where} must hold a key of printable ASCII characters without spaces")
     return key

@@ -25,9 +25,7 @@ _GREEDY_BELOW = 1e-5
 class RequestError(HTTPException):
     """An error response. ``key`` names the field of the body at fault, and ``retry_after`` is in seconds."""
 
-    def __init__(
-        self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None
-    ) -> None:
+    def __init__(self, status: int, sentence: str, key: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(status, sentence, None if retry_after is None else {"Retry-After": str(retry_after)})
         self.key = key
 
@@ -163,9 +161,7 @@ class GenerationRequest(Section):
             body |= {"tools": [], "functions": []}  # no call is wanted
         if body.get("logprobs") is False:
             del body["logprobs"]
-        unsupported = {
-            name: neutral for name, neutral in _UNSUPPORTED.items() if name not in cls.model_fields
-        }
+        unsupported = {name: neutral for name, neutral in _UNSUPPORTED.items() if name not in cls.model_fields}
         for name, neutral in unsupported.items():
             value = body.get(name)
             if value is not None and value not in neutral:
@@ -177,9 +173,7 @@ class GenerationRequest(Section):
     @model_validator(mode="after")
     def _check_constraint(self) -> GenerationRequest:
         if self.constraint is not None and self.min_tokens:
-            raise RequestError(
-                400, "min_tokens must be left out if the output has a given form", "min_tokens"
-            )
+            raise RequestError(400, "min_tokens must be left out if the output has a given form", "min_tokens")
         return self
 
     @cached_property
@@ -187,9 +181,7 @@ class GenerationRequest(Section):
         """The field that gives the output's form, and the constraint as in ``structured_outputs``; None if free."""
         form = self.response_format
         if form is None or form == {"type": "text"}:
-            return (
-                None if self.structured_outputs is None else ("structured_outputs", self.structured_outputs)
-            )
+            return None if self.structured_outputs is None else ("structured_outputs", self.structured_outputs)
         if self.structured_outputs is not None:
             raise RequestError(
                 400, "response_format must be left out if structured_outputs is given", "response_format"
@@ -198,11 +190,7 @@ class GenerationRequest(Section):
             return "response_format", {"json_object": True}
         described = form.get("json_schema")
         schema = described.get("schema") if isinstance(described, dict) else None
-        if (
-            form.keys() != {"type", "json_schema"}
-            or form["type"] != "json_schema"
-            or not isinstance(schema, dict)
-        ):
+        if form.keys() != {"type", "json_schema"} or form["type"] != "json_schema" or not isinstance(schema, dict):
             sentence = (
                 "response_format must be {type: text}, {type: json_object} or {type: json_schema, json_schema: {name, "
                 f"schema}}}}, got {shown(form)}"

@@ -82,9 +82,7 @@ class ServedRequest:
             sentence = f"the number of prompts times n must be at most {limits.outputs}, got {count}"
             raise RequestError(400, sentence, "n")
         if request.sequence is not None and count > 1:
-            sentence = (
-                f"sequence is only for requests of one output, and this request has {count}: leave it out"
-            )
+            sentence = f"sequence is only for requests of one output, and this request has {count}: leave it out"
             raise RequestError(400, sentence, "sequence")
         for number, prompt in enumerate(prompts, 1):
             self._check_prompt(prompt, number, limits)
@@ -102,9 +100,7 @@ class ServedRequest:
     def _check_prompt(self, prompt: Sequence[int], number: int, limits: Limits) -> None:
         limit, key = limits.prompt_tokens, "messages" if self.is_chat else "prompt"
         if limit is not None and len(prompt) > limit:
-            raise RequestError(
-                400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key
-            )
+            raise RequestError(400, f"prompt {number} must have at most {limit} tokens, got {len(prompt)}", key)
         try:
             self._thread.target.check_request(prompt, 1)
         except ValueError as error:
@@ -143,9 +139,7 @@ class ServedRequest:
         if self.request.constraint is None:
             return None
         field, spec = self.request.constraint
-        compiler = compiler_of(
-            self._texts.tokenizer, self._thread.target.vocab_size, self._thread.eos_token_ids
-        )
+        compiler = compiler_of(self._texts.tokenizer, self._thread.target.vocab_size, self._thread.eos_token_ids)
         try:
             return compiler.constraint(spec)
         except ConstraintError as error:
@@ -298,9 +292,7 @@ class ServedRequest:
                 "request fewer tokens, or set a later deadline",
             )
         if given_up.why == "shutdown":
-            sentence = (
-                f"the server shut down when the output had {given_up.tokens} tokens: use another server"
-            )
+            sentence = f"the server shut down when the output had {given_up.tokens} tokens: use another server"
             return RequestError(504, sentence)
         return RequestError(500, f"the server failed to complete request {self.id}: see the server's log")
 
@@ -326,9 +318,7 @@ class ServedRequest:
         return {"index": number, **content, "logprobs": log_probs, "finish_reason": reason}
 
     def _log_probs(self, texts: TokenTexts, tokens: Sequence[TokenLogProbs]) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-        }
+        found: dict[str, Any] = {name: [] for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
         for one in tokens:
             names = {one.token: texts.text_of(one.token)}
             for token, _ in one.best:  # an equal text must not hide another token's entry

@@ -41,9 +41,7 @@ class Texts:
         ValueError: the template does not use an argument.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template_arguments: Mapping[str, Any] | None = None) -> None:
         self.tokenizer = tokenizer
         self._arguments = dict(template_arguments or {})
         if self._arguments:
@@ -63,8 +61,7 @@ class Texts:
                 return [self._chat_ids(request)]
             assert isinstance(request, CompletionRequest)
             return [
-                first_turn_ids(self.tokenizer, one, False) if isinstance(one, str) else one
-                for one in request.prompt
+                first_turn_ids(self.tokenizer, one, False) if isinstance(one, str) else one for one in request.prompt
             ]
 
     def _chat_ids(self, request: ChatRequest) -> list[int]:
@@ -199,9 +196,7 @@ class OutputText:
         [False, False, 'a', True, '']
     """
 
-    def __init__(
-        self, decode: Callable[[list[int]], str], stop: Sequence[str] = (), min_tokens: int = 0
-    ) -> None:
+    def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = (), min_tokens: int = 0) -> None:
         self._decode = decode
         self._stop = tuple(stop)
         self._min_tokens = min_tokens

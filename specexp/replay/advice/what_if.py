@@ -91,9 +91,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
             "experiments/passes/profile.yaml"
         ) from error
     found = {("profiles", str(number)): profile for number, profile in enumerate(section.profiles)}
-    found |= {
-        ("files", str(number)): _profile_in(config, path, number) for number, path in enumerate(section.files)
-    }
+    found |= {("files", str(number)): _profile_in(config, path, number) for number, path in enumerate(section.files)}
     if not found:
         raise config.checker.error(
             ("what_if",), " must have a device, got none: set what_if.profiles, what_if.files, or both"
@@ -107,9 +105,7 @@ def profiles_of(config: Config) -> list[LatencyProfile]:
                 "set it, or remove the profile",
             )
         if profile.name in names:
-            raise config.checker.error(
-                ("what_if", *key), f" is a second profile named {profile.name!r}: rename it"
-            )
+            raise config.checker.error(("what_if", *key), f" is a second profile named {profile.name!r}: rename it")
         names.add(profile.name)
     return list(found.values())
 

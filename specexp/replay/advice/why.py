@@ -84,9 +84,7 @@ def _act(config: Config, dry_run: bool) -> int:
     elif config.sweep is not None:
         current_result().next = command_line("sweep", *experiment_again(config), why="searches more settings")
     else:
-        current_result().next = command_line(
-            "init", "my-study", *init_options(config), why="searches more settings"
-        )
+        current_result().next = command_line("init", "my-study", *init_options(config), why="searches more settings")
     return 0
 
 
@@ -179,9 +177,7 @@ def explain(config: Config) -> Explained:
             settings.append(effect(change, decoded(change.name, change)[1]))
         except ValueError as error:
             refused[change.name] = first_line(error)
-    costs = [
-        effect(change, decoded(change.name, change)[1]) for change in costs_that_could_go(latency, label)
-    ]
+    costs = [effect(change, decoded(change.name, change)[1]) for change in costs_that_could_go(latency, label)]
     for effects in (costs, settings):
         effects.sort(key=lambda one: one.over_now.ratio, reverse=True)
     return Explained(effect(unchanged, now), costs, settings, refused, latency.of(label), note or "")

@@ -222,13 +222,9 @@ class Recording:
         """Raise RecordingError if ``given``, from :func:`recording_fingerprint`, belongs to another pair of models."""
         found = difference(self.manifest.fingerprint, given)
         if found is not None:
-            raise RecordingError(
-                f"recording: {self.folder} was made with {found}: record with the configured pair"
-            )
+            raise RecordingError(f"recording: {self.folder} was made with {found}: record with the configured pair")
 
-    def check_made_of(
-        self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None
-    ) -> None:
+    def check_made_of(self, section: str, given: Mapping[str, Any], keys: Sequence[str] | None = None) -> None:
         """Raise RecordingError if ``given`` differs from the recorded ``section``. ``keys`` limits the comparison."""
         found = different_setting(section, self.manifest.made_of[section], given, keys)
         if found is not None:
@@ -237,9 +233,7 @@ class Recording:
             )
 
 
-def different_setting(
-    section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None
-) -> str | None:
+def different_setting(section: str, recorded: Any, given: Any, keys: Sequence[str] | None = None) -> str | None:
     """Describe the first setting that differs within a section of ``made_of``. Return None if all are equal."""
     name, key = "verifier" if section == "law" else section, None
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
@@ -263,9 +257,7 @@ def difference(recorded: Fingerprint, given: Mapping[str, Mapping[str, Any]]) ->
         for key, value in given[section].items():
             if key in known and known[key] != value:
                 role = "target" if section == "model" else section
-                return (
-                    f"another {role} ({key} {_short(known[key])}, and the configured one has {_short(value)})"
-                )
+                return f"another {role} ({key} {_short(known[key])}, and the configured one has {_short(value)})"
     return None
 
 

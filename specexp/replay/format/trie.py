@@ -34,9 +34,7 @@ _TOKEN_BITS = 32
 class Ranked:
     """Ranked tokens and their values for all nodes, stored as flat arrays. Node ``i`` has ``counts[i]`` entries."""
 
-    def __init__(
-        self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]
-    ) -> None:
+    def __init__(self, counts: NDArray[np.int32], tokens: NDArray[np.int32], values: NDArray[np.float32]) -> None:
         self.counts = counts
         self.end = tokens.size
         self._longest = int(counts.max(initial=0))

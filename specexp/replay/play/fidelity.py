@@ -65,11 +65,7 @@ def models_in(drafter: Drafter | None) -> list[Any]:
     Each has a ``scoring`` and a ``source`` of recorded candidates (:mod:`specexp.drafters.draft_source`). Raises
     RecordingError if one has no scoring, since its model cannot be recorded.
     """
-    found = [
-        one
-        for one in parts_in(drafter)
-        if one.runs_model and not any(inner.runs_model for inner in one.inner)
-    ]
+    found = [one for one in parts_in(drafter) if one.runs_model and not any(inner.runs_model for inner in one.inner)]
     for one in found:
         if one.scoring is None:
             raise RecordingError(
@@ -92,25 +88,19 @@ def scoring_of(drafter: Drafter | None) -> Scoring | None:
 
 def is_model_alone(drafter: Drafter | None) -> bool:
     """Return whether a drafter is just a draft model, so that its candidates depend only on the preceding tokens."""
-    return (
-        drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
-    )
+    return drafter is not None and not learns(drafter) and not drafter.inner and scoring_of(drafter) is not None
 
 
 def fidelity(parts: Parts) -> Fidelity:
     """Return the fidelity of a replay with these parts. Raises RecordingError if they cannot be replayed."""
-    return max(
-        _fidelities(parts), key=lambda one: list(Grade).index(one.grade), default=Fidelity(Grade.EXACT)
-    )
+    return max(_fidelities(parts), key=lambda one: list(Grade).index(one.grade), default=Fidelity(Grade.EXACT))
 
 
 def _fidelities(parts: Parts) -> Iterator[Fidelity]:
     """Yield the fidelity of each part that cannot be replayed exactly."""
     verifier, name = parts.verifier, type(parts.verifier).__name__
     if verifier.sampling_settings is None:
-        raise RecordingError(
-            f"the output of {name} may depend on the drafts, so a recording cannot replay it"
-        )
+        raise RecordingError(f"the output of {name} may depend on the drafts, so a recording cannot replay it")
     if parts.controller.reads_states:
         raise RecordingError("the controller reads a draft model's states, which no recording holds")
     if any(one.kind is not NodeKind.POINT_MASS for one in parts_in(parts.builder)):
@@ -153,9 +143,7 @@ def fidelity_note(fidelity: str, manifest: RecordingManifest) -> str:
     if fidelity == Grade.EXACT.value:
         if dtype == "float32":
             return fidelity
-        fidelity += (
-            f" except near ties, which a target in {dtype} may decide otherwise in passes of another size"
-        )
+        fidelity += f" except near ties, which a target in {dtype} may decide otherwise in passes of another size"
     elif off is None and fidelity.startswith(Grade.APPROXIMATE.value):
         return f"{fidelity}; its error is unknown, since the recording's live sample has no such composition"
     if off is None:

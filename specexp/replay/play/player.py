@@ -161,9 +161,7 @@ replayed exactly; nodes of the output still raise. ``none`` returns no candidate
 class RecordedSource(DraftSource):
     """Draft source that reads candidates from the recorded ``turn`` and tracks the length that a cache would have."""
 
-    def __init__(
-        self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse"
-    ) -> None:
+    def __init__(self, vocab_size: int, context_limit: int, scoring: Scoring, missing: Missing = "refuse") -> None:
         self._vocab_size = vocab_size
         self._context_limit = context_limit
         self.scoring = scoring
@@ -215,9 +213,7 @@ class RecordedSource(DraftSource):
         self._length += len(rows)
 
     @override
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
+    def candidates(self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]) -> Candidates:
         if request.kind is not NodeKind.POINT_MASS:
             raise RecordingError(
                 "the recording holds ranked candidates, but the builder draws its own: set candidates to top-k"

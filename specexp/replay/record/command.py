@@ -124,9 +124,7 @@ def run(config: Config, pair: ModelPair | None = None, shard: Shard | None = Non
                 recording = RecordingJob(config, print_line, bar, job.pair).run() if last else recording
     if recording.manifest.live_sample:
         console.print(to_table(recording.manifest.live_sample).to_rich())
-    print_line(
-        f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}"
-    )
+    print_line(f"{counted(recording.manifest.answers, 'answer')}, {size_of(recording.bytes)}, in {recording.folder}")
     result = current_result()
     result.folder = str(recording.folder)
     if config.get("latency") is None:
@@ -304,9 +302,7 @@ class RecordingJob:
         if draft is not None and scoring_of(plan.drafter()) is not None:
             source = RecordingSource(draft, 1, spine_width=candidates)
         # A recording depends neither on the controller nor on a latency profile.
-        without = apply_overrides(
-            config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file
-        )
+        without = apply_overrides(config, {"controller": {"class_path": "Fixed"}, "latency": None}, config.file)
         drafter = build_parts(without, source).drafter
         model = self.pair.target_runtime()
         if drafter is not None:
@@ -367,9 +363,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock within a ``with`` block. Raises ConfigError if another process holds it."""
     with held(folder / ".lock") as mine:
         if not mine:
-            raise ConfigError(
-                f"recording: {folder} is being recorded by another process: wait for it, or {_ELSEWHERE}"
-            )
+            raise ConfigError(f"recording: {folder} is being recorded by another process: wait for it, or {_ELSEWHERE}")
         yield
 
 

@@ -74,9 +74,7 @@ class RecordingPlan:
         """Return the plan as lines for the console."""
         config = self.config
         generation, drafter = config.get("generation"), self.drafter()
-        found = [
-            f"prompts of {name}: {describe_prompts(one.get('data'))}" for name, one in self.prompts.items()
-        ]
+        found = [f"prompts of {name}: {describe_prompts(one.get('data'))}" for name, one in self.prompts.items()]
         samples = generation["samples"]
         often = f", {samples} samples of each" if samples > 1 else ""
         found.append(
@@ -124,9 +122,7 @@ def plan_recording(config: Config) -> RecordingPlan:
         covered_by = [own or _DEFAULT]
     if not covered_by:
         raise refusal(config, "coverage", "must have at least one builder, got an empty list")
-    config = apply_overrides(
-        config, {"record.coverage": covered_by}, config.source_of(("record", "coverage"))
-    )
+    config = apply_overrides(config, {"record.coverage": covered_by}, config.source_of(("record", "coverage")))
     covered_by = config.get("record")["coverage"]
     overrides: dict[str, Any] = {"drafter": {"class_path": "DraftModel"}} if added else {}
     if (added or drafter is not None) and config.get("builder") is None:
@@ -216,9 +212,7 @@ def _check_coverage(
 
 def _target_top_k(config: Config, drafter: Drafter | None) -> int:
     """Return ``record.target_top_k``, which defaults to the number of target tokens that the drafter learns from."""
-    learned = {
-        one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates
-    }
+    learned = {one.learned_candidates: type(one).__name__ for one in parts_in(drafter) if one.learned_candidates}
     given: int | None = config.record.target_top_k
     most = max(learned, default=0)
     if given is None:

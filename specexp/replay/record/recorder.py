@@ -104,9 +104,7 @@ class Recorder:
             # a nested draft model's candidates do not depend on learning, so it runs by itself
             self._questioner = deepcopy(next(iter(models_in(drafter)), None))
             self._learner = deepcopy(drafter)
-            self._runs = [
-                Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders
-            ]
+            self._runs = [Decoder(model, deepcopy(drafter), builder, verifier) for builder in coverage.builders]
 
     @property
     def shares_state(self) -> bool:
@@ -402,9 +400,7 @@ class RecordingSource(ModelSource):
         self._forget_step()
 
     @override
-    def candidates(
-        self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]
-    ) -> Candidates:
+    def candidates(self, scoring: Scoring, context: Context, request: Request, answers: Sequence[Any]) -> Candidates:
         nodes = [self._nodes[answer] for answer in answers]
         known, k = self.writer.draft, request.k
         wanted = [self._width_of(node, k) for node in nodes]

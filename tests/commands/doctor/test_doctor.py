@@ -85,9 +85,7 @@ def test_the_drafts_of_a_run_are_judged_by_position(capsys, tmp_path):
     """A wrong pair and a healthy draft, 400 steps each."""
     accepted = {"wrong": (1, 0), "healthy": (280, 196)}
     made = [
-        record(
-            arm, 0, steps=400, draft_passes=800, drafted_nodes=800, drafted_at=(400, 400), accepted_at=counts
-        )
+        record(arm, 0, steps=400, draft_passes=800, drafted_nodes=800, drafted_at=(400, 400), accepted_at=counts)
         for arm, counts in accepted.items()
     ]
     write_records(tmp_path / "records.jsonl", made)

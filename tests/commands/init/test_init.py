@@ -47,9 +47,7 @@ def test_the_experiment_has_the_space_of_fastest_for_the_users_model_and_prompts
 
 
 def test_the_field_of_the_prompts_can_be_named(here, capsys):
-    (here / "tickets.csv").write_text(
-        "id,ticket\n" + "".join(f"{n},please help with {n}\n" for n in range(9))
-    )
+    (here / "tickets.csv").write_text("id,ticket\n" + "".join(f"{n},please help with {n}\n" for n in range(9)))
     assert main(["study", "--prompts", "tickets.csv"]) == 2
     assert "set, for example, --field ticket" in capsys.readouterr().err
     assert main(["study", "--prompts", "tickets.csv", "--field", "ticket"]) == 0
@@ -106,9 +104,7 @@ def test_a_mistake_is_answered_in_one_sentence_and_leaves_nothing(here, capsys, 
 
 def test_the_next_line_and_the_commands_of_the_readme_are_quoted_for_a_shell(here, capsys):
     assert main(["a b/ü x"]) == 0
-    assert capsys.readouterr().out.endswith(
-        "Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n"
-    )
+    assert capsys.readouterr().out.endswith("Next: cd 'a b/ü x' && python -m specexp.sweep experiment.yaml --dry-run\n")
     readme = (here / "a b" / "ü x" / "README.md").read_text()
     assert "\ncd 'a b/ü x'\n" in readme
     assert "--artifact 'artifacts/ü x'/best-tree" in readme

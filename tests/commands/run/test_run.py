@@ -163,16 +163,12 @@ def test_an_arm_starts_from_the_state_that_other_prompts_taught(experiment, tmp_
     assert "arms.learned.preload needs a drafter that keeps its state (state 'carry')" in error
 
 
-def test_a_controller_starts_from_the_state_that_other_prompts_taught_and_learns_on(
-    experiment, tmp_path, monkeypatch
-):
+def test_a_controller_starts_from_the_state_that_other_prompts_taught_and_learns_on(experiment, tmp_path, monkeypatch):
     from specexp.controllers import Heuristic
 
     started = []
     begin = Heuristic.begin
-    monkeypatch.setattr(
-        Heuristic, "begin", lambda self, *given: (started.append(self.length), begin(self, *given))
-    )
+    monkeypatch.setattr(Heuristic, "begin", lambda self, *given: (started.append(self.length), begin(self, *given)))
     learns = {
         "drafter": {"class_path": "PromptLookup"},
         "controller": {"class_path": "Heuristic", "init_args": {"initial": 9}},
@@ -226,9 +222,7 @@ def test_the_figure_is_chosen_by_the_file(experiment, tmp_path, kind):
 SWEEP = {"space": {"builder.init_args.length": {"type": "int", "low": 1, "high": 4}}}
 
 
-def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(
-    experiment, tmp_path, capsys, monkeypatch
-):
+def test_a_run_in_which_prompts_failed_ends_with_1_and_a_table_of_the_others(experiment, tmp_path, capsys, monkeypatch):
     from specexp.bench.live import DecoderArm
 
     decode = DecoderArm.decode
@@ -307,9 +301,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_unless_there_are_records
     monkeypatch.setattr("specexp.report.publish.atomic_write", full)
     assert main([experiment(), "--data.max_prompts", "1"]) == 1
     shown = capsys.readouterr()
-    assert re.fullmatch(
-        r"error: .*table\.md cannot be written \(No space left on device\)", shown.err.strip()
-    )
+    assert re.fullmatch(r"error: .*table\.md cannot be written \(No space left on device\)", shown.err.strip())
     assert "Which is fastest?" in shown.out
     assert len(read_records(tmp_path / "runs" / "tiny" / "records.jsonl")) == 3
 
@@ -320,9 +312,7 @@ def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, c
     with sole_writer(folder):
         assert main([experiment()]) == 1
         error = capsys.readouterr().err
-        assert (
-            f"is being written by process {os.getpid()}: wait for it, or give this one another name" in error
-        )
+        assert f"is being written by process {os.getpid()}: wait for it, or give this one another name" in error
         assert {path.name for path in folder.iterdir()} == {".lock"}
     assert main([experiment()]) == 0
 
@@ -332,9 +322,7 @@ def test_two_runs_in_one_folder_do_not_mix_their_records(experiment, tmp_path, c
 def test_a_busy_machine_is_reported_before_times_are_measured(experiment, capsys, monkeypatch, latency):
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
     assert main([experiment(latency=latency), "--data.max_prompts", "1"]) == 0
-    assert ("the machine was busy in the last minute (load 99.0 on" in capsys.readouterr().err) is (
-        latency is None
-    )
+    assert ("the machine was busy in the last minute (load 99.0 on" in capsys.readouterr().err) is (latency is None)
 
 
 @pytest.mark.slow
@@ -346,10 +334,7 @@ def test_a_run_names_the_other_results_that_it_replaces(experiment, tmp_path, ca
     records = read_records(folder / "records.jsonl")
     assert len(records) == len({(record.arm, record.key) for record in records})
     assert main([experiment(), "--data.max_prompts", "2"]) == 0
-    assert (
-        f"replaces the results of an earlier run (data.max_prompts differs) in {folder}"
-        in capsys.readouterr().err
-    )
+    assert f"replaces the results of an earlier run (data.max_prompts differs) in {folder}" in capsys.readouterr().err
     (folder / "records.jsonl").unlink()  # as a profile leaves its folder
     assert main([experiment()]) == 0
     assert f"replaces the results of another command in {folder}" in capsys.readouterr().err
@@ -391,9 +376,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
     (row,) = csv.DictReader((folder / "tree_sizes.csv").open())
     records = [record for record in read_records(folder / "records.jsonl") if record.arm == "chain"]
     assert int(row["steps"]) == sum(record.steps for record in records)  # without the warming up
-    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(
-        sum(r.drafted_nodes for r in records)
-    )
+    assert float(row["mean nodes"]) * int(row["steps"]) == pytest.approx(sum(r.drafted_nodes for r in records))
     assert json.loads((folder / "acceptance.json").read_text())["arm"] == "chain"
     assert "Size of the trees" in capsys.readouterr().out
     resolved = yaml.safe_load((folder / "config.yaml").read_text())["analyses"]
@@ -405,9 +388,7 @@ def test_analyses_watch_our_own_arms(experiment, tmp_path, capsys):
 def test_prompts_that_end_inside_a_token_are_warned_of_before_they_are_decoded(experiment, tmp_path, capsys):
     prompts = tmp_path / "my.jsonl"
     prompts.write_text('{"prompt": "def f():\\n"}\n{"prompt": "Answer: "}\n')
-    path = experiment(
-        pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2}
-    )
+    path = experiment(pair={"target": "stdlib"}, data={"prompts": str(prompts)}, generation={"max_new_tokens": 2})
     assert main([path]) == 0
     warning = (
         "1 of 2 prompts end in white space that is tokenized differently before a word (the first is '1'); "

@@ -46,9 +46,7 @@ def test_a_breadth_of_one_falls_into_the_trap_and_two_does_not():
     assert drive(BreadthFirst(2, 3), 3, values_of(TRAP)).best.path == (1, 2)
 
 
-worths = st.dictionaries(
-    st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), st.integers(1, 10).map(float)
-)
+worths = st.dictionaries(st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple), st.integers(1, 10).map(float))
 
 
 @given(st.integers(1, 4), st.integers(2, 5), worths)

@@ -48,9 +48,7 @@ def test_prompt_lookup_is_prompt_lookup_everywhere(tuned) -> None:
     assert contents["openvino"] == {"num_assistant_tokens": 2, "max_ngram_size": 4}
     assert contents["hf-generation-config"] == {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 4}
     for engine, (_, dropped) in made.items():
-        assert dropped.startswith(
-            f"{engine}: kept the tree's best chain, of length 2; dropped 1 of 3 nodes"
-        ), dropped
+        assert dropped.startswith(f"{engine}: kept the tree's best chain, of length 2; dropped 1 of 3 nodes"), dropped
     assert "n-grams of 2 to 3 tokens (llama.cpp looks up exactly 4 tokens)" in made["llama-cpp"][1]
 
 
@@ -100,9 +98,7 @@ def test_a_draft_model_is_named_where_the_engine_loads_it(tuned) -> None:
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 3\n"
     )
     assert yaml.safe_load(made["trtllm"])["speculative_config"]["speculative_model"] == "small"
-    assert (
-        "spec-draft-model = small.gguf\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
-    )
+    assert "spec-draft-model = small.gguf\nspec-draft-n-max = 2\nspec-draft-p-min = 0.0\n" in made["llama-cpp"]
     content, dropped = export(folder, "openvino")
     assert content == {"num_assistant_tokens": 2}  # a threshold of products is no threshold of single tokens
     assert "the ConfidenceThreshold controller" in dropped
@@ -197,14 +193,10 @@ def test_a_server_is_exported_as_its_fastest_command(tmp_path) -> None:
     content, dropped = export(folder, "endpoint")
     assert content == "serve '{target}' --port '{port}' --config '{\"k\": 4}'\n"
     assert dropped == "endpoint: dropped the fields that every request must have, {'speculative': True}"
-    with pytest.raises(
-        ArtifactError, match="a server that a command started, got those of the engine 'vllm'"
-    ):
+    with pytest.raises(ArtifactError, match="a server that a command started, got those of the engine 'vllm'"):
         export(measured(tmp_path, "vllm", method="ngram", num_speculative_tokens=2), "endpoint")
     unfilled = measured(tmp_path, "endpoint", command="serve {port} {token}", tokens=4)
-    with pytest.raises(
-        ArtifactError, match=r"\{token\}, but there is no value for 'token'; did you mean 'tokens'"
-    ):
+    with pytest.raises(ArtifactError, match=r"\{token\}, but there is no value for 'token'; did you mean 'tokens'"):
         export(unfilled, "endpoint")
 
 
@@ -289,17 +281,13 @@ def test_a_study_exports_its_fastest_setting_that_the_engine_runs(study) -> None
 
 def test_a_study_without_such_a_setting_names_the_way_to_one(study) -> None:
     folder = study(("recycles", RECYCLED))
-    with pytest.raises(
-        ArtifactError, match=r"no confirmed setting runs in sglang: .*init FOLDER --for sglang"
-    ):
+    with pytest.raises(ArtifactError, match=r"no confirmed setting runs in sglang: .*init FOLDER --for sglang"):
         export(folder, "sglang")
 
 
 def test_a_missing_draft_model_is_an_error_of_the_study(study) -> None:
     folder = study(("drafts 3", {"drafter": DRAFT, "builder": CHAIN}))
-    with pytest.raises(
-        ArtifactError, match=r"confirmed.json: drafts 3: vllm needs a draft model: give --draft"
-    ):
+    with pytest.raises(ArtifactError, match=r"confirmed.json: drafts 3: vllm needs a draft model: give --draft"):
         export(folder, "vllm")
 
 

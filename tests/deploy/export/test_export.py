@@ -92,10 +92,7 @@ def test_of_a_schedule_the_best_chain_is_kept_and_the_strategy_dropped(tmp_path:
 
     content, dropped = export(folder, "hf-generation-config")
     assert content["num_assistant_tokens"] == 3
-    assert (
-        "kept the tree's best chain, of length 3; dropped the strategy Scheduled(n=3, policy=FirstCome,"
-        in dropped
-    )
+    assert "kept the tree's best chain, of length 3; dropped the strategy Scheduled(n=3, policy=FirstCome," in dropped
     assert "7 of 10 nodes" in dropped
 
     payloads["parts.json"] = {**parts, "builder": {"class_path": "DySpecThreshold"}}

@@ -177,9 +177,7 @@ def test_arguments_that_cannot_be_read_are_an_error_and_not_lost(llama, prompt, 
     with pytest.raises(RuntimeError, match=r"cannot read .generate. of model\.generate"):
         hidden_arguments()
     monkeypatch.setattr(request, "HIDDEN_ARGUMENTS", ("renamed",))
-    with pytest.raises(
-        RuntimeError, match=f"cannot read 'renamed' .* transformers {transformers.__version__}"
-    ):
+    with pytest.raises(RuntimeError, match=f"cannot read 'renamed' .* transformers {transformers.__version__}"):
         llama.generate(prompt, custom_generate=recycling, **GREEDY)
 
 
@@ -311,18 +309,14 @@ def test_an_output_of_a_given_form_equals_constrained_plain_decoding(model_folde
     form = {"json": {"type": "object", "properties": {"size": {"enum": ["S", "L"]}}, "required": ["size"],
                      "additionalProperties": False}}  # fmt: skip
     given = {**GREEDY, "max_new_tokens": 60, "tokenizer": tokenizer, "eos_token_id": tokenizer.eos_token_id}
-    ours = model.generate(ids, custom_generate=recycling, structured_outputs=form, **given)[
-        0, ids.shape[1] :
-    ].tolist()
+    ours = model.generate(ids, custom_generate=recycling, structured_outputs=form, **given)[0, ids.shape[1] :].tolist()
     compiler = compiler_of(tokenizer, model.config.vocab_size, frozenset([tokenizer.eos_token_id]))
     plain = Decoder(LanguageModel(model))
     expected = plain.generate(ids, max_new_tokens=60, constraint=compiler.constraint(form))
     assert ours == expected.token_ids
     assert json.loads(tokenizer.decode(ours, skip_special_tokens=True))["size"] in ("S", "L")
     with pytest.raises(ValueError, match="structured_outputs needs tokenizer"):
-        model.generate(
-            ids, custom_generate=recycling, structured_outputs=form, **{**given, "tokenizer": None}
-        )
+        model.generate(ids, custom_generate=recycling, structured_outputs=form, **{**given, "tokenizer": None})
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,7 @@ PARTS = {
 @pytest.fixture
 def artifact(tmp_path, tiny):
     payloads = {"parts.json": PARTS}
-    return str(
-        save_artifact(tmp_path / "tree", "composition", payloads, fingerprint=fingerprint(*tiny)).folder
-    )
+    return str(save_artifact(tmp_path / "tree", "composition", payloads, fingerprint=fingerprint(*tiny)).folder)
 
 
 @pytest.mark.slow
@@ -95,9 +93,7 @@ def test_the_budget_of_nodes_is_learned_saved_and_served_again(artifact, model_f
     ("settings", "budget"),
     [({"lanes": 2}, True), ({"lanes": 1}, False), ({"lanes": 2, "deterministic": True}, False)],
 )
-def test_drafts_adapt_to_the_load_unless_outputs_are_alone_or_deterministic(
-    model_folder, tmp_path, settings, budget
-):
+def test_drafts_adapt_to_the_load_unless_outputs_are_alone_or_deterministic(model_folder, tmp_path, settings, budget):
     pair = load_pair(model_folder, target_dtype="float32", mode="eager")
     folder = save_artifact(tmp_path / "lookup", "composition", {"parts.json": LOOKUP}).folder
     thread = decoding_thread_of(load_artifact(folder), pair, waiting=4, **settings)

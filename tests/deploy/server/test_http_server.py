@@ -99,9 +99,7 @@ def test_outputs_that_are_not_complete_in_time_are_given_up_at_shutdown(tiny):
         server.thread.submit([Client([97]).output])
 
 
-LONG = request(
-    b'{"prompt": "a", "n": 16, "max_tokens": 200, "temperature": 0, "stream": true, "logprobs": 20}'
-)
+LONG = request(b'{"prompt": "a", "n": 16, "max_tokens": 200, "temperature": 0, "stream": true, "logprobs": 20}')
 
 
 def stuck(address):
@@ -120,9 +118,7 @@ def running_lanes(address):
 
 
 @pytest.mark.slow
-def test_state_is_saved_before_clients_that_do_not_read_are_waited_for_and_they_are_cut_off(
-    tiny, monkeypatch
-):
+def test_state_is_saved_before_clients_that_do_not_read_are_waited_for_and_they_are_cut_off(tiny, monkeypatch):
     monkeypatch.setattr(http_server, "READ_SECONDS", 1.0)
     server, connections = serve(tiny, lanes=16), []
     own = HttpServer(server, 60, lambda: connections.append(len(own.server_state.connections)))

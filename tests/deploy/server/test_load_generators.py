@@ -105,16 +105,12 @@ def test_a_load_generator_gets_every_answer_and_measures_what_the_server_does(
 ) -> None:
     program = os.environ.get(tool.upper()) or shutil.which(tool)
     if program is None:
-        pytest.skip(
-            f"{tool} is not installed: pip install {tool} in an environment of its own, and set {tool.upper()}"
-        )
+        pytest.skip(f"{tool} is not installed: pip install {tool} in an environment of its own, and set {tool.upper()}")
     address, log = server
     arguments, report = options(address, tokenizer, tmp_path)
     # AIPerf looks folders up in the hub's cache if HF_HUB_OFFLINE is set
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    ended = subprocess.run(
-        [program, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     theirs, each = read(report), read_log(log)
     ours = Figures(len(each), sum(one.tokens for one in each), *(

@@ -24,9 +24,7 @@ def spm():
     tokenizer = sentencepiece_tokenizer()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = LlamaConfig(
-        vocab_size=len(tokenizer) + 3, max_position_embeddings=192, initializer_range=0.3, **sizes
-    )
+    config = LlamaConfig(vocab_size=len(tokenizer) + 3, max_position_embeddings=192, initializer_range=0.3, **sizes)
     return LlamaForCausalLM(config).eval(), tokenizer
 
 
@@ -82,12 +80,7 @@ def test_offsets_are_places_in_the_text_and_a_streams_are_those_of_the_whole_ans
     streamed = [at for one in chunks if one["logprobs"] for at in one["logprobs"]["text_offset"]]
     assert streamed == offsets == sorted(offsets)
     for at, token in zip(offsets, whole["logprobs"]["tokens"], strict=True):
-        assert (
-            token.startswith("bytes:")
-            or whole["text"].startswith(token, at)
-            or "\ufffd" in token
-            or "<" in token
-        )
+        assert token.startswith("bytes:") or whole["text"].startswith(token, at) or "\ufffd" in token or "<" in token
 
 
 def test_spaces_before_words_and_equal_texts_are_kept(spm):

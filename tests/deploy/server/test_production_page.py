@@ -26,11 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def commands(page):
     """Each command of a page's blocks, in one line."""
     blocks = "\n".join(re.findall(r"```(?:sh|console)\n(.*?)```", page, re.DOTALL))
-    return [
-        line.removeprefix("$ ")
-        for line in blocks.replace("\\\n", " ").replace("\n  ", " ").splitlines()
-        if line
-    ]
+    return [line.removeprefix("$ ") for line in blocks.replace("\\\n", " ").replace("\n  ", " ").splitlines() if line]
 
 
 def test_its_options_and_fields_are_there():
@@ -40,9 +36,7 @@ def test_its_options_and_fields_are_there():
     assert named <= options
     fields = ChatRequest.model_fields.keys() | CompletionRequest.model_fields.keys()
     table = PAGE[PAGE.index("| field of") : PAGE.index("| `echo`")]
-    named = {
-        name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
-    }
+    named = {name.partition(".")[0].partition(":")[0] for name in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)}
     assert {name for cell in named for name in re.findall(r"`(\w+)", cell)} <= fields
 
 
@@ -84,9 +78,7 @@ def test_the_readmes_server_answers_its_curl_and_on_sigterm_what_was_taken_in(tm
     server = subprocess.Popen(command, cwd=tmp_path, **pipes)
     try:
         assert "serving artifacts/tree_shape" in server.stdout.readline()
-        answered = subprocess.run(
-            [*shlex.split(curl), "--retry", "10", "--retry-connrefused"], capture_output=True
-        )
+        answered = subprocess.run([*shlex.split(curl), "--retry", "10", "--retry-connrefused"], capture_output=True)
         answer = json.loads(answered.stdout)
         assert answer["choices"][0]["message"]["content"]
         assert answer["metrics"]["speculative_decoding"]["num_spec_tokens"] == 3

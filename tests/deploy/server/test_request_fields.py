@@ -16,9 +16,7 @@ PROMPT = "The quick brown fox"
 
 
 def post(address, path="completions", **fields):
-    body = (
-        {"prompt": PROMPT} if path == "completions" else {"messages": [{"role": "user", "content": PROMPT}]}
-    )
+    body = {"prompt": PROMPT} if path == "completions" else {"messages": [{"role": "user", "content": PROMPT}]}
     body |= {"max_tokens": 12, "temperature": 0}
     body = {name: value for name, value in (body | fields).items() if value != "absent"}
     answer = httpx.post(f"{address}/v1/{path}", json=body, timeout=60)
@@ -68,9 +66,7 @@ def test_greedy_output_equals_generate_with_the_same_processors(address, tiny, f
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    "fields", [{"min_p": 0.2}, {"presence_penalty": 1.0, "top_p": 0.9}, {"logit_bias": {"65": 4}}]
-)
+@pytest.mark.parametrize("fields", [{"min_p": 0.2}, {"presence_penalty": 1.0, "top_p": 0.9}, {"logit_bias": {"65": 4}}])
 def test_sampling_with_processors_does_not_depend_on_drafts(address, fields):
     given = {"temperature": 1, "seed": 4, "max_tokens": 60, **fields}
     answers = [post(address, speculative=on, **given) for on in (True, False, 1)]
@@ -270,12 +266,8 @@ def test_template_arguments_come_from_the_server_and_the_request(ids, served, ti
         ({"system": "Be brief"}, "system is unknown; allowed are"),
     ],
 )
-def test_a_chat_that_cannot_be_rendered_is_refused_in_a_sentence(
-    address, tiny, monkeypatch, fields, sentence
-):
+def test_a_chat_that_cannot_be_rendered_is_refused_in_a_sentence(address, tiny, monkeypatch, fields, sentence):
     monkeypatch.setattr(tiny[1], "chat_template", TEMPLATE)
-    answer = httpx.post(
-        f"{address}/v1/chat/completions", json={"messages": [USER], "max_tokens": 12, **fields}
-    )
+    answer = httpx.post(f"{address}/v1/chat/completions", json={"messages": [USER], "max_tokens": 12, **fields})
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]["message"]

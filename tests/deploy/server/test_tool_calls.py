@@ -134,18 +134,14 @@ def test_marked_calls_are_read_from_chunks_of_any_length(text, calls, seed):
     assert [(one["name"], json.loads(one["arguments"])) for one in found] == (calls or [])
 
 
-READS_TOOLS = (
-    "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}{% if tools %}<tool_call>{% endif %}"
-)
+READS_TOOLS = "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}{% if tools %}<tool_call>{% endif %}"
 ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
 
 @pytest.mark.parametrize(("reads", "choice"), [(True, "auto"), (True, "required"), (False, "required")])
 def test_the_prompt_describes_the_tools(served, tiny, monkeypatch, reads, choice):
     monkeypatch.setattr(tiny[1], "chat_template", READS_TOOLS + ROLES if reads else ROLES)
-    request = ChatRequest(
-        messages=[{"role": "system", "content": "Brief."}, *USER], tools=TOOLS, tool_choice=choice
-    )
+    request = ChatRequest(messages=[{"role": "system", "content": "Brief."}, *USER], tools=TOOLS, tool_choice=choice)
     (ids,) = served[0].texts.prompts(request)
     text = tiny[1].decode(ids)
     if reads:

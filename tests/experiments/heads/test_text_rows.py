@@ -34,9 +34,7 @@ def library(tmp_path_factory):
     (root / "random.py").write_text(source("chance"))
     (root / "zipfile.py").write_text(source("archive"))
     (root / "test" / "test_zipfile64.py").write_text(source("archivetest"))
-    (root / "copied.py").write_text(
-        "# a copy of another module\n" + source("archive") + source("original", 2)
-    )
+    (root / "copied.py").write_text("# a copy of another module\n" + source("archive") + source("original", 2))
     (root / "broken.py").write_text("def broken(:\n")
     return root
 
@@ -78,9 +76,7 @@ def test_own_texts_are_split_by_their_content(tmp_path):
 
 def test_rows_hold_whole_texts_and_the_token_that_ends_them(tmp_path):
     file = tmp_path / "texts.jsonl"
-    file.write_text(
-        "".join(json.dumps({"text": f"def f{i}(x):\n    return {i}\n"}) + "\n" for i in range(40))
-    )
+    file.write_text("".join(json.dumps({"text": f"def f{i}(x):\n    return {i}\n"}) + "\n" for i in range(40)))
     rows = TextRows("specexp/models/stdlib/target", str(file), row_length=8, batch_size=2)
     rows.setup()
     batches = list(itertools.islice(rows.train_dataloader(), 20))

@@ -72,9 +72,7 @@ def arm(controller, profile, verifier=None, tokens=24, drafter=None):
 
 
 def plain_arm(verifier):
-    return DecoderArm(
-        "plain", Decoder(target(), verifier=verifier), Tokenizer(), Generation(max_new_tokens=24)
-    )
+    return DecoderArm("plain", Decoder(target(), verifier=verifier), Tokenizer(), Generation(max_new_tokens=24))
 
 
 def prompt(*tokens, turns=1):

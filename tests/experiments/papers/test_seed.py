@@ -106,9 +106,7 @@ def test_answers_are_counted_and_failed_searches_have_no_speedup():
 # --- Table 2: generator and evaluator apart -----------------------------------------------------------------------
 
 ROLES = [
-    group_of(
-        "plain", 0, 9.0, roles={"generator": role_of(4.0, drafted=0), "evaluator": role_of(3.0, prefill=1.0)}
-    ),
+    group_of("plain", 0, 9.0, roles={"generator": role_of(4.0, drafted=0), "evaluator": role_of(3.0, prefill=1.0)}),
     group_of("seed", 0, 9.0, roles={"generator": role_of(2.0), "evaluator": role_of(1.5, prefill=0.5)}),
     group_of("plain", 1, 9.0, roles={"generator": role_of(8.0, drafted=0)}),
     group_of("seed", 1, 9.0, roles={"generator": role_of(1.0, accepted=15, steps=10)}),

@@ -24,9 +24,7 @@ def test_without_tiles_the_reason_is_printed_and_nothing_is_measured(
 
 
 @pytest.mark.slow
-def test_every_figure_has_its_bound(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_figure_has_its_bound(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES",))
     for module in (compiled, amx):
         monkeypatch.setattr(module, "kernels_of", lambda *given: kernels)

@@ -9,9 +9,7 @@ from experiments.passes.contest import main
 from specexp.config.artifacts import load_artifact
 
 SHORT = {"max_tokens": 4, "prefixes": [8], "repeats": 2, "prompts": 2, "max_new_tokens": 10}
-ARMS = {
-    "chain": {"title": "a chain", "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}}
-}
+ARMS = {"chain": {"title": "a chain", "drafter": {"class_path": "DraftModel", "init_args": {"coupled": True}}}}
 
 
 @pytest.mark.slow
@@ -19,10 +17,7 @@ def test_backends_are_measured_in_turns_and_have_a_profile_each(experiment, tmp_
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     path = experiment(arms=ARMS, profile={**SHORT, "to": str(tmp_path / "profiles")})
     assert main([path, "--backends", "eager", "compiled", "openvino"]) == 0
-    names = [
-        load_artifact(tmp_path / "profiles" / backend / "best").profile.name
-        for backend in ("eager", "compiled")
-    ]
+    names = [load_artifact(tmp_path / "profiles" / backend / "best").profile.name for backend in ("eager", "compiled")]
     assert [name.rpartition(", ")[2] for name in names] == ["eager", "compiled"]
     folder = tmp_path / "runs" / "tiny"
     rows = list(csv.DictReader((folder / "points.csv").read_text().splitlines()))

@@ -27,8 +27,6 @@ def test_the_embedded_pair_is_written_with_its_draft_and_answers_as_it_did(tmp_p
 
 
 def test_a_model_without_such_a_form_is_refused_in_a_sentence(tmp_path):
-    gpt2 = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2)
-    )
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=1, n_head=2))
     with pytest.raises(LlamaCppError, match="a gpt2 model with its position encoding cannot be written"):
         write_gguf(gpt2, tokenizer(), tmp_path / "x.gguf")

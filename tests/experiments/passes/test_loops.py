@@ -15,9 +15,7 @@ def continuation(model, count):
 
 @pytest.fixture
 def llama_loop():
-    pytest.importorskip(
-        "llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'"
-    )
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'specexp[llama-cpp]'")
     pytest.importorskip("gguf", reason="gguf is not installed: pip install 'specexp[llama-cpp]'")
     from experiments.passes.loops import LlamaCppLoop
     from specexp.models.llama_file import LlamaFile, LlamaSettings
@@ -43,9 +41,7 @@ def test_a_pass_of_llama_cpp_leaves_its_cache_unchanged(llama_loop):
 
 @pytest.mark.slow  # converting the model takes seconds; tests/engines runs the same pipeline
 def test_openvinos_pipeline_gives_the_models_own_tokens_again_and_again():
-    pytest.importorskip(
-        "openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'"
-    )
+    pytest.importorskip("openvino_genai", reason="OpenVINO GenAI is not installed: pip install 'specexp[openvino]'")
     from experiments.passes.loops import OpenVinoLoop
 
     model = small_llama("Llama")

@@ -38,10 +38,7 @@ def samples(ms, prefix_ms=0.0):
 
 def arm(name, seconds, in_passes, new_tokens=1, nodes=0):
     """Two prompts of three steps; the second one's take twice as long."""
-    answers = [
-        [StepTiming(1 + nodes, (), new_tokens, 9, seconds * slow, in_passes * slow, 0.0)] * 3
-        for slow in (1, 2)
-    ]
+    answers = [[StepTiming(1 + nodes, (), new_tokens, 9, seconds * slow, in_passes * slow, 0.0)] * 3 for slow in (1, 2)]
     steps = [step for answer in answers for step in answer]
     return SimpleNamespace(arm=SimpleNamespace(name=name), answers=answers, steps=steps)
 
@@ -107,9 +104,7 @@ def test_a_report_names_left_out_backends_and_each_backends_requests(contest):
     checks = checks_of(["eager plain decoding"], np.array([[[20.0, 10.0]]]))
     told = report(contest, checks, [])
     assert next(iter(told.tables)) == "check"
-    assert told.answer.startswith(
-        "The profile differs from live decoding by more than 10 %: it predicts eager plain"
-    )
+    assert told.answer.startswith("The profile differs from live decoding by more than 10 %: it predicts eager plain")
     assert told.sentences == ["openvino is left out: it is not installed"]
     assert told.summary == {
         "eager/plain_step_ms": pytest.approx(15.0),

@@ -42,9 +42,7 @@ def test_an_interval_over_prompts_is_widened_by_the_prompts_of_its_category(reco
     run = found.runs[""]
     assert (run["prompts"], run["category_prompts"]) == (6, {"b": 3})
     run["arms"]["tree"]["speedup"] = run["categories"]["b"]["tree"]["speedup"] = [2.0, 1.9, 2.1]
-    whole, category = (
-        found.look_up(row, Term("speedup", place))[2] / 2 for place in (("tree",), ("tree", "b"))
-    )
+    whole, category = (found.look_up(row, Term("speedup", place))[2] / 2 for place in (("tree",), ("tree", "b")))
     assert 2.1 / 2 < whole < category
     assert found.look_up(row, Term("sizes: share", ("tree / 32",))) == [0.9, 0.8, 1.0]  # not of prompts
 
@@ -53,16 +51,12 @@ def test_the_report_shows_every_test_with_its_figures_and_conditions(record, row
     (found,) = assess([row_of()], record(row_of()))
     assert found.state == "agrees (3 of 3 hold)"
     page = markdown([found], "papers")
-    assert (
-        "tokens_per_step of tree 3 [3, 3] > tokens_per_step of plain 1 [1, 1] (ratio 3 [3, 3]): holds" in page
-    )
+    assert "tokens_per_step of tree 3 [3, 3] > tokens_per_step of plain 1 [1, 1] (ratio 3 [3, 3]): holds" in page
     assert "`python -m specexp.run experiments/made.yaml`: 6 prompts, measured, 2026-01-01, no commit" in page
     assert "![dyspec.made](papers/dyspec/results/dyspec.made.png)" in page
 
 
-def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what_is_faster(
-    record, row_of, monkeypatch
-):
+def test_a_papers_table_has_its_figures_beside_ours_and_the_page_opens_with_what_is_faster(record, row_of, monkeypatch):
     def line(arm):
         terms = {"tokens": ["tokens_per_step", arm], "speed": ["throughput", arm]}
         return {"method": f"the {arm}", "paper": ["2.5", ""], "row": "made", **terms}
@@ -101,9 +95,7 @@ def test_a_modelled_test_is_tested_on_the_record_of_its_row(record, row_of):
     row = row_of(modelled={"costs": "a step takes 1.5", "source": "published", "test": priced})
     (found,) = assess([row], record(row))
     assert found.state_of("modelled") == "agrees (1 of 1 hold) (published costs)"
-    assert [list(outcome.ratios.values()) for outcome in found.parts["modelled"].outcomes] == [
-        [[2.0, 2.0, 2.0]]
-    ]
+    assert [list(outcome.ratios.values()) for outcome in found.parts["modelled"].outcomes] == [[[2.0, 2.0, 2.0]]]
     page = markdown([found], "papers")
     assert "- Modelled: **agrees (1 of 1 hold) (published costs)**. Costs: a step takes 1.5\n" in page
 

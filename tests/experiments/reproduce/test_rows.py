@@ -28,9 +28,7 @@ def test_every_run_is_configured_and_its_test_names_its_arms(capsys):
     with chdir(ROOT):
         assert main(["--dry-run"]) == 0
     runs = [run for row in choose() for part in row.recorded for run in part.each_run()]
-    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [
-        run.name for run in runs
-    ]
+    assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == [run.name for run in runs]
 
 
 def test_the_shipped_report_is_that_of_the_shipped_records(tmp_path):
@@ -38,9 +36,9 @@ def test_the_shipped_report_is_that_of_the_shipped_records(tmp_path):
     written = list(tmp_path.iterdir())
     assert written
     for path in written:
-        assert (ROOT / RECORDS.parent / path.name).read_text(encoding="utf-8") == path.read_text(
-            encoding="utf-8"
-        ), f"python -m experiments.reproduce --report writes experiments/{path.name} anew"
+        assert (ROOT / RECORDS.parent / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), (
+            f"python -m experiments.reproduce --report writes experiments/{path.name} anew"
+        )
 
 
 def test_every_row_is_measured_or_gives_the_reason():

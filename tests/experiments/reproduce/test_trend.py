@@ -19,9 +19,7 @@ def clause_of(text):
 def outcome_of(text, *ratios):
     """Test a clause, with the ratios of its inequalities if they are paired."""
     clause = clause_of(text)
-    return clause.test(
-        lambda term: FIGURES[term.place[0]], dict(zip(clause.inequalities, ratios, strict=False))
-    )
+    return clause.test(lambda term: FIGURES[term.place[0]], dict(zip(clause.inequalities, ratios, strict=False)))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +34,7 @@ def outcome_of(text, *ratios):
         ("chain < 2.05", True, True),
     ],
 )
-def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals_meet(
-    text, holds, within_noise
-):
+def test_a_clause_holds_where_every_inequality_does_and_is_noise_where_intervals_meet(text, holds, within_noise):
     outcome = outcome_of(text)
     assert (outcome.holds, outcome.within_noise) == (holds, within_noise)
 

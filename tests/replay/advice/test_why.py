@@ -64,10 +64,7 @@ def file(written, tmp_path):
 
 def test_a_cost_that_goes_leaves_all_others_as_they_are() -> None:
     profile = LatencyProfile(**DEAR_DRAFT)
-    found = {
-        change.name: change.latency.step_seconds(5, [1, 1, 1, 1])
-        for change in costs_that_could_go(profile, "")
-    }
+    found = {change.name: change.latency.step_seconds(5, [1, 1, 1, 1]) for change in costs_that_could_go(profile, "")}
     whole = profile.step_seconds(5, [1, 1, 1, 1])
     assert whole - found["draft passes"] == pytest.approx(8e-3)
     assert whole - found["outside the passes"] == pytest.approx(0.5e-3)
@@ -93,9 +90,7 @@ def test_the_largest_cost_and_the_best_setting_come_first(latency, cost, length,
     assert f"builder.init_args.length: {length}" in by_name
     assert by_name["drafter: null (no speculation)"].over_plain.ratio == pytest.approx(1.0)
     assert f"its largest cost ({cost})" in answer_of(found)
-    assert ("passes here; drafting is nearly free up to" in answer_of(found)) == (
-        cost == "rows beyond the first"
-    )
+    assert ("passes here; drafting is nearly free up to" in answer_of(found)) == (cost == "rows beyond the first")
     assert found.settings[0].name in answer_of(found)
 
 

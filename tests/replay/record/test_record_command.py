@@ -84,9 +84,7 @@ def test_a_recording_replays_as_the_models_decode(file, folder, capsys):
     shown = capsys.readouterr().out
     assert "tokens a step live" in shown
     # two conversations of two turns; a small file is mostly its header
-    number, unit = re.search(
-        r"4 answers of up to 6 tokens will take up to ([\d.]+) (MB|kB)\.", shown
-    ).groups()
+    number, unit = re.search(r"4 answers of up to 6 tokens will take up to ([\d.]+) (MB|kB)\.", shown).groups()
     assert 0 < float(number) * {"MB": 1e6, "kB": 1e3}[unit] < 1e5
 
 
@@ -149,9 +147,7 @@ CARRYING = part("TokenRecycling", k=4, state="carry")
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(
-    "drafter", [DRAFT, CARRYING], ids=["draft model", "a drafter that carries its state"]
-)
+@pytest.mark.parametrize("drafter", [DRAFT, CARRYING], ids=["draft model", "a drafter that carries its state"])
 def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monkeypatch, capsys, drafter):
     path = file(drafter=drafter)
     few = arguments({**SMALL, "data.max_prompts": 3})
@@ -167,10 +163,7 @@ def test_a_recording_that_is_cut_off_goes_on_where_it_stopped(file, folder, monk
 
     monkeypatch.setattr(command, "write_turns", killed_at_the_second)
     assert main([path, *few]) == 130
-    assert (
-        "error: interrupted: run the same command again to continue where it stopped"
-        in capsys.readouterr().err
-    )
+    assert "error: interrupted: run the same command again to continue where it stopped" in capsys.readouterr().err
     monkeypatch.undo()
     with pytest.raises(RecordingError, match=r"was interrupted after 2 turns; run the command that made it"):
         Recording(folder)

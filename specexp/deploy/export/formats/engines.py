@@ -92,11 +92,7 @@ def chain_of(
         lost.append(f"the strategy {strategy['class_path']}({arguments})")
     if rest := len(paths) - length:
         lost.append(f"{rest} of {len(paths)} nodes")
-    kept = (
-        f"the tree's best chain, of length {length}"
-        if length
-        else "one drafted token (the tree has no chain)"
-    )
+    kept = f"the tree's best chain, of length {length}" if length else "one drafted token (the tree has no chain)"
     drafter = artifact.recorded.get("drafter", {})
     drafter_name = drafter.get("class_path", "").rpartition(".")[2]
     return ChainDraft(max(length, 1), drafter_name, drafter.get("init_args", {}), kept, tuple(lost))
@@ -105,9 +101,7 @@ def chain_of(
 def check_no_draft(artifact: LoadedArtifact, draft: str | None) -> None:
     """Raise an ArtifactError if a draft model is named for an artifact that drafts without one."""
     if draft is not None:
-        raise ArtifactError(
-            f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model"
-        )
+        raise ArtifactError(f"--draft must be left out, got {draft!r}: {artifact.folder} drafts without a draft model")
 
 
 class ChainFormat(ExportFormat):
@@ -146,9 +140,7 @@ class ChainFormat(ExportFormat):
         chain = chain_of(artifact, self.name)
         made, lost = self.expressed(artifact, chain, options.get("draft"))
         words = " and ".join((*chain.lost, *lost))
-        return ExportedFile(
-            made.deployed(), f"{self.name}: kept {chain.kept}; dropped {words}" if words else ""
-        )
+        return ExportedFile(made.deployed(), f"{self.name}: kept {chain.kept}; dropped {words}" if words else "")
 
     def expressed(self, artifact: LoadedArtifact, chain: ChainDraft, draft: str | None) -> Expressed:
         """Return the settings for an artifact's chain, and descriptions of the parts that they cannot express.
@@ -166,9 +158,7 @@ class ChainFormat(ExportFormat):
             check_no_draft(artifact, draft)
         if chain.drafter == "PromptLookup":
             arguments = chain.arguments
-            return _LOOKUPS[self.settings](
-                chain.length, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3)
-            )
+            return _LOOKUPS[self.settings](chain.length, arguments.get("min_ngram", 1), arguments.get("max_ngram", 3))
         if chain.drafter == "SuffixAutomaton":
             return _SUFFIXES[self.settings](chain)
         samples = artifact.verifier is not None and artifact.verifier.noise_temperature != 0
@@ -208,9 +198,7 @@ _DRAFT_MODELS: dict[type[Settings], Callable[[int, str], Settings]] = {
         num_draft_tokens=length + 1,  # SGLang counts the root too
     ),
     TrtllmSettings: lambda length, draft: TrtllmSettings("Draft_Target", length, draft),
-    LlamaCppSettings: lambda length, draft: LlamaCppSettings(
-        "draft-simple", draft, length, spec_draft_p_min=0.0
-    ),
+    LlamaCppSettings: lambda length, draft: LlamaCppSettings("draft-simple", draft, length, spec_draft_p_min=0.0),
     OpenVinoSettings: lambda length, _: OpenVinoSettings(length),
     HuggingFaceSettings: lambda length, _: HuggingFaceSettings(
         num_assistant_tokens=length,
@@ -379,9 +367,7 @@ class HfGenerationConfig(ChainFormat):
         made = super().export(artifact, **options)
         if "num_assistant_tokens" not in made.content:
             return made
-        where = (
-            "the file belongs in the draft's folder, since transformers ignores these keys in the target's"
-        )
+        where = "the file belongs in the draft's folder, since transformers ignores these keys in the target's"
         return replace(made, dropped=f"{made.dropped or self.name}; {where}")
 
     @override

@@ -30,9 +30,7 @@ def test_a_chain_fills_the_triangle_and_a_star_two_edges():
 
 
 def test_the_heap_order_is_that_of_falling_value():
-    tree = TokenTree(
-        TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.arange(4), values=np.array([1, 0.9, 0.05, 0.81])
-    )
+    tree = TokenTree(TreeShape([-1, 0, 0, 1], [-1, 0, 1, 0]), np.arange(4), values=np.array([1, 0.9, 0.05, 0.81]))
     assert value_order(tree) == (0, 1, 3, 2)
 
 

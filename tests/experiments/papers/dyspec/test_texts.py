@@ -21,9 +21,7 @@ def sets(tmp_path):
     lines = [json.dumps({"text": text, "url": "https://example.com"}) for text in ("one", "two")]
     (tmp_path / "c4.json").write_text("\n".join(lines))
     pd.DataFrame({"text": ["three", "four"]}).to_parquet(tmp_path / "owt.parquet")
-    pd.DataFrame({"article": ["five", "six" * 99], "highlights": "", "id": "0"}).to_parquet(
-        tmp_path / "cnn.parquet"
-    )
+    pd.DataFrame({"article": ["five", "six" * 99], "highlights": "", "id": "0"}).to_parquet(tmp_path / "cnn.parquet")
     return [
         C4(f"{tmp_path}/c4.json"),
         OpenWebText(f"{tmp_path}/owt.parquet"),

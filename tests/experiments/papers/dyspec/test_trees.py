@@ -95,9 +95,7 @@ def test_which_children_were_tried(accepted, tried):
 
 
 def test_acceptance_and_correlation_have_intervals():
-    *_, total = heat(
-        RejectionSampling(), *[outcome_of(PARENTS, accepted, q=Q) for accepted in ([2], [1], [])]
-    )
+    *_, total = heat(RejectionSampling(), *[outcome_of(PARENTS, accepted, q=Q) for accepted in ([2], [1], [])])
     assert total["accepted low"] < total["accepted"] < total["accepted high"]
     few = heat(RejectionSampling(), outcome_of(PARENTS, [1], q=Q))[-1]
     assert few["correlation q, p low"] is None
@@ -127,9 +125,7 @@ def test_p_is_the_law_of_the_verifier(verifier, means):
 
 def test_sizes_budget_and_acceptance():
     steps = [(TWICE_TWO, [1]), (TWICE_TWO, []), ([-1, 0], [1]), ([-1], [])]
-    report = report_of(
-        TreeSizes(), *(outcome_of(*step) for step in steps), parts=strategy(Greedy(), max_nodes=4)
-    )
+    report = report_of(TreeSizes(), *(outcome_of(*step) for step in steps), parts=strategy(Greedy(), max_nodes=4))
     (row,) = report.tables["tree_sizes"].records()
     assert (row["steps"], row["mean nodes"], row["median"]) == (4, pytest.approx(9 / 4), pytest.approx(2.5))
     assert row["largest"] == row["budget"] == 4

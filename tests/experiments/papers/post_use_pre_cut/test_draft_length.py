@@ -134,7 +134,5 @@ def test_a_row_a_level_and_a_column_a_length():
 
 def test_arms_that_do_not_go_on_one_grid_are_refused():
     plain = strategy(Greedy())
-    with pytest.raises(
-        ValueError, match="all grids must sweep the same argument, got \\['length', 'nodes'\\]"
-    ):
+    with pytest.raises(ValueError, match="all grids must sweep the same argument, got \\['length', 'nodes'\\]"):
         AblationGrid().begin(dict.fromkeys(["plain", "a, length=3", "b, nodes=8"], plain))
