@@ -37,7 +37,7 @@ def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 
 
 class EngineBench(Bench):
-    """A bench whose arms are served by an engine, with its own settings for each candidate."""
+    """A bench on an engine, which gets its own settings for each candidate."""
 
     shows_steps = False  # engines count steps in their own way
 
@@ -74,7 +74,7 @@ class EngineBench(Bench):
 
 
 class SequencesBench(Bench):
-    """A bench whose arms decode several sequences for each prompt, which share the passes of the models."""
+    """A bench that decodes several sequences for each prompt, which share the passes of the models."""
 
     shows_steps = False  # several sequences share passes
 
