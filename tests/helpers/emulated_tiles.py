@@ -14,6 +14,6 @@ WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
 @contextmanager
 def emulated_tiles() -> Iterator[None]:
     """Make compiled passes that are loaded within multiply by tiles."""
-    kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES",))
+    kernels = library(llama_weights._SOURCE, ("-DEMULATED_TILES", "-ftree-vectorize"))
     with patch.object(compiled, "kernels_of", lambda model, tell: kernels):
         yield

@@ -15,12 +15,19 @@ from helpers.small_models import VOCABULARY
 from numpy.typing import NDArray
 
 from specexp.base.kernels import library
+from specexp.builders import ParametricTree
+from specexp.config.artifacts import load_artifact
+from specexp.core.loop import Decoder
 from specexp.core.runtime import Runtime
 from specexp.core.tree import TokenTree, TreeShape
+from specexp.data import EverydayTasks, Workload
+from specexp.drafters import TokenRecycling
 from specexp.models import llama_weights
 from specexp.models.compiled import CompiledModel
 from specexp.models.llama_weights import Products
+from specexp.models.pair import load_pair
 from specexp.testing.runtimes import RuntimeContract
+from specexp.verifiers import Greedy, KeyedSampling
 
 SIZES = {**WIDTHS, "initializer_range": 0.1}
 COUNTS = (1, 2, 15, 16, 17, 31, 33, 79, 80)
@@ -128,3 +135,24 @@ def test_sums_have_the_order_of_the_instructions(lanes: int) -> None:
             bits, *rest = sizes
             kernels.multiply(first, bits, x, *rest, to)
             assert torch.equal(out, summed(inputs[:rows], weights[: panels * panel])), (rows, panels)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("_emulated")
+def test_outputs_of_smollm2_on_held_out_prompts_are_those_of_plain_decoding() -> None:
+    """Greedy and sampled, with the shipped tree and with a tree of 40 nodes, which fills three tiles of rows."""
+    pair = load_pair("smollm2", mode="compiled")
+    target = pair.target_runtime()
+    assert isinstance(target, CompiledModel)
+    assert target._weights.products == Products.TILES
+    shipped = load_artifact("smollm2:tree")
+    workload = Workload(EverydayTasks(), max_prompts=8, offset=40, max_prompt_tokens=160, too_long="keep-last")
+    for number, prompt in enumerate(workload.load(pair.tokenizer)):
+        verifier = KeyedSampling(0.8) if number % 2 else Greedy()
+        drafts = (TokenRecycling(), ParametricTree(40)) if number % 4 > 1 else shipped.parts[:2]
+        decoders = Decoder(target, verifier=verifier), Decoder(target, *drafts, verifier)
+        plain, drafted = (
+            decoder.generate(prompt.token_ids, max_new_tokens=24, seed=number).token_ids for decoder in decoders
+        )
+        assert drafted == plain, prompt.prompt_id

@@ -54,13 +54,18 @@ void tile_multiply() {
         std::memcpy(&value, &bits, sizeof value);
         return value;
     };
-    for (long row = 0; row < SIDE; ++row)
-        for (long output = 0; output < SIDE; ++output) {
-            float chains[2] = {};
-            for (long k = 0; k < DEEP; ++k)
-                chains[k % 2] = std::fma(number(inputs[row][k]), number(weights[k / 2][output][k % 2]), chains[k % 2]);
-            tile_of[T][row][output] += chains[0] + chains[1];
+    float numbers[DEEP][SIDE];
+    for (long k = 0; k < DEEP; ++k)
+        for (long output = 0; output < SIDE; ++output) numbers[k][output] = number(weights[k / 2][output][k % 2]);
+    for (long row = 0; row < SIDE; ++row) {
+        float chains[2][SIDE] = {};
+        for (long k = 0; k < DEEP; ++k) {
+            const float input = number(inputs[row][k]);
+            for (long output = 0; output < SIDE; ++output)  // the compiler makes vectors of it
+                chains[k % 2][output] = std::fma(input, numbers[k][output], chains[k % 2][output]);
         }
+        for (long output = 0; output < SIDE; ++output) tile_of[T][row][output] += chains[0][output] + chains[1][output];
+    }
 }
 
 inline bool may_use_tiles() { return true; }
