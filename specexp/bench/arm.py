@@ -13,8 +13,8 @@ from typing_extensions import override
 from specexp.base.messages import type_and_line
 from specexp.bench.record import (
     COUNTS,
+    LEARNED,
     MEASURED,
-    MOST_RANDOM,
     PromptRecord,
     by_position,
     describe as describe,
@@ -176,14 +176,14 @@ class LearningArm(Arm):
         return max(one.exploring for one in controllers_of(self.parts.controller))
 
     def learn(self, prompts: Sequence[Prompt], decode: Callable[[Prompt], object] | None = None) -> None:
-        """Decode prompts to learn from them, again until at most 5 % of the decisions are random.
+        """Decode prompts to learn from them, again until at most 2.5 % of the decisions are random.
 
         After :data:`MOST_ROUNDS` rounds it ends in any case. ``decode`` is :meth:`decode` by default.
         """
         for _ in range(MOST_ROUNDS):
             for prompt in prompts:
                 (decode or self.decode)(prompt)
-            if self.exploring <= MOST_RANDOM:
+            if self.exploring <= LEARNED:
                 break
 
     def decode_observed(self, prompt: Prompt, sample: int, observe: OutcomeObserver) -> None:
