@@ -2,14 +2,13 @@
 """``python -m experiments.results_site [--keep FOLDER ...]``: write the figures of ``docs/site/index.html``.
 
 All figures are of the records in ``experiments``. ``--keep`` first adds a record for the finished run or
-study in ``FOLDER``. The page is written by hand; only its block of JSON is replaced.
+study in ``FOLDER``. The page itself is ``specexp/report/page/results.html``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +19,10 @@ from experiments.reproduce.resampled import Resampled
 from experiments.reproduce.row_record import RowRecord, figures_of, pair_of
 from specexp.bench.record import PromptRecord, by_position, read_records
 from specexp.bench.statistics import categories
+from specexp.commands.results import with_results
 from specexp.config.layers import ConfigError, read_layers
 
 RECORDS, PAGE = Path("experiments"), Path("docs/site/index.html")
-BLOCK = re.compile(r'(<script type="application/json" id="results">\n).*?(</script>)', re.DOTALL)
 POSITIONS, FEWEST = 8, 5
 """Positions of which the page shows the acceptance, and prompts of the smallest category with figures of its own."""
 MODELS = {"smollm2": "SmolLM2-135M-Instruct", "stdlib": "embedded 15.7 M"}
@@ -148,26 +147,10 @@ def _rows(key: str, run: Mapping[str, Any], index: int) -> Iterator[dict[str, An
             yield {name: value for name, value in row.items() if value is not None}
 
 
-def with_results(page: str, data: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return the page with the data in its block of JSON, one run or row a line.
-
-    Raises:
-        ValueError: the page has no such block.
-    """
-    lists = [
-        f'"{name}": [\n' + ",\n".join(json.dumps(one, ensure_ascii=False) for one in found) + "\n]"
-        for name, found in data.items()
-    ]
-    block = ("{" + ",\n".join(lists) + "}\n").replace("</", "<\\/")
-    if not BLOCK.search(page):
-        raise ValueError(f'{PAGE} must have a <script type="application/json" id="results"> block')
-    return BLOCK.sub(lambda match: match[1] + block + match[2], page)
-
-
 def write_page() -> str:
     """Write the figures of all records into the page, and return a sentence on it."""
     data = site_of(RECORDS)
-    PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8"), data), encoding="utf-8")
+    PAGE.write_text(with_results(data), encoding="utf-8")
     return f"{PAGE} has {len(data['rows'])} rows of {len(data['runs'])} runs."
 
 

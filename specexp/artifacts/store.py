@@ -41,6 +41,8 @@ from specexp.artifacts.validation import ArtifactError
 from specexp.base.messages import did_you_mean, type_and_line
 
 BEST = "best"
+BEST_TREE = "best-tree"
+"""The alias of the fastest composition that drafts, even if plain decoding is faster."""
 _VERSION = re.compile(r"v[1-9][0-9]*")
 _ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
 

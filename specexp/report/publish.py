@@ -18,6 +18,7 @@ import yaml
 
 from specexp.artifacts.atomic_write import atomic_write, held
 from specexp.artifacts.environment import device_name, package_versions
+from specexp.artifacts.store import BEST_TREE
 from specexp.base.messages import counted
 from specexp.config import CommandError, Config, ConfigError
 from specexp.config.command import current_result
@@ -133,10 +134,13 @@ def publish(
             console.print(table.to_rich())
         for text in part.closing():
             console.print(text, **plain)
-    for line in conditions_of(folder) if any(part.tables for part in parts) else ():
+    conditions = conditions_of(folder) if any(part.tables for part in parts) else []
+    for line in conditions[:2]:
         console.print(line, style="dim", **plain)
     folder.mkdir(parents=True, exist_ok=True)
     files = files_of(report)
+    if conditions and report.page is not None:
+        files[f"{report.page}.md"] = "\n".join([report.to_markdown(), *conditions, ""])
     for name, content in files.items():
         atomic_write(folder / name, content)
     atomic_write(folder / PAGE, html_page(report, files, folder))
@@ -157,7 +161,10 @@ def publish(
 
 
 def conditions_of(folder: Path) -> list[str]:
-    """Return the conditions of a folder's results in two lines, to be pasted with a table; none if they are unknown."""
+    """Return the conditions of a folder's results in two lines to paste with a table, and a line with the command.
+
+    There are none if they are unknown.
+    """
     if not (folder / "environment.json").exists():
         return []
     known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
@@ -167,14 +174,17 @@ def conditions_of(folder: Path) -> list[str]:
     packages = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions)
     target = Path(pair["target"]).name if Path(pair["target"]).exists() else pair["target"]
     kind = prompts["class_path"] if isinstance(prompts, dict) else prompts
+    export = (config.get("sweep") or {}).get("export")
+    artifact = f"{export['to']}/{BEST_TREE}" if export else config.get("artifact")
     how = [pair["target_dtype"], *([] if pair["mode"] == "auto" else [pair["mode"]])]
     if (engine := config.get("engine")) is not None:
         how.append(engine["class_path"].rpartition(".")[2])
     return [
-        f"specexp {versions.get('specexp', '')}{commit}, {packages}, {known['device_name']}, "
+        f"specexp {versions.get('specexp', '')}{commit}, {packages}; {known['device_name']}, "
         f"{counted(known['threads'] or 0, 'thread')}",
-        f"{described(target)}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}, "
-        f"at most {counted(config['generation']['max_new_tokens'], 'token')} each",
+        f"{described(target)}, {', '.join(how)}; prompts of {kind.rpartition('.')[2]}; "
+        f"at most {counted(config['generation']['max_new_tokens'], 'token')} each, {known['time'][:10]}",
+        f"`{shlex.join(known['command'])}`" + (f"; artifact `{artifact}`" if artifact else ""),
     ]
 
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from specexp.artifacts.atomic_write import atomic_write
 from specexp.artifacts.kinds.compositions import CONFIRMED
+from specexp.artifacts.store import BEST_TREE
 from specexp.base.messages import counted
 from specexp.bench.equality import divergence, proof_of
 from specexp.bench.record import line_of
@@ -35,7 +36,6 @@ from specexp.sweep.confirmation import (
     table,
 )
 from specexp.sweep.output import (
-    BEST_TREE,
     Deployed,
     Exported,
     Exporter,

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 from specexp.artifacts import ArtifactError, kind_named
 from specexp.artifacts.kinds.compositions import SETTINGS, ConfirmedSetting
 from specexp.artifacts.parts import PARTS, state_payloads
-from specexp.artifacts.store import BEST
+from specexp.artifacts.store import BEST, BEST_TREE
 from specexp.base.messages import counted, size_of
 from specexp.bench import clock
 from specexp.bench.record import MEASURED
@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from specexp.bench.record import PromptRecord
     from specexp.bench.statistics import Speedup
     from specexp.tracking.tracker import Tracker
-
-BEST_TREE = "best-tree"
-"""The alias of the fastest composition that drafts, even if plain decoding is faster."""
 
 
 def next_steps(

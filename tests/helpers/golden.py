@@ -28,7 +28,7 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 """How far a float may be from the expected one: other processors round differently."""
 _SHOWN = 20
 COMMANDS = ["config", "dashboard", "doctor", "export", "fit", "init", "profile", "record", "reproduce"]
-COMMANDS += ["run", "serve", "sweep", "verify", "what_if", "why"]
+COMMANDS += ["results", "run", "serve", "sweep", "verify", "what_if", "why"]
 HOMES = {"config": "specexp.config.__main__", "reproduce": "experiments.reproduce.__main__"}
 """Commands outside ``python -m specexp``."""
 FAMILIES = {

@@ -117,8 +117,8 @@ def test_two_lines_below_the_tables_say_how_they_came_about(tmp_path: Path, caps
     (tmp_path / "environment.json").write_text(json.dumps(known))
     publish(Report({"arms": table()}), tmp_path)
     assert capsys.readouterr().out.splitlines()[-3:-1] == [
-        "specexp 1.0 (012345678-dirty), torch 2.13, A CPU, 2 threads",
-        "smollm2 (weights from Q4_1), bfloat16, packed; prompts of Prompts, at most 64 tokens each",
+        "specexp 1.0 (012345678-dirty), torch 2.13; A CPU, 2 threads",
+        "smollm2 (weights from Q4_1), bfloat16, packed; prompts of Prompts; at most 64 tokens each, 2030-01-02",
     ]
 
 
@@ -135,7 +135,7 @@ def test_the_lines_to_paste_show_no_folders_of_this_machine(tmp_path: Path, caps
     (tmp_path / "environment.json").write_text(json.dumps(known))
     publish(Report({"arms": table()}), tmp_path)
     line = capsys.readouterr().out.splitlines()[-2]
-    assert line == "own-model, float32; prompts of OwnPrompts, at most 1 token each"
+    assert line == "own-model, float32; prompts of OwnPrompts; at most 1 token each, 2030-01-02"
 
 
 def test_tables_are_printed_even_if_the_disk_is_full(tmp_path: Path, monkeypatch, capsys) -> None:
