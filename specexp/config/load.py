@@ -27,7 +27,7 @@ from specexp.config.check import find_part
 from specexp.config.config import Config, apply_overrides, check_key, has_key, is_replayed
 from specexp.config.layers import ConfigError, Key, SourceOf, parse_overrides, read_layers
 from specexp.config.schema import OVERRIDES, REFERENCE_KEYS
-from specexp.config.sweep import METHOD, STAGES, Categorical, Sweep, overrides_of
+from specexp.config.sweep import METHOD, STAGES, Categorical, Suggested, Sweep, overrides_of
 from specexp.core.contracts import TreeBuilder
 
 # stages of a sweep that may have their own prompts, and a study's files with acceptance counts and step costs
@@ -205,7 +205,7 @@ def _check_sweep(config: Config) -> None:
         if "." not in key and isinstance(entry, Categorical):
             contexts = [_chosen(outer, key, one, sweep) for outer in contexts for one in entry.choices]
     for key, entry in sweep.space.items():
-        if "." not in key:
+        if "." not in key or isinstance(entry, Suggested):
             continue
         fitting = [context for context in contexts if has_key(context, key)]
         if not fitting:

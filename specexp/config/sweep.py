@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +13,13 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from specexp.artifacts import StudyKind
-from specexp.base.checked import PartOf, Section, refusal
+from specexp.base.checked import PartOf, Section, import_object, refusal
 from specexp.base.messages import did_you_mean
 
 METHOD = "method"
 """The key in ``sweep.space`` that chooses a whole method: a drafter with its builder and controller."""
+FUNCTION = "function"
+"""The only key in ``sweep.space`` if a function of the user draws the settings."""
 PARTS_OF_A_METHOD = ("drafter", "builder", "controller")
 # Target, prompts, verifier and lengths are fixed within a study, so plain decoding is measured only once.
 SEARCHABLE = (*PARTS_OF_A_METHOD, "execution", "engine", METHOD)
@@ -31,6 +35,8 @@ def overrides_of(key: str, value: Any) -> dict[str, Any]:
         >>> overrides_of("method", {"name": "chain", "builder": {"class_path": "Chain"}})
         {'builder': {'class_path': 'Chain'}}
     """
+    if key == FUNCTION:
+        return dict(value)
     return {part: spec for part, spec in value.items() if part != "name"} if key == METHOD else {key: value}
 
 
@@ -169,7 +175,37 @@ class Categorical(Section):
         return "one of " + ", ".join(str(label) for label in self.by_label)
 
 
-SpaceEntry = Annotated[IntRange | FloatRange | Categorical, Field(discriminator="type")]
+class Suggested(Section):
+    """A search space given as a function: ``sweep.space: my_module.suggest`` in a file.
+
+    Attributes:
+        call: Dotted path of the function. It takes an Optuna trial, and returns a value for each dotted key it sets.
+    """
+
+    type: Literal["function"]
+    call: str
+
+    def suggest(self, trial: Any, key: str, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Call the function with an Optuna trial; raises ValueError if it returns keys that a study cannot vary."""
+        found = import_object(self.call)(trial)
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{self.call} must return a mapping of dotted keys to values, got {found!r}")
+        allowed = [name for name in SEARCHABLE if name != METHOD]
+        for name in found:
+            if str(name).partition(".")[0] not in allowed:
+                raise ValueError(f"{self.call} must return keys of {', '.join(allowed)}, got {name!r}")
+        return dict(sorted(found.items(), key=lambda item: item[0].count(".")))  # whole parts before keys inside them
+
+    def label_of(self, value: Any) -> Any:
+        """Raise LookupError, because only the function knows which values it draws."""
+        raise LookupError(value)
+
+    def __str__(self) -> str:
+        source = inspect.getsource(import_object(self.call))
+        return f"{self.call}, source {hashlib.sha256(source.encode()).hexdigest()[:8]}"
+
+
+SpaceEntry = Annotated[IntRange | FloatRange | Categorical | Suggested, Field(discriminator="type")]
 
 
 def _is_named(choice: Any) -> bool:
@@ -245,7 +281,8 @@ class Sweep(Section):
     """The settings of a study.
 
     Attributes:
-        space: The search space: how to draw a value for each dotted key of the composition.
+        space: The search space: how to draw a value for each dotted key of the composition, or the dotted path of a
+            function that draws them with an Optuna trial.
         direction: Direction of ``speedup`` if ``objectives`` does not set it.
         n_trials: Number of distinct finished trials after which the search ends, including those in ``enqueue``.
         minutes: Time limit, in minutes, for each start of the study (``--minutes``). Prompts, trials and confirmed
@@ -279,9 +316,11 @@ class Sweep(Section):
     export: Export | None = None
     require_gain: bool = False
 
-    @field_validator("space", mode="before")
+    @field_validator("space", mode="before", json_schema_input_type=dict[str, SpaceEntry] | str)
     @classmethod
-    def _refuse_nested_keys(cls, given: Any) -> Any:
+    def _read_space(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            return {FUNCTION: {"type": "function", "call": given}}
         for key, entry in given.items() if isinstance(given, Mapping) else ():
             nested = isinstance(entry, Mapping) and any(isinstance(one, Mapping) for one in entry.values())
             if nested and "type" not in entry:
@@ -318,6 +357,10 @@ class Sweep(Section):
 
     def _check_entry(self, key: str, entry: SpaceEntry) -> None:
         at = ("space", key)
+        if isinstance(entry, Suggested):
+            if list(self.space) != [FUNCTION]:
+                raise refusal(("space",), " must be the path of a function alone, as in space: my_module.suggest")
+            return
         if key.partition(".")[0] not in SEARCHABLE:
             raise refusal(
                 at,

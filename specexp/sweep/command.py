@@ -16,9 +16,9 @@ from specexp.cluster.launch import USAGE as CLUSTER_USAGE, ClusterOptions, take_
 from specexp.config import Config, ConfigError, missing_engine
 from specexp.config.command import GOES_ON, check_here, fail, run_command
 from specexp.config.layers import COMMAND_LINE
-from specexp.config.sweep import Sweep
+from specexp.config.sweep import FUNCTION, Sweep
 from specexp.report.publish import check_study_folder
-from specexp.sweep.space import Space, check_goals, directions_of
+from specexp.sweep.space import Space, check_goals, directions_of, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _act(experiment: Config, dry_run: bool, cluster: ClusterOptions | None, type
         from specexp.sweep.storage import check_storage
 
         check_storage(settings.storage, config.checker.error(("sweep", "storage"), ""))
+    if FUNCTION in settings.space:
+        list(drawn_by_function(config, settings))
     if dry_run:
         from specexp.sweep.preparation import left_out_lines, rehearse
 

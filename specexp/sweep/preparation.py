@@ -11,12 +11,12 @@ from specexp.artifacts import StudyKind, kind_named
 from specexp.base.messages import counted, first_line
 from specexp.config import ConfigError, build_outline, build_pair
 from specexp.config.load import awaits_counts
-from specexp.config.sweep import Categorical, Sweep
+from specexp.config.sweep import FUNCTION, Categorical, Sweep
 from specexp.sweep.bench import Bench
 from specexp.sweep.live_benches import live_bench
 from specexp.sweep.output import payloads_of
 from specexp.sweep.sampler import check_sampler
-from specexp.sweep.space import Space
+from specexp.sweep.space import Space, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ def without_impossible(
         return None
 
     left_out, entries = dict[str, str](), dict(sweep.space)
+    if FUNCTION in entries:
+        drawn = [refusal(overrides) for overrides in branches(config, sweep)]
+        if None not in drawn:
+            raise config.checker.error(("sweep", "space"), f": no settings that it returned can be built: {drawn[0]}")
     for key, entry in _whole_parts(sweep).items():
         kept, refused = [], dict[str, str]()
         # ``by_label`` is in the order of the choices.
@@ -82,8 +86,13 @@ def branches(
 ) -> Iterator[dict[str, Any]]:
     """Yield overrides for each combination of whole parts, once with the lowest and once with the highest numbers.
 
+    If a function draws the settings, yield a few draws.
+
     ``chosen`` maps keys to the labels that all combinations share.
     """
+    if FUNCTION in sweep.space:
+        yield from drawn_by_function(config, sweep)
+        return
     others = {key: list(entry.by_label) for key, entry in _whole_parts(sweep).items() if key not in chosen}
     for labels in product(*others.values()):
         for end in (0, 1):

@@ -113,14 +113,17 @@ class StudyConfig(Config):
         # A setting that the engine leaves unset belongs to another way of drafting, so it does not apply.
         return found.get(key, None) is not None if section == "engine" else has_key(found, key)
 
-    def with_overrides(self, overrides: Mapping[str, Any]) -> Config:
-        """Return a candidate's configuration. A fitted tree without acceptance counts gets the study's counts."""
+    def with_overrides(self, overrides: Mapping[str, Any], source: str = "sweep") -> Config:
+        """Return a candidate's configuration. A fitted tree without acceptance counts gets the study's counts.
+
+        ``source`` is the beginning of an error's message.
+        """
         counts = self.acceptance_counts
         filled = {
             key: with_counts(value, str(counts)) if key == "builder" and counts else value
             for key, value in overrides.items()
         }
-        return apply_overrides(self, filled, "sweep")
+        return apply_overrides(self, filled, source)
 
     def resolved(self, config: Config) -> dict[str, Any]:
         """Return the sections in which candidates may differ, with all defaults filled in."""
