@@ -49,7 +49,8 @@ class ConstraintError(ValueError):
 
 
 class GrammarConstraint(Constraint):
-    """A constraint by one of llguidance's matchers. Masks of a step are kept until its tokens are committed."""
+    """A constraint by one of llguidance's matchers. A step's masks and forced text are kept until its tokens are
+    committed."""
 
     def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer, eos_token_ids: frozenset[int]) -> None:
         self.eos_token_ids = eos_token_ids
@@ -57,6 +58,7 @@ class GrammarConstraint(Constraint):
         self._tokenizer = tokenizer
         self._path: list[int] = []  # the matcher has read these tokens after the committed ones
         self._masks: dict[tuple[int, ...], NDArray[np.uint8] | None] = {}
+        self._forced: dict[tuple[int, ...], list[int]] = {}
 
     @override
     def mask(self, path: Sequence[int]) -> NDArray[np.uint8] | None:
@@ -72,14 +74,21 @@ class GrammarConstraint(Constraint):
 
     @override
     def forced(self, path: Sequence[int]) -> list[int]:
-        # compute_ff_tokens() leaves out the end of the text, which is nearly always right
-        return self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
+        key = tuple(path)
+        if key not in self._forced:
+            # compute_ff_tokens() leaves out the end of the text, which is nearly always right
+            text = self._tokenizer.tokenize_bytes(self._matcher.compute_ff_bytes()) if self._go(path) else []
+            # the rest of the text is forced after each of its tokens
+            self._forced |= {(*key, *text[:at]): text[at:] for at in range(len(text) + 1)}
+        return self._forced[key]
 
     @override
     def commit(self, tokens: Sequence[int]) -> None:
         if not self._go([token for token in tokens if token not in self.eos_token_ids]):  # nothing follows EOS
             raise ValueError(f"the constraint does not allow the tokens {list(tokens)} at this place")
-        self._path, self._masks = [], {}
+        self._path = []
+        self._masks.clear()
+        self._forced.clear()
 
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to a path, and return whether all of it is allowed."""

@@ -90,25 +90,22 @@ def constrained(constraint: Constraint, request: Request, answer: Candidates) ->
     """
     if request.kind is not NodeKind.POINT_MASS:
         return answer
-    tokens, log_probs = answer.tokens.copy(), answer.log_probs
-    log_probs = None if log_probs is None else log_probs.copy()
-    if not tokens.shape[1]:  # no row has candidates
-        tokens = np.full((len(tokens), 1, *tokens.shape[2:]), NO_CANDIDATE)
-        log_probs = None if log_probs is None else np.full((len(tokens), 1), -np.inf, dtype=np.float32)
-    phrases = tokens.reshape(*tokens.shape[:2], -1)  # [f, k, length], a view
+    phrases = answer.tokens.ndim == 3
+    given = answer.tokens if phrases else answer.tokens[:, :, np.newaxis]  # [f, k, length]
+    width = max(1, given.shape[1])  # room for forced text
+    tokens = np.full((len(given), width, given.shape[2]), NO_CANDIDATE)
+    log_probs = None if answer.log_probs is None else np.full(tokens.shape[:2], -np.inf, dtype=np.float32)
     for row, frontier in enumerate(request.rows.tolist()):
-        path = request.path_tokens(frontier)
-        for phrase in phrases[row]:
-            written = [token for token in phrase.tolist() if token != NO_CANDIDATE]
-            phrase[constraint.allowed(path, written) :] = NO_CANDIDATE
-        if (phrases[row, :, 0] == NO_CANDIDATE).all() and (forced := constraint.forced(path)):
-            forced = forced[: phrases.shape[2]]
-            phrases[row, 0, : len(forced)] = forced
+        path, place = request.path_tokens(frontier), 0
+        for old, phrase in enumerate(given[row].tolist()):
+            written = [token for token in phrase if token != NO_CANDIDATE]
+            if kept := written[: constraint.allowed(path, written)]:
+                tokens[row, place, : len(kept)] = kept
+                if log_probs is not None and answer.log_probs is not None:
+                    log_probs[row, place] = answer.log_probs[row, old]
+                place += 1
+        if place == 0 and (forced := constraint.forced(path)[: tokens.shape[2]]):
+            tokens[row, 0, : len(forced)] = forced
             if log_probs is not None:
                 log_probs[row, 0] = 0.0
-    # a stable sort moves empty candidates behind the others of their row
-    order = np.argsort(phrases[:, :, 0] == NO_CANDIDATE, axis=1, kind="stable")
-    sorted_tokens = np.take_along_axis(phrases, order[:, :, np.newaxis], axis=1).reshape(tokens.shape)
-    if log_probs is not None:
-        log_probs = np.take_along_axis(log_probs, order, axis=1)
-    return replace(answer, tokens=sorted_tokens, log_probs=log_probs)
+    return replace(answer, tokens=tokens if phrases else tokens[:, :, 0], log_probs=log_probs)

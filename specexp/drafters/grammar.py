@@ -47,5 +47,8 @@ class Grammar(Drafter):
         if forced := context.constraint.forced(path):
             return forced[:1]
         mask = context.constraint.mask(path)
-        tokens = [] if mask is None else np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
+        # every byte with a bit allows a token, so most masks need not be unpacked
+        if mask is None or np.count_nonzero(mask) > self.candidates:
+            return []
+        tokens: list[int] = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
         return tokens if len(tokens) <= self.candidates else []
