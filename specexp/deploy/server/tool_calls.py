@@ -14,7 +14,7 @@ from specexp.base.checked import Section
 from specexp.constraints.grammar import call_grammar
 from specexp.data.chat import Message
 
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 MARK = "<tool_call>"
 """The beginning of a call in the output and the chat template of many families: Qwen, Hermes, SmolLM3, Granite."""
 _HEAD = re.compile(r'\{"name": "([^"]*)", "arguments": ')
@@ -72,6 +72,7 @@ class CallText:
     def __init__(self, choice: str | None) -> None:
         self._choice = choice
         self._waiting = ""  # not given yet
+        self._behind_call = False  # nothing but white space has followed the last call
         self.calls = 0
 
     def add(self, text: str, reason: str | None) -> dict[str, Any]:
@@ -107,19 +108,27 @@ class CallText:
         }
 
     def _marked(self, reason: str | None) -> dict[str, Any]:
-        """Give text in front of the first mark; at the end, give the calls behind it, unless they cannot be read."""
-        start = self._waiting.find(MARK)
-        if start < 0 and reason is None:  # the end of the text may begin a mark
+        """Give each call once it is complete, and all other text, but no white space behind a call."""
+        content, calls = "", list[dict[str, Any]]()
+        while True:
+            if self._behind_call:
+                self._waiting = self._waiting.lstrip()
+            found = _CALL.search(self._waiting)
+            if found is None or not (found[2] or reason):
+                break
+            call = _read(found[1])
+            self._behind_call = call is not None
+            content += self._waiting[: found.end() if call is None else found.start()]
+            self._waiting = self._waiting[found.end() :]
+            if call is not None:
+                calls.append(self._call(*call))
+        start = len(self._waiting) if found is None else found.start()
+        if found is None and reason is None:  # the end of the text may begin a mark
             lengths = range(len(MARK) - 1, 0, -1)
-            start = len(self._waiting) - next((n for n in lengths if self._waiting.endswith(MARK[:n])), 0)
-        start = len(self._waiting) if start < 0 else start
-        content, self._waiting = self._waiting[:start], self._waiting[start:]
-        if reason is None:
-            return {"content": content}
-        calls = [call for one in _CALL.findall(self._waiting) if (call := _read(one)) is not None]
-        if not calls:
-            return {"content": content + self._waiting}
-        return {"content": content or None, "tool_calls": [self._call(*one) for one in calls]}
+            start -= next((n for n in lengths if self._waiting.endswith(MARK[:n])), 0)
+        self._behind_call &= not self._waiting[:start]
+        content, self._waiting = content + self._waiting[:start], self._waiting[start:]
+        return {"content": content or None, "tool_calls": calls} if calls else {"content": content}
 
 
 def _read(text: str) -> tuple[str, str] | None:
@@ -127,5 +136,5 @@ def _read(text: str) -> tuple[str, str] | None:
     try:
         found = json.loads(text)
         return str(found["name"]), json.dumps(found.get("arguments", {}), ensure_ascii=False)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         return None

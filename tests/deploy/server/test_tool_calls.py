@@ -7,9 +7,13 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from helpers.running_server import running
 
 from specexp.deploy.server.request_schema import ChatRequest
 from specexp.deploy.server.tool_calls import CallText
+from specexp.testing.fakes import FakeCausalLM
+
+from .conftest import serve
 
 WEATHER = {
     "type": "object",
@@ -103,39 +107,83 @@ def test_tools_that_must_not_be_called_change_nothing(address):
     assert none.json()["choices"] == without.json()["choices"]
 
 
+F = '<tool_call>{"name": "f"}</tool_call>'
+G = '<tool_call>{"name": "g", "arguments": {"é": [1]}}</tool_call>'
 TEXTS = {
-    "no call": ("Fine < today, <tool", None),
+    "no call": ("Fine < today, <tool", "Fine < today, <tool", []),
     "one call": (
-        'Let me see.\n<tool_call>\n{"name": "f", "arguments": {"x": "}"}}\n</tool_call>',
+        'Let me see.\n<tool_call>\n{"name": "f", "arguments": {"x": "}"}}\n</tool_call>\n',
+        "Let me see.\n",
         [("f", {"x": "}"})],
     ),
-    "two calls": (
-        '<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {"é": [1]}}</tool_call>',
-        [("f", {}), ("g", {"é": [1]})],
+    "two calls": (f"{F}\n{G}", "", [("f", {}), ("g", {"é": [1]})]),
+    "text behind a call": (f"{F}\n That is \n all.", "That is \n all.", [("f", {})]),
+    "no JSON": ("<tool_call>{name: f}</tool_call> So", "<tool_call>{name: f}</tool_call> So", []),
+    "no JSON, then a call": (
+        f"<tool_call>f()</tool_call>\n{G}",
+        "<tool_call>f()</tool_call>\n",
+        [("g", {"é": [1]})],
     ),
-    "no JSON": ("<tool_call>{name: f}</tool_call>", None),
-    "cut": ('So <tool_call>{"name": "f", "argu', None),
+    "no object": ("<tool_call>[1]</tool_call>", "<tool_call>[1]</tool_call>", []),
+    "not closed": ('<tool_call>{"name": "f"}', "", [("f", {})]),
+    "cut": ('So <tool_call>{"name": "f", "argu', 'So <tool_call>{"name": "f", "argu', []),
 }
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(("text", "calls"), TEXTS.values(), ids=TEXTS)
-def test_marked_calls_are_read_from_chunks_of_any_length(text, calls, seed):
-    random, reader, found, content = Random(seed), CallText("auto"), [], ""
+@pytest.mark.parametrize(("text", "content", "calls"), TEXTS.values(), ids=TEXTS)
+def test_marked_calls_are_read_from_chunks_of_any_length(text, content, calls, seed):
+    random, reader, found, given = Random(seed), CallText("auto"), [], ""
     rest = text
     while rest:
         length = random.randint(1, len(rest))
         delta = reader.add(rest[:length], None if length < len(rest) else "stop")
         rest = rest[length:]
         found += [one["function"] for one in delta.get("tool_calls", ())]
-        content += delta.get("content") or ""
-    expected = text if calls is None else text[: text.index("<tool_call>")]
-    assert content == expected
-    assert [(one["name"], json.loads(one["arguments"])) for one in found] == (calls or [])
+        given += delta.get("content") or ""
+    assert given == content
+    assert [(one["name"], json.loads(one["arguments"])) for one in found] == calls
 
 
 READS_TOOLS = "{% for t in tools or [] %}({{ t.function.name }}){% endfor %}{% if tools %}<tool_call>{% endif %}"
 ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def writing(tiny):
+    """The address of a server of a model that writes the text of :data:`TEXTS` with the number that the user gives."""
+    tokenizer = tiny[1]
+    scripts = [tokenizer(text, add_special_tokens=False).input_ids for text, _, _ in TEXTS.values()]
+    (mark,) = tokenizer("?", add_special_tokens=False).input_ids
+
+    def next_logits(tokens):
+        start = tokens.index(mark) + 1 if mark in tokens else len(tokens)
+        script = scripts[int(tokenizer.decode(tokens[start - 2])) if mark in tokens else 0]
+        written = [*script, tokenizer.eos_token_id][min(len(tokens) - start, len(script))]
+        return [50.0 * (token == written) for token in range(len(tokenizer))]
+
+    with running(serve((FakeCausalLM(next_logits, len(tokenizer)), tokenizer))) as address:
+        yield address
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_calls_that_a_model_marks_reach_answers_and_streams(writing, tiny, monkeypatch, name):
+    monkeypatch.setattr(tiny[1], "chat_template", READS_TOOLS + TURNS)
+    _, content, calls = TEXTS[name]
+    user = [{"role": "user", "content": f"{list(TEXTS).index(name)}?"}]
+    (choice,) = ask(writing, messages=user, tool_choice="auto").json()["choices"]
+    found = [one["function"] for one in choice["message"].get("tool_calls", ())]
+    assert (choice["message"]["content"] or "") == content
+    assert [(one["name"], json.loads(one["arguments"])) for one in found] == calls
+    assert choice["finish_reason"] == ("tool_calls" if calls else "stop")
+    client = openai.OpenAI(base_url=f"{writing}/v1", api_key="none", max_retries=0)
+    fields = {"model": "tiny", "messages": user, "tools": TOOLS, "temperature": 0}
+    with client.chat.completions.stream(**fields, max_tokens=120) as stream:
+        (streamed,) = stream.get_final_completion().choices
+    found = [one.function for one in streamed.message.tool_calls or ()]
+    assert (streamed.message.content or "") == content
+    assert [(one.name, json.loads(one.arguments)) for one in found] == calls
+    assert streamed.finish_reason == choice["finish_reason"]
 
 
 @pytest.mark.parametrize(("reads", "choice"), [(True, "auto"), (True, "required"), (False, "required")])
