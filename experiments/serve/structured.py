@@ -110,9 +110,7 @@ def outcome(url: str, model: str, field: str, schema: Mapping[str, Any]) -> str:
     answer = httpx.post(f"{url}/v1/completions", json={**body, **form(field, schema)}, timeout=300)
     if answer.status_code != 200:
         error = answer.json().get("error", answer.text)
-        return (
-            f"{answer.status_code}: {first_line(error['message'] if isinstance(error, dict) else error)[:90]}"
-        )
+        return f"{answer.status_code}: {first_line(error['message'] if isinstance(error, dict) else error)[:90]}"
     (choice,) = answer.json()["choices"]
     if choice["finish_reason"] == "length":
         return "no end"
@@ -169,9 +167,7 @@ def main() -> None:
             model = httpx.get(f"{url}/v1/models", timeout=60).json()["data"][0]["id"]
             urls[name] = url, model, "json_schema" if name == LLAMA else "structured_outputs"
         if options.schemas:
-            rows = [
-                [kind, *(outcome(*one, schema) for one in urls.values())] for kind, schema in KINDS.items()
-            ]
+            rows = [[kind, *(outcome(*one, schema) for one in urls.values())] for kind, schema in KINDS.items()]
             text, name = markdown(["kind", *urls], rows), "schemas.md"
         else:
             text, name = asyncio.run(speeds(pair, urls, options.prompts)), "speed.md"
@@ -199,9 +195,7 @@ async def speeds(pair: ModelPair, urls: Mapping[str, tuple[str, str, str]], numb
                 "stream_options": {"include_usage": True},
             }
             fields = {**body, **form(field, schema), **more}
-            [answer], _ = await load(
-                url, lambda ids, _, f=fields: {**f, "prompt": ids}, [list(prompt.token_ids)], 1, 1
-            )
+            [answer], _ = await load(url, lambda ids, _, f=fields: {**f, "prompt": ids}, [list(prompt.token_ids)], 1, 1)
             if place:  # the first is for warming up
                 answers[name].append(answer)
     rates = {name: np.array([one.tokens / one.whole for one in some]) for name, some in answers.items()}

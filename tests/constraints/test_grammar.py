@@ -107,9 +107,9 @@ def test_forced_text_is_drafted() -> None:
         forced[at:] for at in range(len(forced) + 1)
     ]
     assert constraint.forced([*forced[:2], forced[0]]) == [], "the path is not allowed"
-    result = Decoder(
-        LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)
-    ).generate([5, 6], max_new_tokens=40, constraint=constraint)
+    result = Decoder(LanguageModel(hashed_model(len(TOKENIZER), context_limit=1024)), Grammar(), Chain(8)).generate(
+        [5, 6], max_new_tokens=40, constraint=constraint
+    )
     assert result.steps <= len(result.token_ids) / 3
 
 
