@@ -107,7 +107,10 @@ KINDS: dict[str, dict[str, Any]] = {
 def outcome(url: str, model: str, field: str, schema: Mapping[str, Any]) -> str:
     """Return in a few words what a server makes of a schema."""
     body = {"model": model, "prompt": "An example as JSON:\n", "max_tokens": 120, "temperature": 0}
-    answer = httpx.post(f"{url}/v1/completions", json={**body, **form(field, schema)}, timeout=300)
+    try:
+        answer = httpx.post(f"{url}/v1/completions", json={**body, **form(field, schema)}, timeout=60)
+    except httpx.TransportError as error:
+        return f"no answer: {type(error).__name__}"
     if answer.status_code != 200:
         error = answer.json().get("error", answer.text)
         return f"{answer.status_code}: {first_line(error['message'] if isinstance(error, dict) else error)[:90]}"
@@ -137,7 +140,7 @@ def commands(options: argparse.Namespace, pair: ModelPair, work: Path) -> dict[s
         LLAMA: LlamaCppServer(target=str(work / "target.gguf"), threads=2),
         THEIRS: VLLM(python=options.python),
     }
-    if shutil.which(options.python) is None:
+    if THEIRS in options.only and shutil.which(options.python) is None:
         print(f"vLLM is left out: --python must be the interpreter of its environment, got {options.python}")
         del engines[THEIRS]
     if LLAMA in options.only:
