@@ -19,15 +19,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 
-from experiments.serve.load import Answer, free_port, load, our_server, serving, speedup
+from experiments.serve.load import Answer, Body, free_port, load, our_server, serving, speedup
 from specexp.base.messages import first_line
 from specexp.data import Workload
 from specexp.data.named_sets import StructuredTasks
@@ -112,8 +113,8 @@ def outcome(url: str, model: str, field: str, schema: Mapping[str, Any]) -> str:
     except httpx.TransportError as error:
         return f"no answer: {type(error).__name__}"
     if answer.status_code != 200:
-        error = answer.json().get("error", answer.text)
-        return f"{answer.status_code}: {first_line(error['message'] if isinstance(error, dict) else error)[:90]}"
+        why = answer.json().get("error", answer.text)
+        return f"{answer.status_code}: {first_line(why['message'] if isinstance(why, dict) else why)[:90]}"
     (choice,) = answer.json()["choices"]
     if choice["finish_reason"] == "length":
         return "no end"
@@ -178,13 +179,18 @@ def main() -> None:
     print(text)
 
 
+def request(fields: Mapping[str, Any], ids: Sequence[int], seed: int) -> Body:
+    """Return the body of a request."""
+    return {**fields, "prompt": ids}
+
+
 async def speeds(pair: ModelPair, urls: Mapping[str, tuple[str, str, str]], number: int) -> str:
     """Return a table of tokens per second, and of the ratios of our server to each other."""
     prompts = Workload(StructuredTasks()).load(pair.tokenizer)
     prompts = [one for one in prompts if "json" in (one.structured_outputs or {})]
     prompts = prompts[:: max(1, len(prompts) // number)]
     answers = defaultdict[str, list[Answer]](list)
-    arms = {name: (url, model, field, {}) for name, (url, model, field) in urls.items()}
+    arms: dict[str, tuple[str, str, str, dict[str, Any]]] = {name: (*one, {}) for name, one in urls.items()}
     if OURS in urls:
         arms[PLAIN] = (*urls[OURS], {"speculative": False})
     for place, prompt in enumerate([prompts[0], *prompts]):
@@ -197,8 +203,8 @@ async def speeds(pair: ModelPair, urls: Mapping[str, tuple[str, str, str]], numb
                 "temperature": 0,
                 "stream_options": {"include_usage": True},
             }
-            fields = {**body, **form(field, schema), **more}
-            [answer], _ = await load(url, lambda ids, _, f=fields: {**f, "prompt": ids}, [list(prompt.token_ids)], 1, 1)
+            made = partial(request, {**body, **form(field, schema), **more})
+            [answer], _ = await load(url, made, [list(prompt.token_ids)], 1, 1)
             if place:  # the first is for warming up
                 answers[name].append(answer)
     rates = {name: np.array([one.tokens / one.whole for one in some]) for name, some in answers.items()}
