@@ -8,13 +8,17 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from helpers.small_models import byte_tokenizer
 
 from specexp import Decoder
 from specexp.builders import Chain
 from specexp.constraints.grammar import Compiler, ConstraintError, compiler_of
 from specexp.core.language_model import LanguageModel
+from specexp.core.sampling import allowed_after
+from specexp.core.tree import root_tree
 from specexp.drafters import Grammar, PromptLookup, Union
+from specexp.models.pair import load_tokenizer
 from specexp.testing.fakes import hashed_model
 
 TOKENIZER = byte_tokenizer()
@@ -89,6 +93,17 @@ def test_every_answer_validates_and_is_that_of_plain_decoding(seed: int) -> None
 )
 def test_other_constraints_allow_their_texts_alone(spec: dict[str, Any], texts: set[str]) -> None:
     assert answer(spec, Grammar(), Chain(4))[1] in texts
+
+
+def test_forced_text_is_written_in_the_tokens_of_the_mask_even_if_others_spell_it() -> None:
+    tokenizer = load_tokenizer("smollm2")
+    constraint = compiler_of(tokenizer, len(tokenizer), EOS).constraint({"json": {"type": "object", "required": ["a"]}})
+    [brace], [first, *_] = tokenizer.encode("{"), constraint.forced([])
+    assert first != brace
+    assert constraint.allowed([], [brace]) == 1, "its text is allowed"
+    logits = torch.zeros(1, len(tokenizer))
+    logits[0, brace] = 1.0
+    assert allowed_after(constraint, root_tree(5), [brace], logits)(0) == first
 
 
 def test_forced_text_is_drafted() -> None:
