@@ -86,19 +86,25 @@ def main() -> None:
                 for name in np.random.default_rng([number, at_once]).permutation([*arms]).tolist():
                     url, made = arms[name]
                     runs[name, at_once].append(asyncio.run(load(url, made, prompts, at_once, max(5, 2 * at_once))))
+            text = write(runs, options.output)  # after each round, because one takes minutes
             print(f"round {number + 1}", flush=True)
+    print(text)
+
+
+def write(runs: Mapping[tuple[str, int], Sequence[Round]], output: Path) -> str:
+    """Write the tables and the requests of all rounds so far; returns the tables."""
     ordered = dict(sorted(runs.items(), key=lambda one: one[0][1]))
-    options.output.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     text = f"{table(ordered)}\n{ratios(ordered)}"
-    (options.output / "load.md").write_text(text)
+    (output / "load.md").write_text(text)
     rows = [
         {"server": name, "at_once": at_once, "round": number, "seconds": seconds, **asdict(one)}
         for (name, at_once), rounds in ordered.items()
         for number, (answers, seconds) in enumerate(rounds)
         for one in answers
     ]
-    (options.output / "requests.json").write_text(json.dumps(rows))
-    print(text)
+    (output / "requests.json").write_text(json.dumps(rows))
+    return text
 
 
 def ratios(runs: Mapping[tuple[str, int], Sequence[Round]]) -> str:
