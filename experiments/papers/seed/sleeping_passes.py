@@ -85,8 +85,7 @@ class Result(NamedTuple):
 def executor_of(execution: Execution, widths: list[int] | None, agreement: float) -> AbstractContextManager[Executor]:
     """Return an executor of models that sleep."""
     target, draft = (
-        LanguageModel(SleepingModel(*one), self_check=False)  # type: ignore[arg-type]
-        for one in ((TARGET_MS,), (DRAFT_MS, agreement))
+        LanguageModel(SleepingModel(*one), self_check=False) for one in ((TARGET_MS,), (DRAFT_MS, agreement))
     )
     parts = Parts(DraftModel(draft), KConfig(widths), Greedy()) if widths else Parts(verifier=Greedy())
     return execution.open(target, parts)
