@@ -26,7 +26,7 @@ README, PICTURES = Path("README.md"), Path("docs/pictures")
 STUDY, CONTEST = Path("runs/tree_shape"), Path("runs/smollm2")
 MAIN_JOB = "python -m specexp.sweep experiments/tree_shape.yaml"
 BY_TASK = ("workloads", "structured")
-"""The experiments whose tasks have a row each."""
+"""The experiments with a row for each task."""
 ENGINES = (
     "python -m experiments.passes.contest experiments/passes/smollm2.yaml "
     "--profile.prompts 3 --profile.repeats 6 --profile.max_new_tokens 32"

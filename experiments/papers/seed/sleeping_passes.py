@@ -43,7 +43,7 @@ ARMS: Mapping[str, tuple[Execution, list[int] | None]] = {
 
 
 class SleepingModel(FakeCausalLM):
-    """A model whose logits are hashes of the last three tokens. A pass of any number of rows sleeps equally long."""
+    """A model with hashes of the last three tokens as logits. A pass of any number of rows sleeps equally long."""
 
     def __init__(self, milliseconds: float, agreement: float = 1.0) -> None:
         super().__init__(partial(_logits, agreement), VOCABULARY, context_limit=256)
