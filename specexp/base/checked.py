@@ -5,6 +5,7 @@ The last functions find a family of classes, i.e. the public classes defined in 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -14,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
+from importlib.abc import InspectLoader
 from importlib.util import find_spec
-from pathlib import Path
 from pkgutil import iter_modules, walk_packages
 from typing import Any, NamedTuple, Protocol, Self, get_args
 
@@ -478,10 +479,6 @@ def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# name, bases and body of a class
-_CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
-
-
 class WrittenClass(NamedTuple):
     """A class as its module's source defines it."""
 
@@ -497,10 +494,14 @@ def written_in(package: str) -> dict[str, WrittenClass]:
     found: dict[str, WrittenClass] = {}
     for one in modules(import_module(package).__path__, f"{package}."):
         spec = None if one.ispkg else find_spec(one.name)
-        source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
-        for name, given, body in _CLASS.findall(source):
-            bases = frozenset(re.findall(r"\w+", given))
-            found[name] = WrittenClass(one.name, bases, "ABC" in bases or "@abstractmethod" in body)
+        loader = spec and spec.loader
+        source = loader.get_source(one.name) if isinstance(loader, InspectLoader) else None  # None for compiled code
+        for node in ast.parse(source or "").body:
+            if isinstance(node, ast.ClassDef):
+                bases = frozenset(ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
+                methods = (member for member in node.body if isinstance(member, ast.FunctionDef))
+                marks = {ast.unparse(mark) for method in methods for mark in method.decorator_list}
+                found[node.name] = WrittenClass(one.name, bases, "ABC" in bases or "abstractmethod" in marks)
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
-from specexp.base.checked import IntegerKey, Section, arguments_of, import_object
+from specexp.base.checked import IntegerKey, Section, arguments_of, classes_of, import_object
 from specexp.config import ConfigError, load_config
 from specexp.config.check import Checker, part_names, parts_of
 from specexp.config.explain import contracts
@@ -135,6 +136,15 @@ def test_bounds_hold_for_postponed_annotations_of_a_foreign_part(monkeypatch):
 @pytest.mark.parametrize("contract", contracts())
 def test_names_of_parts_read_from_the_source_are_those_of_the_imported_classes(contract):
     assert part_names(import_object(contract)) == [*parts_of(contract)]
+
+
+def test_compiled_modules_of_a_package_are_not_read(tmp_path, monkeypatch):
+    (tmp_path / "mixed").mkdir()
+    (tmp_path / "mixed" / "__init__.py").touch()
+    (tmp_path / "mixed" / f"fast{EXTENSION_SUFFIXES[0]}").write_bytes(b"\x7fELF\xff")
+    (tmp_path / "mixed" / "parts.py").write_text("class Fast(dict): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(classes_of("mixed")) == ["Fast"]
 
 
 PARTS = [(name, part) for contract in contracts() for name, part in parts_of(contract).items()]
