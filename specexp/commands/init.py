@@ -49,12 +49,13 @@ def _act(given: argparse.Namespace) -> int:
         raise ConfigError(f"FOLDER must be new or an empty folder, got {folder}")
     check_folder_name(folder.name, ConfigError("FOLDER"))  # the study has the folder's name
     check_writable(folder, ConfigError("FOLDER"))
+    count = _count_prompts(given)  # before models, because importing transformers takes seconds
     for role, source in (("target", given.target), ("draft", given.draft)):
         if source not in (None, *_SHIPPED):
             _check_model(role, source)
     _check_folders(given.target, given.draft)
     given.target, given.draft = (source and _from_anywhere(source) for source in (given.target, given.draft))
-    files, decisions = _files(folder, given)
+    files, decisions = _files(folder, given, count)
     for file in _write(folder, files):
         print(file)
     for decision in decisions:
@@ -100,29 +101,39 @@ def _from_anywhere(source: str) -> str:
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
-def _files(folder: Path, given: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+def _count_prompts(given: argparse.Namespace) -> int:
+    """Return the number of prompts; raises ConfigError if they cannot be read, or are too few for a study."""
+    from specexp.data import OwnPrompts, PromptSetError, Workload
+
+    if given.prompts is None:
+        return _EXAMPLES
+    prompts = OwnPrompts(_from_anywhere(given.prompts))
+    try:
+        count = len(Workload(prompts, unusable=given.unusable, field=given.field).rows())
+    except PromptSetError as error:
+        why = re.sub(r"(?:--)?data\.(field|unusable):?", r"--\1", str(error))
+        raise ConfigError(f"--prompts: {why}") from error
+    if count < FEWEST_PROMPTS:
+        raise ConfigError(
+            f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
+            f"better {_SEARCHED + _CONFIRMED}, got {count}"
+        )
+    return count
+
+
+def _files(folder: Path, given: argparse.Namespace, count: int) -> tuple[dict[str, str], list[str]]:
     """Return the text of each file in the new folder, keyed by file name, and five lines about the decisions."""
-    from specexp.data import OwnPrompts, PromptSetError, StdlibFunctions, Workload
+    from specexp.data import StdlibFunctions
 
     files = {}
     if given.prompts is None:
-        prompts, count = "prompts.jsonl", _EXAMPLES
+        prompts = "prompts.jsonl"
         rows = StdlibFunctions("validation").load().select(range(count))
         # works both as a user turn and, without a chat template, as code to continue
         texts = [f"# Complete this Python function.\n\n{row['turns'][0]}" for row in rows]
         files[prompts] = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     else:
         prompts = _from_anywhere(given.prompts)
-        try:
-            count = len(Workload(OwnPrompts(prompts), unusable=given.unusable, field=given.field).rows())
-        except PromptSetError as error:
-            why = re.sub(r"(?:--)?data\.(field|unusable):?", r"--\1", str(error))
-            raise ConfigError(f"--prompts: {why}") from error
-    if count < FEWEST_PROMPTS:
-        raise ConfigError(
-            f"--prompts: {given.prompts} must have at least {FEWEST_PROMPTS} prompts for a search and a confirmation, "
-            f"better {_SEARCHED + _CONFIRMED}, got {count}"
-        )
     if count < _SEARCHED + _CONFIRMED:
         print(f"{count} prompts are few: intervals will be wide. {_SEARCHED + _CONFIRMED} are enough.")
     shared = shipped("sweeps/methods.yaml").read_text(encoding="utf-8")

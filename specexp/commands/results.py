@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specexp.artifacts.atomic_write import atomic_write
+from specexp.base.messages import counted, near_file
 from specexp.config.command import Options, answered, current_result, say
 from specexp.config.layers import ConfigError
 
@@ -19,13 +20,13 @@ _CONDITIONS = re.compile(
     r"^(specexp .*); (.*)\n(.*?), (.*); prompts of (.*); .*, (.*)\n`(.*?)`(; artifact `(.*)`)?$", re.M
 )
 _OVER_PLAIN = re.compile(r"(modelled )?(speedup|vs plain)")
-_EXPECTED = "must be table.md of a run or confirm.md of a study, as specexp 1.1 or later writes them"
+_EXPECTED = "must be table.md of a run or confirm.md of a study"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = Options(prog="python -m specexp.results", description="Join tables into one page of results.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=_EXPECTED.partition(", ")[0][8:])
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=_EXPECTED[8:])
     parser.add_argument("--output", type=Path, default=Path("results.html"), help="the page (results.html)")
     given = parser.parse_args(arguments)
     return answered(lambda: _join(given.files, given.output))
@@ -36,11 +37,13 @@ def _join(given: Sequence[Path], page: Path) -> int:
     rows = [{"run": number, **row} for number, (_, own) in enumerate(found) for row in own]
     atomic_write(page, with_results({"runs": [run for run, _ in found], "rows": rows}))
     current_result().page = str(page)
-    return say(f"{page} has {len(rows)} results of {len(found)} files; open it in a browser")
+    return say(f"{page} has {counted(len(rows), 'result')} of {counted(len(found), 'file')}; open it in a browser")
 
 
 def _read(file: Path) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """Return the conditions of a file's tables, and its speedups over plain decoding."""
+    if not file.exists():
+        raise ConfigError(f"{file} does not exist{near_file(file)}")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -76,7 +76,9 @@ def checked_sources(
         PairError: a source is invalid or unreachable.
     """
     if mode not in (known := (AUTO, *MODES)):
-        raise PairError("mode", f"mode must be one of {', '.join(known)}, got {mode!r}{did_you_mean(mode, known)}")
+        near = did_you_mean(mode, known)
+        hint = near if near.startswith("; did") else ""  # the names stand in the sentence already
+        raise PairError("mode", f"mode must be one of {', '.join(known)}, got {mode!r}{hint}")
     first, second = sources_of(target, draft)
     return (
         _checked("target", target, first, mode, unpacks),

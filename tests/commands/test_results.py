@@ -1,6 +1,7 @@
 """The page that joins tables of several machines."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,16 +76,21 @@ def test_tables_of_two_machines_become_one_page_with_command_and_artifact(tmp_pa
         ),
         ("| arm | vs plain |\n| a | 2.00x [1.00, 3.00] |\n", "it has no speedups over plain decoding"),
         (b"\xff", "it cannot be read ("),
-        (None, "it cannot be read ([Errno 2] No such file"),
     ],
 )
 def test_a_file_that_is_none_of_ours_is_refused_in_one_sentence(tmp_path, capsys, text, why):
     file = tmp_path / "mine.md"
-    if text is not None:
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert main([str(file), "--output", str(tmp_path / "all.html")]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {file} must be table.md of a run or confirm.md of a study")
     assert why in error
     assert error.count("\n") == 1
     assert not (tmp_path / "all.html").exists()
+
+
+def test_a_missing_file_is_named_with_one_like_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("confirm.md").touch()
+    assert main(["confrim.md"]) == 2
+    assert capsys.readouterr().err == "error: confrim.md does not exist; did you mean 'confirm.md'?\n"

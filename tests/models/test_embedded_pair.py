@@ -144,7 +144,7 @@ def test_damaged_files_are_refused_in_one_sentence(
             "vulkan",
             "device 'vulkan' cannot be used here: this PyTorch has no operators for it: name cpu",
         ),
-        ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'"),
+        ("mode", "fast", "mode must be one of eager, compiled, packed, graphed, auto, got 'fast'$"),
         ("mode", "compiled", "heads of 8 numbers"),
     ],
 )
