@@ -19,10 +19,11 @@ from specexp.artifacts import read_artifact
 from specexp.bench.record import read_records
 
 TRIALS = 12
+PROMPTS = 2
+"""Prompts of the search, and as many others of the confirmation."""
 SPACE = "builder.init_args.length: {type: int, low: 1, high: 4}"
-CONFIRMED = (
-    f"n_trials: {TRIALS}, confirm: {{best: 1, data: {{max_prompts: 2}}}}, export: {{to: kept, kind: composition}}"
-)
+CONFIRM = f"{{best: 1, data: {{max_prompts: {PROMPTS}}}}}"
+CONFIRMED = f"n_trials: {TRIALS}, confirm: {CONFIRM}, export: {{to: kept, kind: composition}}"
 
 
 class WholeStudy:
@@ -66,7 +67,8 @@ class WholeStudy:
             if trial.user_attrs.get("prompts") and "duplicate_of" not in trial.user_attrs:
                 (records,) = self.folder.rglob(f"records/trial_{trial.number:04d}.jsonl")
                 own = _answers(records, f"trial {trial.number}")
-                assert len(own) == trial.user_attrs["prompts"]
+                # records of prompts that other programs disturbed are kept, but have no speedup
+                assert trial.user_attrs["prompts"] <= len(own) <= PROMPTS
                 assert set(own.values()) == {1}
         claims = optuna.load_study(study_name="sweep: confirmations", storage=self.url).trials
         (*_, concluded) = (claim.user_attrs["concluded"] for claim in claims if "concluded" in claim.user_attrs)
@@ -76,7 +78,7 @@ class WholeStudy:
         assert set(answers.values()) == {1}
         arms = Counter(arm for arm, *_ in answers)
         assert len(arms) > 1
-        assert set(arms.values()) == {2}  # of each prompt
+        assert set(arms.values()) == {PROMPTS}
         kept = self.folder / "kept"
         kinds = Counter(read_artifact(version).kind for version in kept.glob("v*"))
         assert 1 <= kinds["composition"] <= 1 + killed
