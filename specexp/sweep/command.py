@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,9 +19,6 @@ from specexp.config.sweep import FUNCTION, Sweep
 from specexp.report.publish import check_study_folder
 from specexp.sweep.space import Space, check_goals, directions_of, drawn_by_function
 from specexp.sweep.study_config import StudyConfig
-
-if TYPE_CHECKING:
-    pass
 
 USAGE = """usage: python -m specexp.sweep EXPERIMENT.yaml [--dry-run] [--minutes N] [--n-trials N] [--storage URL]
     [--key value ...]

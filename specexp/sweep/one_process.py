@@ -74,17 +74,17 @@ class OneProcess:
 
     def result(self, trials: optuna.Study) -> StudyResult | None:
         """Return the result of a study that has ended, or None if something is left to measure."""
-        if self.settings.confirm is None or not self.is_complete(trials):
-            return None
-        return self.unchanged(trials)
-
-    def is_complete(self, trials: optuna.Study) -> bool:
-        """Return whether the search has ended."""
         done = trials.user_attrs.get("exhausted") or (
             len(distinct_finished(trials)) >= self.settings.n_trials
             or trials.user_attrs.get("timed_out", 0) == self.settings.minutes
         )
-        return bool(done) and not known_waiting(trials)
+        if self.settings.confirm is None or not done or self.others_running(trials) or known_waiting(trials):
+            return None
+        return self.unchanged(trials)
+
+    def others_running(self, trials: optuna.Study) -> bool:
+        """Return whether another process is measuring a trial; requeue those of dead processes."""
+        return False
 
     def unchanged(self, trials: optuna.Study) -> StudyResult | None:
         """Return the stored result if nothing that it depends on has changed since."""

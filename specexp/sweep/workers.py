@@ -76,8 +76,8 @@ class Workers(OneProcess):
         return trials
 
     @override
-    def is_complete(self, trials: optuna.Study) -> bool:
-        return not others_running(trials) and super().is_complete(trials)
+    def others_running(self, trials: optuna.Study) -> bool:
+        return others_running(trials)
 
     @override
     def join(self, trials: optuna.Study, settings: Sweep) -> int:

@@ -12,6 +12,7 @@ from specexp.sweep.workers import (
     Claim,
     SharedSearch,
     TakenOverError,
+    Workers,
     claim_confirmation,
     in_turn,
     open_confirmations,
@@ -63,6 +64,16 @@ def test_an_error_within_a_claim_is_raised_and_the_claim_ends(url, tmp_path):
     with pytest.raises(OSError, match="the disk is full"):
         claim_confirmation(confirmations, fail)
     assert claim_confirmation(confirmations, lambda claim: 1) == 1
+
+
+def test_a_worker_that_continues_a_study_counts_the_trials_of_dead_ones(url, tmp_path):
+    chosen = settings(storage=url, confirm={"best": 1})
+    study = opened(chosen, tmp_path)
+    study.ask().set_user_attr("worker", workers.worker().partition(":")[0] + ":999999999")
+    process = Workers(None, chosen)
+    assert process.result(study) is None
+    assert study.trials[0].state is TrialState.RUNNING  # the models are not loaded yet, and may be refused
+    assert process.join(study, chosen) == 1
 
 
 @pytest.mark.slow
