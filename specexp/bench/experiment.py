@@ -28,7 +28,7 @@ from specexp.config import (
     build_task_items,
     build_verifier,
     is_multi_sequence,
-    prompts_error,
+    prompt_errors,
 )
 from specexp.models.gguf import runs_in_llama_cpp
 from specexp.tracking.names import EAGER, PLAIN
@@ -274,13 +274,9 @@ def check_prompts(config: Config, prompts: Sequence[Prompt], pair: ModelPair) ->
 
 def load_prompts(config: Config, pair: ModelPair) -> LoadedPrompts:
     """Read the prompts. Raises ConfigError if they cannot be read or do not fit in the target's context."""
-    from specexp.data import PromptSetError
-
     data = build_data(config, pair.tokenizer)
-    try:
+    with prompt_errors(config):
         check_prompts(config, data.prompts, pair)
-    except PromptSetError as error:
-        raise prompts_error(config, error) from error
     for sentence in data.workload.preparation.chat_template():
         print(sentence)
     return data

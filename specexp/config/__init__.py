@@ -18,7 +18,7 @@ from specexp.config.build import (
     build_workload,
     is_multi_sequence,
     missing_engine,
-    prompts_error,
+    prompt_errors,
 )
 from specexp.config.config import (
     Config,
@@ -60,7 +60,7 @@ __all__ = [
     "is_replayed",
     "load_config",
     "missing_engine",
-    "prompts_error",
+    "prompt_errors",
     "recording_folder",
     "save_resolved",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -89,8 +90,18 @@ def build_data(config: Config, tokenizer: PreTrainedTokenizerBase) -> LoadedProm
     return LoadedPrompts(build_workload(config), tokenizer)
 
 
-def prompts_error(config: Config, error: PromptSetError) -> ConfigError:
-    """Convert an error from a prompt set or workload to a ConfigError that names the file and key at fault."""
+@contextmanager
+def prompt_errors(config: Config) -> Iterator[None]:
+    """Convert errors from a prompt set or workload to ConfigErrors that name the file and key at fault."""
+    from specexp.data import PromptSetError
+
+    try:
+        yield
+    except PromptSetError as error:
+        raise _prompts_error(config, error) from error
+
+
+def _prompts_error(config: Config, error: PromptSetError) -> ConfigError:
     stage = config.source_of(("data", "offset"))
     follows = stage.startswith("sweep.") and config.get(f"{stage}.offset", None) is None
     if error.key == ("offset",) and follows:  # if not set, it defaults to the end of the search's prompts

@@ -21,7 +21,7 @@ from specexp.config.build import (
     check_draft_latency,
     check_parts,
     is_multi_sequence,
-    prompts_error,
+    prompt_errors,
 )
 from specexp.config.check import find_part
 from specexp.config.config import Config, apply_overrides, check_key, has_key, is_replayed
@@ -324,14 +324,12 @@ def with_recognized_fields(config: Config) -> tuple[Config, list[str]]:
         staged = with_prompts_of(config, stage)
         if str(staged.get("data.prompts")["class_path"]).rpartition(".")[2] != "OwnPrompts":
             continue
-        from specexp.data import OwnPrompts, PromptSetError
+        from specexp.data import OwnPrompts
 
         workload = build_workload(staged)
         assert isinstance(workload.prompts, OwnPrompts)
-        try:
+        with prompt_errors(staged):
             rows = workload.rows()
-        except PromptSetError as error:
-            raise prompts_error(staged, error) from error
         field = str(workload.prompts.field)
         fields[f"{'data' if stage is None else f'sweep.{stage}.data'}.field"] = field
         chat = ", chat messages up to the user's last one" if any(rows["chat"]) else ""

@@ -66,8 +66,7 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
     from specexp.bench.arm_spec import ArmSpec, Backend, make_arm
     from specexp.bench.experiment import use_threads
     from specexp.bench.trainer import build_trainer
-    from specexp.config import build_data, build_latency, is_replayed, prompts_error
-    from specexp.data import PromptSetError
+    from specexp.config import build_data, build_latency, is_replayed, prompt_errors
     from specexp.fit.budgeted import ControllerLearning, checkpoints_in, run
 
     section, name = config.fit, config.name
@@ -83,10 +82,8 @@ def learn(config: Config, pair: ModelPair | None = None) -> ControllerLearning:
 
         backend = LiveBackend.of(config, pair)
         data = build_data(config, backend.tokenizer)
-    try:
+    with prompt_errors(config):
         prompts = data.prompts
-    except PromptSetError as error:
-        raise prompts_error(config, error) from error
     spec = ArmSpec(
         name,
         config.generation,

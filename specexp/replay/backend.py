@@ -19,12 +19,12 @@ from specexp.config import (
     build_verifier,
     build_workload,
     is_replayed,
-    prompts_error,
+    prompt_errors,
     recording_folder,
 )
 from specexp.core.outcome import PHASES
 from specexp.core.parts import Parts, check_composition
-from specexp.data import LoadedPrompts, Prompt, PromptSetError, Workload
+from specexp.data import LoadedPrompts, Prompt, Workload
 from specexp.drafters.ranking import Scoring
 from specexp.replay.format.recording import Recording, hash_of, recording_fingerprint
 from specexp.replay.format.trie import RecordingError
@@ -294,12 +294,11 @@ def recorded_data(config: Config, recording: Recording, tokenizer: PreTrainedTok
     """
     workload = build_workload(config)
     data = RecordedPrompts(workload, recording) if tokenizer is None else LoadedPrompts(workload, tokenizer)
-    try:
-        missing = first_not_recorded(data.prompts, recording, config.generation.samples)
-    except PromptSetError as error:
-        raise prompts_error(config, error) from error
-    except ValueError as error:  # without a tokenizer: a prompt was not recorded
-        missing = first_line(error).removeprefix("recording: ")
+    with prompt_errors(config):
+        try:
+            missing = first_not_recorded(data.prompts, recording, config.generation.samples)
+        except RecordingError as error:  # without a tokenizer: a prompt was not recorded
+            missing = first_line(error).removeprefix("recording: ")
     if missing is not None:
         raise config.checker.error(("data",), f": {missing}")
     return data

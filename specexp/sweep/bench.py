@@ -21,13 +21,12 @@ from specexp.bench.measuring import records_by_prompt
 from specexp.bench.metrics import figures_of, metric_named
 from specexp.bench.record import PromptRecord, write_records
 from specexp.bench.statistics import DISTURBED, IMPOSSIBLE
-from specexp.config import Config, build_data, build_parts, build_verifier, prompts_error
+from specexp.config import Config, build_data, build_parts, build_verifier, prompt_errors
 from specexp.config.load import with_prompts_of
 from specexp.core.cache import context_limit
 from specexp.core.language_model import placement
 from specexp.core.parts import Parts
 from specexp.core.tree import NodeKind
-from specexp.data import PromptSetError
 from specexp.sweep.plain_seconds import PlainSeconds, seconds_per_token
 from specexp.sweep.study_config import StudyConfig, StudyError, digest_of
 from specexp.sweep.trials import Candidate, Confirmed, Measurement, Predicted, ShouldStop
@@ -130,10 +129,8 @@ class Bench:
         assert self.pair is not None
         staged = with_prompts_of(self.config, stage)
         data = build_data(staged, self.pair.tokenizer)
-        try:
+        with prompt_errors(staged):
             check_prompts(self.config, data.prompts, self.pair)
-        except PromptSetError as error:
-            raise prompts_error(staged, error) from error
         return data
 
     @cached_property

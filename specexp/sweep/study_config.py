@@ -21,11 +21,10 @@ from specexp.config import (
     has_key,
     is_multi_sequence,
     is_replayed,
-    prompts_error,
+    prompt_errors,
     recording_folder,
 )
 from specexp.config.load import COUNTS, with_counts, with_prompts_of
-from specexp.data import PromptSetError
 
 if TYPE_CHECKING:
     from specexp.config.sweep import Sweep
@@ -164,10 +163,8 @@ class StudyConfig(Config):
         found = []
         for stage in (None, *self.sweep.stages):
             staged = with_prompts_of(self, stage)
-            try:
+            with prompt_errors(staged):
                 found.append(read(staged))
-            except PromptSetError as error:
-                raise prompts_error(staged, error) from error
         return found
 
     def workload(self) -> dict[str, Any]:

@@ -30,11 +30,11 @@ from specexp.config import (
     build_pair,
     build_parts,
     build_workload,
-    prompts_error,
+    prompt_errors,
 )
 from specexp.config.command import GOES_ON, check_here, current_result
 from specexp.config.next_step import command_line, experiment_again, measured_by
-from specexp.data import Prompt, PromptSetError
+from specexp.data import Prompt
 from specexp.replay.format.recording import (
     MANIFEST,
     FileEntry,
@@ -465,12 +465,10 @@ def load_prompts(plan: RecordingPlan, pair: ModelPair) -> list[Prompt]:
 
     found: dict[str, Prompt] = {}
     for config in plan.prompts.values():
-        try:
+        with prompt_errors(config):
             workload = build_workload(config)
             prompts = workload.load(pair.tokenizer)
             check_prompts(config, prompts, pair)
-        except PromptSetError as error:
-            raise prompts_error(config, error) from error
         for sentence in workload.preparation.chat_template():
             print(sentence)
         for prompt in prompts:
