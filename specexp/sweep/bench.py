@@ -69,14 +69,15 @@ class Bench:
         latency: The profile that models the seconds; None if they are measured.
         samples: Number of continuations decoded, or searches run, for each prompt. A group of sequences counts as one.
         tracks_trials: Whether a trial takes long enough to get its own W&B run.
-        shows_steps: Whether a speedup can be compared with the tokens per step, which bound it.
+        is_comparable: Whether one sequence at a time is decoded in our loop. Its speedup can then be compared with the
+            tokens per step, which bound it, and with Hugging Face's loop.
         confirming: The bench that confirms the best few trials, on the models if they can be loaded.
         tick: Called after every prompt, for a progress bar.
         reference: Plain decoding's seconds per token, once they are loaded or measured.
     """
 
     tracks_trials = True
-    shows_steps = True
+    is_comparable = True
 
     def __init__(
         self,
@@ -154,10 +155,10 @@ class Bench:
     def other_arms(self) -> list[Arm]:
         """Return a list with Hugging Face's plain ``generate`` as an arm, or an empty list if it cannot be compared."""
         plain = self.plain_parts
-        if plain.verifier.sampling != "deterministic" or EAGER not in (self.config.baselines or [EAGER]):
+        wanted = self.is_comparable and EAGER in (self.config.baselines or [EAGER])
+        if not wanted or plain.verifier.sampling != "deterministic" or EAGER not in self.backend.references:
             return []
-        spec = ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER)
-        return [self.backend.arm(spec)] if EAGER in self.backend.references else []
+        return [self.backend.arm(ArmSpec(EAGER, self.config.generation, plain, latency=self.latency, reference=EAGER))]
 
     def arm(self, name: str, parts: Parts, execution: Execution | None = None, engine: Any = None) -> LearningArm:
         """Return a new arm of the backend."""
@@ -303,7 +304,7 @@ class Bench:
                     self.reference.observe(prompt_id, seconds_per_token(plain))
                 speedup = self.reference.now(prompt_id) / seconds_per_token(own)
                 self.tick()
-                if reference and self.shows_steps:
+                if reference and self.is_comparable:
                     most = IMPOSSIBLE * (metric_named("tokens_per_step").over(own) or 1.0)
                     if speedup > most and not arm.parts.keeps_learning:
                         speedup = self._again(arm, self.data().prompts[place])

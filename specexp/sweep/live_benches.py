@@ -15,7 +15,7 @@ from specexp.sweep.bench import Bench, different
 from specexp.tracking.names import PLAIN
 
 if TYPE_CHECKING:
-    from specexp.bench.arm import Arm, LearningArm
+    from specexp.bench.arm import LearningArm
     from specexp.bench.record import PromptRecord
     from specexp.core.latency import LatencyProfile
     from specexp.data import Prompt
@@ -39,7 +39,7 @@ def live_bench(config: StudyConfig, pair: ModelPair, latency: LatencyProfile | N
 class EngineBench(Bench):
     """A bench on an engine, which gets its own settings for each candidate."""
 
-    shows_steps = False  # engines count steps in their own way
+    is_comparable = False  # engines count steps in their own way
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         from specexp.engines.served_arm import ServedBackend
@@ -61,10 +61,6 @@ class EngineBench(Bench):
         return self.arm(PLAIN, self.plain_parts, engine=engine)
 
     @override
-    def other_arms(self) -> list[Arm]:
-        return []
-
-    @override
     def in_float32(self, confirmed: Sequence[Confirmed], records: Sequence[PromptRecord]) -> InFloat32 | None:
         return None
 
@@ -76,7 +72,7 @@ class EngineBench(Bench):
 class SequencesBench(Bench):
     """A bench that decodes several sequences for each prompt, which share the passes of the models."""
 
-    shows_steps = False  # several sequences share passes
+    is_comparable = False  # several sequences share passes
 
     def __init__(self, config: StudyConfig, pair: ModelPair) -> None:
         problems = config.problems()
@@ -97,10 +93,6 @@ class SequencesBench(Bench):
         from specexp.scheduling import Serial
 
         return self.arm(PLAIN, self.plain_parts, Serial())
-
-    @override
-    def other_arms(self) -> list[Arm]:
-        return []
 
     @override
     def _learn(self, arm: LearningArm, prompts: Sequence[Prompt]) -> None:
