@@ -38,20 +38,19 @@ class OneProcess:
         self.settings = settings
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Lock the study's folder; raises FolderBusyError if another process holds it."""
+    def opened(self) -> Iterator[str]:
+        """Lock the study's folder; raises FolderBusyError if another process holds it.
+
+        Yields a warning about damage from which the study can recover, or an empty string.
+        """
         shares = "wait for it, or give --storage the URL of a database, which several workers can share"
         with sole_writer(self.config.folder, shares):
-            yield
+            yield check_journal(self.config.folder / "journal.log")
 
     @cached_property
     def storage(self) -> BaseStorage:
         """The storage of the trials."""
         return open_storage(self.settings.storage, self.config.folder, requeue)
-
-    def damage(self) -> str:
-        """Return a warning about damage from which the study can recover, or an empty string."""
-        return check_journal(self.config.folder / "journal.log")
 
     def find(self) -> optuna.Study | None:
         """Return the study if an earlier process made it; raises StudyError if it cannot be continued."""

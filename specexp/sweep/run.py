@@ -60,8 +60,8 @@ def run_sweep(config: StudyConfig, settings: Sweep, command: str) -> StudyResult
         check_sampler(settings, config.checker)
         tracker = tracker_of(config, config.name, config.folder)
         process = _process_of(config, settings)
-        with process.opened():
-            if damage := process.damage():
+        with process.opened() as damage:
+            if damage:
                 say(damage)
             trials = process.find()  # before models are loaded, so that another study of this name is refused at once
             result = None if trials is None else process.result(trials)

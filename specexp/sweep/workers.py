@@ -58,12 +58,8 @@ class Workers(OneProcess):
 
     @override
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        yield
-
-    @override
-    def damage(self) -> str:
-        return ""
+    def opened(self) -> Iterator[str]:
+        yield ""
 
     @override
     def _exists(self) -> bool:
