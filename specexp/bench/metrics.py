@@ -282,10 +282,15 @@ def constraints() -> tuple[str, ...]:
     return tuple(f"{end}_{metric.name}" for metric in METRICS for end in ("min", "max"))
 
 
+def figure_of(name: str, figures: Mapping[str, float]) -> float | None:
+    """Return a metric's figure, whether measured or modelled; None if it is missing."""
+    return figures.get(name, figures.get(f"{MODELLED}{name}"))
+
+
 def violation(constraint: str, limit: float, figures: Mapping[str, float]) -> float | None:
     """Return the amount by which a limit is violated (negative if it is not), or None if the metric is missing."""
     end, _, name = constraint.partition("_")
-    value = figures.get(name, figures.get(f"{MODELLED}{name}"))
+    value = figure_of(name, figures)
     if value is None:
         return None
     return value - limit if end == "max" else limit - value

@@ -19,10 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from specexp.base.messages import first_line
 from specexp.base.start import masked
-from specexp.bench.metrics import violation
+from specexp.bench.metrics import figure_of, violation
 from specexp.config.sweep import Sweep
 from specexp.sweep.sampler import ExploringSampler, build_pruner, build_sampler
-from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of, figure_of
+from specexp.sweep.space import MAX_DRAFT_NODES, Space, directions_of
 from specexp.sweep.storage import MADE_OF, own_study, storage_error
 from specexp.sweep.study_config import StudyError
 from specexp.sweep.trial_queue import known_waiting, requeue

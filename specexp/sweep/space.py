@@ -10,7 +10,7 @@ from specexp.bench.metrics import constraints, objectives
 from specexp.config.check import Checker
 from specexp.config.layers import ConfigError
 from specexp.config.sweep import FUNCTION, METHOD, SpaceEntry, Suggested, Sweep, overrides_of
-from specexp.tracking.names import MODELLED, SPEEDUP
+from specexp.tracking.names import SPEEDUP
 
 if TYPE_CHECKING:
     from specexp.sweep.study_config import StudyConfig
@@ -134,8 +134,3 @@ def directions_of(settings: Sweep) -> dict[str, str]:
     ways = {**objectives(), SPEEDUP: settings.direction}
     stated: Mapping[str, str | None] = given if isinstance(given, Mapping) else dict.fromkeys(given)
     return {name: way or ways[name] for name, way in stated.items()}
-
-
-def figure_of(name: str, figures: Mapping[str, float]) -> float | None:
-    """Return a metric's figure, whether measured or modelled; None if it is missing."""
-    return figures.get(name, figures.get(f"{MODELLED}{name}"))
