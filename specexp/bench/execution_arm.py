@@ -206,7 +206,6 @@ class ExecutionArm(LearningArm):
                 sequences=len(results),
                 wall_seconds=wall,
                 busy_seconds=line.busy(TARGET, BUSY),
-                overlap_seconds=line.overlap(),
                 roles={name: _role([run for of, run in runs if of == name]) for name, _ in runs},
                 correct=None if solution is None else solution.check.correct,
                 unparsable=0 if solution is None else solution.unparsable,

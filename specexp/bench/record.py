@@ -88,7 +88,6 @@ class SequenceGroup:
     sequences: int
     wall_seconds: float  # end to end, including search, prompts and tokenization
     busy_seconds: float  # seconds in which the target ran a pass or a prefill
-    overlap_seconds: float  # busy seconds in which a drafter also worked
     # ``generator`` and ``evaluator`` of a search; otherwise ``continuations`` alone
     roles: dict[str, Role] = field(default_factory=dict)
     correct: bool | None = None  # whether the task's checker accepts the answer; None without a task

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import floor, inf
+from math import floor
 from typing import Any, Literal, NamedTuple
 
 TARGET = "target"
@@ -45,8 +45,8 @@ class TimeLine:
 
     Example:
         >>> line = TimeLine([Span("target", "target", 0.0, 3.0, "a"), Span("draft 1", "draft", 1.0, 4.0, "b")])
-        >>> line.busy("target"), line.utilisation(), line.overlap()
-        (3.0, 0.75, 2.0)
+        >>> line.busy("target"), line.utilisation()
+        (3.0, 0.75)
     """
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
@@ -94,24 +94,6 @@ class TimeLine:
     def utilisation(self) -> float:
         """Return the fraction of the run during which the target runs a pass or a prefill."""
         return self.busy(TARGET, BUSY) / self.seconds
-
-    def drafting(self) -> float:
-        """Return the seconds during which at least one drafter drafts, prefills or learns."""
-        return _covered(span for span in self.spans if span.who != TARGET)
-
-    def overlap(self) -> float:
-        """Return the seconds during which both a drafter and the target are busy."""
-        either = [span for span in self.spans if span.who != TARGET or span.what in BUSY]
-        return self.busy(TARGET, BUSY) + self.drafting() - _covered(either)
-
-
-def _covered(spans: Iterable[Span]) -> float:
-    """Return the seconds covered by at least one span."""
-    covered, until = 0.0, -inf
-    for start, end in sorted((span.start, span.end) for span in spans):
-        covered += max(0.0, end - max(start, until))
-        until = max(until, end)
-    return covered
 
 
 def chrome_trace(timelines: Mapping[str, TimeLine]) -> str:

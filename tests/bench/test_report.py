@@ -171,7 +171,7 @@ def test_micro_and_macro_means_and_shares():
     assert summary.utilisation == pytest.approx(3 / 30)
     assert (summary.eos_share, summary.loop_share, summary.decode_seconds) == (0.5, 0.5, 4.0)
     assert metric_named("utilisation").over([record("plain", 0)]) is None
-    group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0, overlap_seconds=0.0)
+    group = SequenceGroup(sequences=2, wall_seconds=4.0, busy_seconds=3.0)
     assert figures_of([record("tree", 0, group=group)])["target_utilisation"] == 0.75
     assert "target_utilisation" not in figures_of([record("tree", 0)])
 

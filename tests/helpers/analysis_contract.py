@@ -168,8 +168,7 @@ def made_group(record: PromptRecord, timeline: TimeLine) -> SequenceGroup:
         prefill_seconds=record.prefill_seconds,
         decode_seconds=record.decode_seconds,
     )
-    busy, overlap = timeline.busy(TARGET, BUSY), timeline.overlap()
-    return SequenceGroup(1, timeline.seconds, busy, overlap, {"generator": role}, correct=False)
+    return SequenceGroup(1, timeline.seconds, timeline.busy(TARGET, BUSY), {"generator": role}, correct=False)
 
 
 def _look_only(look: Any, outcome: Outcome) -> None:

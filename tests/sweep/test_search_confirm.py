@@ -99,10 +99,7 @@ def test_settings_of_groups_have_a_column_of_the_targets_use():
     records += [record("trial 7", prompt, 0.5) for prompt in range(4)]
     records += [record("serial chain", prompt, 0.8) for prompt in range(4)]
     busy = {"plain": 0.9, "trial 7": 0.75, "serial chain": 0.5}
-    records = [
-        replace(one, group=SequenceGroup(2, 2.0, busy_seconds=2 * busy[one.arm], overlap_seconds=0.0))
-        for one in records
-    ]
+    records = [replace(one, group=SequenceGroup(2, 2.0, busy_seconds=2 * busy[one.arm])) for one in records]
     confirmed = [
         Confirmed(name, number, chosen, CHAIN, 2.0, 4.0, paired_speedup(records, name, "plain"), None)
         for number, (name, chosen) in enumerate([("trial 7", ("scheduled", "n=3")), ("serial chain", ())])

@@ -31,7 +31,7 @@ def group_of(arm, item, wall, *, task="GSM8K", decode=None, roles=None, correct=
         "verifier": "Greedy",
         **given,
     }
-    group = SequenceGroup(3, wall, 0.5 * wall, 0.2 * wall, roles or {}, correct, unparsable, {})
+    group = SequenceGroup(3, wall, 0.5 * wall, roles or {}, correct, unparsable, {})
     return PromptRecord(arm, f"{task}/{item}", task, group=group, **values)
 
 

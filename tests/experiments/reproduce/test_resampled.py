@@ -76,7 +76,7 @@ def test_only_prompts_that_every_arm_answered_count():
 def test_a_search_has_figures_of_its_roles():
     def group(seconds, accepted, correct):
         roles = {"generator": Role(1, 8, 4, accepted, 0, 0, 1.0, seconds - 1.0, 8)}
-        return SequenceGroup(1, seconds, seconds, 0.0, roles=roles, correct=correct)
+        return SequenceGroup(1, seconds, seconds, roles=roles, correct=correct)
 
     records = [
         record_of("plain", 0, group=group(8.0, 0, True)),
