@@ -137,9 +137,17 @@ def test_a_setting_is_drawn_only_where_a_choice_sets_it(of_engine, capsys):
     assert drawn == {"1", "2", ""}
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C ends the processes that a test starts. They inherit that a test run in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
-def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, tmp_path):
+def test_an_ended_sweep_leaves_no_server(ended_by, of_engine, interruptible, tmp_path):
     pids = tmp_path / "pids"
     path = of_engine([endpoint("one", f"--child {pids} --fault hang --after 1", answer_seconds=600), endpoint("two")])
     with subprocess.Popen([sys.executable, "-m", "specexp.sweep", path]) as sweep:
