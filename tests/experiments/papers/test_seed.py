@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from experiments.papers.seed.gsm8k import GSM8K
 from experiments.papers.seed.speedups import ReasoningTable, Roles
 from experiments.papers.seed.time_lines import TimeLines
 from specexp.bench.record import PromptRecord, Role, SequenceGroup
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 def group_of(arm, item, wall, *, task="GSM8K", decode=None, roles=None, correct=None, unparsable=0, **given):
     """A search of 10 tokens in 5 steps that took so many seconds: a tenth of them prefills, eight tenths decoding; the
-    target was busy for half of them, and a draft ran in a fifth."""
+    target was busy for half of them."""
     values = {
         "token_ids": tuple(range(10)),
         "turn_tokens": (10,),
@@ -81,7 +82,7 @@ def test_a_search_has_a_speedup_end_to_end_and_one_of_decoding():
     """Ratios 2 and 8 end to end; 3.2 / 0.8 and 7.2 / 0.9 in decoding."""
     (row,) = reasoning(arm="seed", task="GSM8K")
     assert [row[key].split()[0] for key in ("end to end", "decoding")] == ["4.00x", "5.66x"]
-    assert (row["tree depth"], row["tokens/step"], row["equal outputs"]) == (4, 2, "2/2")
+    assert (row["tree depth"], row["tokens/step"], row["equal outputs"]) == (GSM8K.depth, 2, "2/2")
     assert (row["tokens/s"], row["target busy"]) == (pytest.approx(20 / 3.125), pytest.approx(0.5))
     (row,) = reasoning(arm="plain", task="GSM8K")
     assert (row["end to end"], row["decoding"], row["equal outputs"]) == (None, None, "reference")
