@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specexp.core.outcome import GenerationResult
     from specexp.models.pair import load_pair
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 __all__ = ["Decoder", "GenerationResult", "load_artifact", "load_pair"]
 
 # Imported on first use: importing torch takes seconds, but a mistyped key should be reported at once.
