@@ -20,6 +20,10 @@ CONFIDENCE = 0.95
 QUANTILE = (1 + CONFIDENCE) / 2
 FEWEST_PROMPTS = 4
 """Fewest prompts for a verdict. The spread of two or three ratios is itself mostly luck."""
+FEWEST_OF_A_KIND = 3
+"""Fewest prompts of each kind for an interval within kinds. The spread of two is mostly luck."""
+WITHIN = "Student's t, within kinds of at least three prompts each"
+"""How an interval is computed, for notes below tables."""
 IMPOSSIBLE = 1.15
 """Largest believed speedup per token per step. A pass over a tree costs at least as much as over one row."""
 
@@ -41,6 +45,7 @@ class Speedup:
     disturbed: int = 0  # prompts left out because their times cannot be right; see :data:`DISTURBED`
     mirrored: int = 0  # prompts left out at the other end; see :func:`paired_speedup`
     quantile: float = QUANTILE  # of Student's t, from which the interval was computed
+    degrees_lost: float = 1  # ``n`` minus the degrees of freedom of the interval
 
     @classmethod
     def of(
@@ -55,16 +60,19 @@ class Speedup:
         mirrored: int = 0,
         among: int = 1,
         spread: float | None = None,
+        kinds: Sequence[str] = (),
     ) -> Speedup:
         """Return the geometric mean of the prompts' ratios, with its interval by Student's t on the log ratios.
 
         ``spread`` is their standard deviation if prompts were left out at both ends, without which they differ less.
         ``among`` is the number of arms of which the fastest is chosen. The intervals of all of them hold at once
-        (Bonferroni), so that the best of several equal arms is seldom called faster.
+        (Bonferroni), so that the best of several equal arms is seldom called faster. ``kinds`` are the prompts'
+        categories, as in :func:`standard_error`.
         """
         mean, quantile = float(log_ratios.mean()), 1 - (1 - CONFIDENCE) / 2 / among
-        low, high = mean_interval(log_ratios, quantile, spread)
-        ratio, lowest, highest = (float(np.exp(value)) for value in (mean, low, high))
+        error, lost = standard_error(log_ratios, kinds, spread)
+        half = student(log_ratios.size + 1 - lost, quantile) * error if error else 0.0
+        ratio, lowest, highest = (float(np.exp(value)) for value in (mean, mean - half, mean + half))
         return cls(
             arm,
             baseline,
@@ -78,6 +86,7 @@ class Speedup:
             disturbed=disturbed,
             mirrored=mirrored,
             quantile=quantile,
+            degrees_lost=lost,
         )
 
     @classmethod
@@ -155,8 +164,9 @@ def paired_speedup(
     too_fast = passes > np.log(IMPOSSIBLE)
     mirror = int(too_fast.sum()) if deviating(records, arm, baseline)[1] else 0
     inside = ~too_fast & (passes.argsort().argsort() >= mirror)
-    kept = [(record.prompt_id, log) for (record, _, log), stays in zip(whole, inside, strict=True) if stays]
-    logs = mean_by_prompt(kept)
+    kept = [(record, log) for (record, _, log), stays in zip(whole, inside, strict=True) if stays]
+    logs = mean_by_prompt((record.prompt_id, log) for record, log in kept)
+    kinds = {record.prompt_id: record.category for record, _ in kept}  # in the order of ``logs``
     measured = len({record.prompt_id for record, *_ in timed})
     left_out = len({record.prompt_id for record, _ in pairs}) - measured
     # a prompt is disturbed if the times of all its samples are
@@ -186,6 +196,7 @@ def paired_speedup(
         mirrored=mirrored,
         among=among,
         spread=spread,
+        kinds=[*kinds.values()],
     )
 
 
@@ -282,7 +293,7 @@ def refusal(pairs: Sequence[tuple[PromptRecord, PromptRecord]], arm: str, baseli
     return None
 
 
-def student(n: int, probability: float = QUANTILE) -> float:
+def student(n: float, probability: float = QUANTILE) -> float:
     """Return the quantile of Student's t distribution with ``n - 1`` degrees of freedom."""
     from scipy.special import stdtrit  # importing scipy.stats takes much longer
 
@@ -299,16 +310,35 @@ def looping(records: Iterable[PromptRecord]) -> str | None:
     return f"{len(found)} of {counted(len(answers), 'answer')} repeat {what}"
 
 
-def mean_interval(
+def standard_error(
     values: NDArray[np.float64],  # [n]
-    quantile: float = QUANTILE,
+    kinds: Sequence[str] = (),  # [n] or empty
     spread: float | None = None,  # standard deviation; that of ``values`` by default
 ) -> tuple[float, float]:
-    """Return the interval for the mean of ``values`` by Student's t. A bootstrap's is too narrow for few."""
-    mean = float(values.mean())
-    if values.size < 2:
-        return mean, mean
-    half = student(values.size, quantile) * (spread or float(values.std(ddof=1))) / values.size**0.5
+    """Return the standard error of the mean of ``values``, and how many degrees of freedom it has fewer than values.
+
+    If there are at least three of each of several kinds, their mix counts as given, as in a stratified sample: the
+    error is from the differences within kinds alone, with Satterthwaite's degrees of freedom.
+    """
+    n = values.size
+    if n < 2:
+        return 0.0, 1.0
+    names = np.array(kinds)
+    groups = [values[names == kind] for kind in dict.fromkeys(kinds)]
+    if spread is not None or len(groups) < 2 or min(map(len, groups)) < FEWEST_OF_A_KIND:
+        return (spread or float(values.std(ddof=1))) / n**0.5, 1.0
+    parts = np.array([len(group) * group.var(ddof=1) / n**2 for group in groups])
+    if not parts.any():
+        return 0.0, 1.0
+    freedom = np.array([len(group) - 1 for group in groups])
+    degrees = float(parts.sum() ** 2 / (parts**2 / freedom).sum())
+    return float(parts.sum() ** 0.5), n - degrees
+
+
+def mean_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the interval for the mean of ``values`` ``[n]`` by Student's t. A bootstrap's is too narrow for few."""
+    mean, (error, _) = float(values.mean()), standard_error(values)
+    half = student(values.size) * error if error else 0.0
     return mean - half, mean + half
 
 

@@ -42,10 +42,12 @@ def prompts_needed(speedup: Speedup, least_gain: float = LEAST_GAIN) -> int | No
     n = 2 * FEWEST_PROMPTS
     if speedup.has_enough:
         half = log(speedup.high) - speedup.mean_log_ratio
-        deviation = half * speedup.n**0.5 / student(speedup.n, speedup.quantile)
+        lost = speedup.degrees_lost - 1
+        deviation = half * speedup.n**0.5 / student(speedup.n - lost, speedup.quantile)
         distance = max(speedup.mean_log_ratio, log(least_gain) - speedup.mean_log_ratio)
         for n in range(FEWEST_PROMPTS, MOST_PROMPTS + 2):
-            quantiles = student(n, speedup.quantile) + student(n, POWER)
+            known = max(n - lost, 2)
+            quantiles = student(known, speedup.quantile) + student(known, POWER)
             if quantiles * deviation <= distance * n**0.5:
                 break
     needed = ceil(n * speedup.measured / speedup.n)

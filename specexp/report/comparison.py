@@ -14,7 +14,7 @@ from specexp.bench.equality import near_tie_sentence, token_equality
 from specexp.bench.observers import steps_of
 from specexp.bench.record import MEASURED, PromptRecord, by_position
 from specexp.bench.signatures import likely_causes
-from specexp.bench.statistics import Summary, arm_names, breakdown, categories, paired_speedup, summarize
+from specexp.bench.statistics import WITHIN, Summary, arm_names, breakdown, categories, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, SpeedVerdict, verdict_of
 from specexp.report.table import Cell, Column, Table, columns
 from specexp.tracking.names import EAGER, PLAIN
@@ -145,8 +145,8 @@ def _notes(records: Sequence[PromptRecord], names: Sequence[str], baselines: Seq
         f"{len({record.prompt_id for record in good})} prompts. Of the answers of {reference.arm}, "
         f"{endings(reference, good)}.",
         "Speedups: seconds per decoded token (without prefill), paired prompt by prompt, geometric mean, 95 % "
-        f"interval (Student's t){at_once}. tokens/step: all tokens / all target passes. macro: "
-        "mean of the prompts' tokens/step.",
+        f"interval ({WITHIN}){at_once}. tokens/step: all tokens / all target passes. macro: mean of the prompts' "
+        "tokens/step.",
     ]
     if any(record.difference is not None and record.difference.near_tie for record in good):
         notes.append(near_tie_sentence(good[0].dtype))

@@ -18,7 +18,7 @@ from specexp.bench.equality import Equality, InFloat32, compare, near_tie_senten
 from specexp.bench.measuring import decoded_again, records_by_prompt
 from specexp.bench.observers import AcceptanceCounter, Observer
 from specexp.bench.record import MEASURED, PromptRecord, line_of
-from specexp.bench.statistics import Speedup, arm_names, paired_speedup, summarize
+from specexp.bench.statistics import WITHIN, Speedup, arm_names, paired_speedup, summarize
 from specexp.bench.verdict import LEAST_GAIN, left_out_sentence, verdict_sentence
 from specexp.core.latency import MOST_OFF
 from specexp.report.comparison import busy_machine_of, clock_notes, endings, failed_answers, short_answers
@@ -276,7 +276,7 @@ def table(
         if any(one.predicted is not None and one.predicted.searched for one in confirmed)
         else None,
         f"{prompts} prompts the search did not see, {own.verifier}, target {own.dtype}, {state}",
-        "speedups are geometric means of paired per-prompt ratios, with 95 % intervals (Student's t)"
+        f"speedups are geometric means of paired per-prompt ratios, with 95 % intervals ({WITHIN})"
         + (f" that hold for all {len(confirmed)} candidates at once" if len(confirmed) > 1 else ""),
         "outputs are compared in the same dtype and passes; the text of other programs may differ at near ties",
         f"of plain decoding's answers, {endings(own, records)}",

@@ -29,7 +29,7 @@ from specexp.bench.metrics import (
     violation,
 )
 from specexp.bench.record import Difference, PromptRecord, SequenceGroup
-from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, summarize
+from specexp.bench.statistics import Speedup, breakdown, mean_interval, paired_speedup, student, summarize
 from specexp.builders import Chain
 from specexp.commands.run_report import curves_of, summary_of
 from specexp.config import load_config
@@ -109,6 +109,40 @@ def test_interval_contains_the_truth_about_as_often_as_it_promises():
         intervals = [mean_interval(generator.normal(0.3, 0.1, prompts)) for _ in range(1000)]
         covered = sum(low <= 0.3 <= high for low, high in intervals)
         assert 929 <= covered <= 971, prompts  # 95 % within three standard errors
+
+
+@pytest.mark.parametrize("of_each", [3, 5])
+def test_an_interval_within_kinds_contains_the_truth_as_often_and_is_narrower(of_each):
+    generator = np.random.default_rng(0)
+    means, deviations = np.array([[1.0, 0.5, 0.2], [0.3, 0.2, 0.1]])
+    kinds = ["edit", "summarise", "chat"] * of_each
+    drawn = generator.normal(means, deviations, (1000, of_each, 3)).reshape(1000, -1)
+    within = [Speedup.of("a", "b", logs, "measured", kinds=kinds) for logs in drawn]
+    covered = sum(one.low <= np.exp(means.mean()) <= one.high for one in within)
+    assert 929 <= covered <= 980
+    overall = [Speedup.of("a", "b", logs, "measured") for logs in drawn]
+    assert np.median([one.high / one.low for one in within]) < np.median([one.high / one.low for one in overall]) / 1.2
+
+
+def test_fewer_than_three_prompts_of_a_kind_make_no_interval_narrower():
+    logs = np.log([1.0, 1.1, 3.0, 3.1, 3.2])
+    plain = Speedup.of("a", "b", logs, "measured")
+    assert Speedup.of("a", "b", logs, "measured", kinds=["x", "x", "y", "y", "y"]) == plain
+    assert Speedup.of("a", "b", logs, "measured", kinds=["x"] * 5) == plain
+
+
+def test_kinds_of_equal_spread_lose_a_degree_of_freedom_each():
+    logs = np.log([1.0, 2.0, 3.0, 2.0, 4.0, 6.0])  # the second kind is twice the first
+    found = Speedup.of("a", "b", logs, "measured", kinds=["x"] * 3 + ["y"] * 3)
+    assert found.degrees_lost == pytest.approx(2)
+    one = np.log([1.0, 2.0, 3.0]).std(ddof=1)
+    assert np.log(found.high) - found.mean_log_ratio == pytest.approx(student(5) * one / 6**0.5)
+
+
+def test_a_speedup_has_the_categories_of_its_records_as_kinds():
+    records = [one for at in range(6) for one in pair(at, 1.0, 1 / (1 + at // 3 + at % 3 / 10))]
+    mixed = [dataclasses.replace(one, category="x" if one.prompt_id < "p3" else "y") for one in records]
+    assert speedup_of(mixed).high < speedup_of(records).high
 
 
 @pytest.mark.parametrize(
